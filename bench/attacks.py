@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.phantoms import PATIENTS, make_phantoms
-from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.methods.task import TEST, TRAIN, Exchange, Message
@@ -58,7 +58,7 @@ def row(name: str, out: Path, data: Path, rounds: int, attack: Attack, ratio: fl
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
         if task == TRAIN:
             given[ATTACKER] = attack(given[ATTACKER])
-        return settled_answers(given, [])
+        return separate_failures(given, [])
 
     best = Course(server, ask).run()
     exchange = Exchange(TEST, server.finished_rounds, is_needed=False, models_round=server.finished_rounds)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import stdtrit
 
-from silofl.algorithms.gain import interval
+from silofl.algorithms.gain import estimate_interval
 
 SIZES = (5, 10, 15, 20, 30, 50, 100)
 DIFFERENCES = (-0.1, 0.0, 0.1)
@@ -49,7 +49,7 @@ def student(differences: NDArray) -> Ends:
 INTERVALS: dict[str, Callable[[NDArray], Ends]] = {
     "percentile": bootstrap("percentile"),
     "BCa": bootstrap("BCa"),
-    "**expanded percentile**": lambda differences: interval(differences, resamples=RESAMPLES),
+    "**expanded percentile**": lambda differences: estimate_interval(differences, resamples=RESAMPLES),
     "Student": student,
 }
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import binary_dilation, binary_fill_holes
 
 from silofl.data.phantoms import make_phantoms
-from silofl.report.canvas import panels, png
+from silofl.report.canvas import encode_png, make_panels
 from silofl.studies import simulate
-from silofl.studies.simulation import Simulation, settled
+from silofl.studies.simulation import Simulation, settle_job
 
 JOB = Path(__file__).parents[1] / "jobs" / "harmofl_phantoms"
 NUMBERS = (1, 2, 5, 20)
@@ -78,7 +78,7 @@ class Attempt:
 
 def images_of_sites(job: Path, data: Path) -> dict[str, Image]:
     """Return each site's training images in grey, shape (N, H, W), as its study prepares them; empty ones left out."""
-    study, simulation = settled(job, Simulation(data=str(data)), {})
+    study, simulation = settle_job(job, Simulation(data=str(data)), {})
     sites = simulate.read_data(study, simulation, data)
     grey = {site: np.array(own.training.images, dtype=np.float64).mean(axis=1) for site, own in sites.items()}
     return {site: images[np.ptp(images, axis=(1, 2)) > 0] for site, images in grey.items()}
@@ -143,7 +143,7 @@ def mean_and_range(values: list[float]) -> str:
 
 def picture(found: Mapping[str, list[Attempt]]) -> bytes:
     """Draw the first attempt of each number at each site: the most alike image, and beside it what was found."""
-    figure, axes = panels(len(found), 2 * len(NUMBERS), (1.5 * 2 * len(NUMBERS), 1.7 * len(found)))
+    figure, axes = make_panels(len(found), 2 * len(NUMBERS), (1.5 * 2 * len(NUMBERS), 1.7 * len(found)))
     for axis in axes.flat:
         axis.set_axis_off()
     for row, (site, tried) in zip(axes, found.items(), strict=True):
@@ -155,7 +155,7 @@ def picture(found: Mapping[str, list[Attempt]]) -> bytes:
                 right.imshow(one.found, cmap="gray", vmin=0, vmax=1)
                 left.set_title(f"{site}, 1 of {number}", fontsize=7)
                 right.set_title(f"found: {one.score:.2f}", fontsize=7)
-    return png(figure)
+    return encode_png(figure)
 
 
 if __name__ == "__main__":

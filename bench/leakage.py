@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 
-from silofl.analyses.finished import finished_run
+from silofl.analyses.finished import read_finished_run
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
 from silofl.models import build_plain_model
-from silofl.report.canvas import panels, png
-from silofl.studies.leave_out import networks_of_sites
+from silofl.report.canvas import encode_png, make_panels
+from silofl.studies.leave_out import load_site_networks
 from silofl.training.losses import Loss, make_loss
 
 BATCHES = (1, 8)
@@ -52,10 +52,10 @@ def main() -> None:
     parser.add_argument("--sites", type=lambda text: text.split(","), help="to invert gradients of; all by default")
     parser.add_argument("--steps", type=int, default=600, help="of the attacker's descent")
     options = parser.parse_args()
-    found = finished_run(options.run)
+    found = read_finished_run(options.run)
     study, loss = found.models.study, make_loss(found.models.study)
     torch.set_num_threads(study.torch_threads)
-    networks = dict(networks_of_sites(found.models, CPU))
+    networks = dict(load_site_networks(found.models, CPU))
     print("| site | AUC of membership | training images | test images |")
     print("|---|---|---|---|")
     for site, network in networks.items():
@@ -211,13 +211,13 @@ def interval(members: NDArray, others: NDArray, resamples: int = 1000) -> tuple[
 
 def picture(found: Sequence[tuple[str, Tensor, Tensor]]) -> bytes:
     """Draw each attacked image above what was found."""
-    figure, axes = panels(2, len(found), (1.4 * len(found), 3.2))
+    figure, axes = make_panels(2, len(found), (1.4 * len(found), 3.2))
     for column, (name, image, result) in enumerate(found):
         for place, title, one in zip(axes[:, column], (name, "found"), (image, result), strict=True):
             place.imshow(one.mean(dim=0).numpy(), cmap="gray", vmin=0, vmax=1)
             place.set_title(title, fontsize=7)
             place.set_axis_off()
-    return png(figure)
+    return encode_png(figure)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from runs import BATCH, TOO_SMALL, WITHOUT, Alone, Choices, carry_out, is_finish
 
 from silofl.federation.results import Results, read_results
 from silofl.report.methods import mean_and_deviation
-from silofl.studies.methods import algorithm_of
+from silofl.studies.methods import find_method_algorithm
 
 # Set -> learning rates to try: those around the job's own; the studies that learn by plain SGD have far to go.
 RATES = {
@@ -76,7 +76,11 @@ class Wanted:
     def alone(self, device: str) -> Alone:
         """Return how it is carried out."""
         normalization = BATCH if self.method in OF_BATCHNORM else WITHOUT if self.method == "fedsm" else {}
-        changes: Choices = {"algorithm": algorithm_of(self.method), "training.learning_rate": self.rate, "guard": False}
+        changes: Choices = {
+            "algorithm": find_method_algorithm(self.method),
+            "training.learning_rate": self.rate,
+            "guard": False,
+        }
         changes |= {"seed": self.seed, "rounds": self.rounds, "device": device} | normalization
         if takes_sgd(self.set, self.method):
             changes |= {"training.optimizer": "sgd", "training.momentum": 0.9} | OF_SGD[self.method]

@@ -12,7 +12,7 @@ import argparse
 import torch
 from torch import Tensor
 
-from silofl.algorithms.harmofl import _perturbed
+from silofl.algorithms.harmofl import _perturb_parameters
 from silofl.algorithms.steps import frozen_statistics
 from silofl.models.networks import HarmonizedModel, build_plain_model
 from silofl.settings import parse
@@ -49,7 +49,7 @@ def cosines(name: str, seed: int) -> tuple[float, float]:
     firsts, seconds = [], []
     for is_autocast in (True, False):
         firsts.append(gradient(model, loss, inputs, targets, is_autocast))
-        with frozen_statistics(model), _perturbed(model, ALPHA):
+        with frozen_statistics(model), _perturb_parameters(model, ALPHA):
             seconds.append(gradient(model, loss, inputs, targets, is_autocast=True))
     return cosine(*firsts), cosine(*seconds)
 

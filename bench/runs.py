@@ -18,10 +18,10 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
-from silofl.options import set_options
+from silofl.options import format_set_options
 from silofl.settings import parse
 from silofl.site import Site
-from silofl.studies.simulation import changed
+from silofl.studies.simulation import apply_changes
 from silofl.study import Study
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -68,7 +68,7 @@ def compared(
     """
     command = ["compare", str(JOBS / job), "--data", str(data), "--out", str(out), "--rounds", str(rounds)]
     for name, choices in rows.items():
-        command += [*set_options(choices), "--as", name]
+        command += [*format_set_options(choices), "--as", name]
     command += ["--alone"] * is_alone
     print("comparing", ", ".join(rows), flush=True)
     table = json.loads(silofl(*command, "--seeds", ",".join(map(str, seeds)), "--json"))
@@ -105,7 +105,7 @@ class Alone:
         )
         values = yaml.safe_load((JOBS / SETS[self.set] / "app" / "config" / "study.yaml").read_text())
         sites = sorted(path.parent.name for path in source.glob("*/dataset.json") if path.parent.name != UNSEEN)
-        run_alone(parse(Study, changed(values, self.changes), self.folder), folder, sites, settings, None)
+        run_alone(parse(Study, apply_changes(values, self.changes), self.folder), folder, sites, settings, None)
         return time.monotonic() - started
 
 

@@ -24,8 +24,8 @@ from memory import GIB, watched
 
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.models import build_plain_model
-from silofl.options import setting
-from silofl.studies.simulation import Simulation, settled
+from silofl.options import parse_setting
+from silofl.studies.simulation import Simulation, settle_job
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28
@@ -85,7 +85,7 @@ def of_sites(sites: int, rounds: int) -> Scale:
 
 def both_ways(job: Path, folder: Path, choices: Sequence[str]) -> Scale:
     """Run a job on ``folder / "data"``, with choices for ``--set``, both ways, and NVFlare alone with its model."""
-    study, settings = settled(job, Simulation(str(folder / "data")), dict(map(setting, choices)))
+    study, settings = settle_job(job, Simulation(str(folder / "data")), dict(map(parse_setting, choices)))
     model = build_plain_model(study, study.seed).state_dict()
     shapes = {name: list(value.shape) for name, value in model.items()}
     peak, round_s = simulated(job, folder, "network", choices)

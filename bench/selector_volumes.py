@@ -20,7 +20,7 @@ from torch import nn
 
 from silofl.data.phantoms import VOLUMES, make_phantoms
 from silofl.data.site_data import load_site_data
-from silofl.data.volumes import PatchSampler, central_slices, padded
+from silofl.data.volumes import PatchSampler, central_slices, pad_to_size
 from silofl.models.normalization import GROUPS
 from silofl.models.selector import LIGHT_DIVISOR, VGG11, SelectorNetwork
 from silofl.study import Study, load_study
@@ -85,7 +85,7 @@ def windows(study: Study) -> Callable[[NDArray], NDArray]:
     size = study.data.patches.size
 
     def cover(image: NDArray) -> NDArray:
-        image = padded(image, size)
+        image = pad_to_size(image, size)
         starts = [
             np.linspace(0, length - side, -(-length // side)).round().astype(int)
             for length, side in zip(image.shape[1:], size, strict=True)

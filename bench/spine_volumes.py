@@ -27,7 +27,7 @@ from monai.metrics import compute_dice, compute_hausdorff_distance
 from runs import JOBS, Choices, is_finished, silofl
 
 from silofl.federation.ledger import read_ledger
-from silofl.options import set_options
+from silofl.options import format_set_options
 from silofl.report.methods import mean_and_deviation
 
 # Of each training volume these last slices stand apart, since a site must have a test part.
@@ -79,7 +79,7 @@ class Run:
             words = {"data": self.out / "data", "cache": self.out / "cache", "out": run, "leave-out": self.left_out}
             words |= {"rounds": rounds, "seed": self.seed}
             options = [word for key, value in words.items() for word in (f"--{key}", str(value))]
-            silofl("simulate", str(job), *options, *set_options(ARMS[self.arm]), "--alone", "--json")
+            silofl("simulate", str(job), *options, *format_set_options(ARMS[self.arm]), "--alone", "--json")
         return run
 
     def cases(self, rounds: int) -> list[Case]:
@@ -127,7 +127,7 @@ def main() -> None:
     out, arms = options.out.resolve(), options.arms.split(",")
     hospitals = write_whole(options.data, out / "data")
     if not (out / PLANNED).exists():
-        changes = set_options(IN_3D | WHOLE)
+        changes = format_set_options(IN_3D | WHOLE)
         silofl("plan", str(JOB), "--data", str(out / "data"), "--out", str(out / PLANNED), *changes)
     rounds = rounds_of(out, hospitals[0], options.seconds)
     runs = [Run(out, *one) for one in itertools.product(arms, hospitals, options.seeds.split(","))]

@@ -18,7 +18,7 @@ import psutil
 
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import TRAIN, Exchange, Message
-from silofl.studies.simulation import Simulation, settled
+from silofl.studies.simulation import Simulation, settle_job
 
 MIB = 2**20
 PUBLISHED_JOB_MIB = 1486  # per site, round and direction, with VGG-11 and its moments
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--short", type=int, default=2)
     parser.add_argument("--long", type=int, default=6)
     options = parser.parse_args()
-    study, simulation = settled(options.job, Simulation(options.data), {})
+    study, simulation = settle_job(options.job, Simulation(options.data), {})
     steps, sites = study.recipe.answer("selector").steps, simulation.sites
     task = ServerRounds.start(study, "run", sites).task(sites[0], Exchange(TRAIN, 1))
     models, selector = (bytes_of(task, *roles) for roles in (study.recipe.roles, ("selector",)))

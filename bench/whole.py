@@ -20,11 +20,11 @@ from reading import write_tiles
 from silofl.data.batches import training_batches
 from silofl.data.phantoms import SITES, make_phantoms
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.models import build_plain_model
 from silofl.studies.simulation import changed_study
 from silofl.study import Study
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import make_optimizer
 from silofl.training.losses import make_loss
@@ -60,7 +60,7 @@ def whole_run(is_short: bool) -> Iterator[Row]:
 
 def plain_loop(study: Study, data: Mapping[str, SiteData]) -> tuple[float, float]:
     """Train and validate as FedAvg does, in the shortest code; returns the median round's seconds, and all."""
-    model, loss, augment = build_plain_model(study, 0), make_loss(study), augmentation(study)
+    model, loss, augment = build_plain_model(study, 0), make_loss(study), build_augmentation(study)
     optimizers = {site: make_optimizer(study.training, model).state_dict() for site in data}
     total = sum(len(one.training) for one in data.values())
     started, times, shared = time.perf_counter(), [], copy.deepcopy(model.state_dict())
@@ -74,7 +74,7 @@ def plain_loop(study: Study, data: Mapping[str, SiteData]) -> tuple[float, float
             optimizer = make_optimizer(study.training, model)
             optimizer.load_state_dict(optimizers[site])
             model.train()
-            seed = seed_of(0, site, number, 1)
+            seed = derive_seed(0, site, number, 1)
             for inputs, targets in training_batches(one.training, study.training.batch_size, augment, seed, "cpu"):
                 optimizer.zero_grad()
                 loss(model(inputs), targets).backward()

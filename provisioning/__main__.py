@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from silofl.cli import CommandParser, Parser, carry_out
+from silofl.cli import CommandParser, Parser, run_command
 
 PROGRAM = "provisioning"
 # Command -> its module and what it is for.
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (module, purpose) in COMMANDS.items():
         commands.add_parser(name, module=module, help=purpose, description=purpose)
     options = parser.parse_args(arguments)
-    return carry_out(PROGRAM, options.command, options)
+    return run_command(PROGRAM, options.command, options)
 
 
 if __name__ == "__main__":

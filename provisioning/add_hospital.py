@@ -6,7 +6,7 @@ python -m provisioning add-hospital WORKSPACE NAME ORG [--admin EMAIL] [--wheel 
 import argparse
 from pathlib import Path
 
-from provisioning.fill_kits import add_contents_options, check_contents, contents_of, fill_kit
+from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
 from provisioning.provisioner import add_participants
 from provisioning.workspace import kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the kit of one more hospital, and its administrator's."""
     check_contents(options, ["hospital"])
     project = project_folder(options.workspace)
-    contents = contents_of(options, options.wheel or _wheel_of(project))
+    contents = describe_contents(options, options.wheel or _find_wheel(project))
     participants = [{"name": options.name, "type": "client", "org": options.org}]
     if options.admin:
         participants.append({"name": options.admin, "type": "admin", "org": options.org, "role": "org_admin"})
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def _wheel_of(project: Path) -> Path:
+def _find_wheel(project: Path) -> Path:
     """Return the wheel that the kits hold."""
     wheels = {wheel.name: wheel for wheel in sorted(kits_folder(project).glob("*/*.whl"))}
     if len(wheels) != 1:

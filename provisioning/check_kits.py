@@ -19,17 +19,17 @@ from typing import Any
 
 from cryptography import x509
 
-from provisioning.checks import SIDES, Finding, check_kit, days_left, job_classes, private_keys
+from provisioning.checks import SIDES, Finding, check_kit, days_left, find_private_keys, read_job_classes
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits
-from silofl.errors import ExitCode, nearest
+from silofl.errors import ExitCode, suggest_nearest
 from silofl.files import read_json
 from silofl.flare.kit import Kit
-from silofl.flare.policy import Rights, site_rights
+from silofl.flare.policy import Rights, read_site_rights
 
 RIGHTS = ("submit_job", "byoc", "manage_job", "download_job", "get_job_log", "view", "operate", "shell_commands")
 
 
-def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
+def check_folders(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
     """Check all kits in some folders.
 
     Args:
@@ -44,26 +44,26 @@ def check(paths: list[Path], jobs: Path, now: datetime) -> dict[str, Any]:
         ConfigError: A folder holds no kit, or a kit cannot be read.
     """
     kits = [kit for path in paths for kit in find_kits(path)]
-    root, classes = _root(paths, kits), job_classes(jobs)
+    root, classes = _find_root(paths, kits), read_job_classes(jobs)
     findings = [finding for kit in kits for finding in check_kit(kit, root, classes, now)]
-    findings += [finding for path in paths for finding in _outside(path, kits)]
-    sites, people = {kit.name: site_rights(kit) for kit in kits if kit.kind in SIDES}, _people(kits)
-    findings += _roles(people, sites)
+    findings += [finding for path in paths for finding in _find_stray_keys(path, kits)]
+    sites, people = {kit.name: read_site_rights(kit) for kit in kits if kit.kind in SIDES}, _select_people(kits)
+    findings += _find_unknown_roles(people, sites)
     return {
-        "kits": [_row(kit, now) for kit in kits],
-        "rights": _rights(people, sites),
+        "kits": [_kit_facts(kit, now) for kit in kits],
+        "rights": _collect_rights(people, sites),
         "findings": [asdict(finding) for finding in findings],
         "is_right": not any(finding.is_failure for finding in findings),
     }
 
 
-def _people(kits: list[Kit]) -> list[Kit]:
+def _select_people(kits: list[Kit]) -> list[Kit]:
     """Return the kits of people, of whose rights sites decide: without a site's kit nothing is known of them."""
     has_sites = any(kit.kind in SIDES for kit in kits)
     return [kit for kit in kits if kit.kind == "admin" and has_sites]
 
 
-def _roles(people: list[Kit], sites: Mapping[str, Rights]) -> list[Finding]:
+def _find_unknown_roles(people: list[Kit], sites: Mapping[str, Rights]) -> list[Finding]:
     """Return the people whose role no site knows: it is in their certificates, and gives them no right."""
     known = {role for rights in sites.values() for role in rights.roles}
     return [
@@ -71,14 +71,14 @@ def _roles(people: list[Kit], sites: Mapping[str, Rights]) -> list[Finding]:
             person.name,
             True,
             f"the role must be one that a local/authorization.json names, {', '.join(sorted(known))}, not "
-            f"{person.role!r}{nearest(person.role, known)}; correct project.yml and make the kits anew",
+            f"{person.role!r}{suggest_nearest(person.role, known)}; correct project.yml and make the kits anew",
         )
         for person in people
         if known and person.role not in known
     ]
 
 
-def _rights(people: list[Kit], sites: Mapping[str, Rights]) -> dict[str, dict[str, list[str]]]:
+def _collect_rights(people: list[Kit], sites: Mapping[str, Rights]) -> dict[str, dict[str, list[str]]]:
     """Return person -> right -> sites at which the person has the right for their own jobs."""
     return {
         person.name: {
@@ -89,14 +89,14 @@ def _rights(people: list[Kit], sites: Mapping[str, Rights]) -> dict[str, dict[st
     }
 
 
-def _root(paths: list[Path], kits: list[Kit]) -> x509.Certificate:
+def _find_root(paths: list[Path], kits: list[Kit]) -> x509.Certificate:
     """Return the root certificate in the provisioner's record, or else the one that most kits have."""
     for record in (record for path in paths for record in path.glob("*/state/cert.json")):
         return x509.load_pem_x509_certificate(read_json(record)["root_cert"].encode())
     return Counter(kit.root for kit in kits).most_common(1)[0][0]
 
 
-def _row(kit: Kit, now: datetime) -> dict[str, Any]:
+def _kit_facts(kit: Kit, now: datetime) -> dict[str, Any]:
     return {
         "name": kit.name,
         "kind": kit.kind,
@@ -107,10 +107,10 @@ def _row(kit: Kit, now: datetime) -> dict[str, Any]:
     }
 
 
-def _outside(path: Path, kits: list[Kit]) -> list[Finding]:
+def _find_stray_keys(path: Path, kits: list[Kit]) -> list[Finding]:
     """Find private keys outside the kits; the provisioner's record may hold them, for its owner only."""
     findings = []
-    for key in private_keys(path):
+    for key in find_private_keys(path):
         if any(key.is_relative_to(kit.folder) for kit in kits):
             continue
         if key != certificates_file(key.parent.parent):
@@ -123,21 +123,21 @@ def _outside(path: Path, kits: list[Kit]) -> list[Finding]:
     return findings
 
 
-def _lines(report: dict[str, Any]) -> list[str]:
+def _report_lines(report: dict[str, Any]) -> list[str]:
     lines = []
     for kit in report["kits"]:
         who = " ".join(filter(None, (kit["kind"], kit["name"], kit["org"], kit["role"])))
         lines.append(f"{who}: {kit['days_left']} days left")
     everywhere = [kit["name"] for kit in report["kits"] if kit["kind"] != "admin"]
     for person, rights in report["rights"].items():
-        held = [f"{right} {_places(sites, everywhere)}" for right, sites in rights.items() if sites]
+        held = [f"{right} {_places_text(sites, everywhere)}" for right, sites in rights.items() if sites]
         lines.append(f"{person} may, with own jobs: {'; '.join(held) or 'nothing'}")
     for finding in report["findings"]:
         lines.append(f"{'FAILED' if finding['is_failure'] else 'warning'} {finding['where']}: {finding['text']}")
     return [*lines, "all is right" if report["is_right"] else "not all is right"]
 
 
-def _places(sites: list[str], everywhere: list[str]) -> str:
+def _places_text(sites: list[str], everywhere: list[str]) -> str:
     return "everywhere" if sites == everywhere else f"at {', '.join(sites)}"
 
 
@@ -150,6 +150,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check kits and print the findings; the exit code is 0 only where nothing must be corrected."""
-    report = check(options.paths, options.jobs, datetime.now(UTC))
-    print(json.dumps(report, indent=1) if options.json else "\n".join(_lines(report)))
+    report = check_folders(options.paths, options.jobs, datetime.now(UTC))
+    print(json.dumps(report, indent=1) if options.json else "\n".join(_report_lines(report)))
     return ExitCode.COMPLETE if report["is_right"] else ExitCode.FAILED

@@ -10,12 +10,12 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from provisioning.fill_kits import is_volatile, stores
+from provisioning.fill_kits import is_volatile, read_stores
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.kit import DAYS_TO_WARN, Kit
-from silofl.flare.policy import WITHOUT_JOB_FILES, checks_files, class_policy, site_rights, streams_logs
+from silofl.flare.policy import WITHOUT_JOB_FILES, checks_files, read_class_policy, read_site_rights, streams_logs
 
 KEY_MARK = b"PRIVATE KEY-----"
 NVFLARES_LOGS = "nvflare.app_common.logging.job_log_receiver.JobLogReceiver"
@@ -58,13 +58,13 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
         classes: Names of the classes that jobs have the ``server`` and the ``client`` build.
         now: The time at which certificates must be valid.
     """
-    failures = [*_chain(kit, root), *_keys(kit), *_wheel(kit)]
+    failures = [*_find_chain_faults(kit, root), *_find_key_faults(kit), *_find_wheel_faults(kit)]
     if kit.kind in SIDES:
         if not kit.requires_signed_jobs:
             failures.append(
                 "signed jobs must be required; set require_signed_jobs: true in project.yml and make new kits"
             )
-        failures += [*_classes(kit, classes[SIDES[kit.kind]]), *_policies(kit)]
+        failures += [*_find_class_faults(kit, classes[SIDES[kit.kind]]), *_find_policy_faults(kit)]
     findings = [Finding(kit.name, True, text) for text in failures]
     if kit.kind == "hospital" and streams_logs(kit):
         text = "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false"
@@ -76,7 +76,7 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
     return findings
 
 
-def _chain(kit: Kit, root: x509.Certificate) -> Iterator[str]:
+def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
     if kit.root != root:
         yield "startup/rootCA.pem must be the root certificate of the other kits; hand out a kit of this network"
     try:
@@ -85,9 +85,9 @@ def _chain(kit: Kit, root: x509.Certificate) -> Iterator[str]:
         yield f"startup/{kit.certificate_path.name} must be signed by the root; hand out a kit of this network"
 
 
-def _keys(kit: Kit) -> Iterator[str]:
+def _find_key_faults(kit: Kit) -> Iterator[str]:
     """Find private keys of others in the kit, and a key of its owner that is missing or does not fit."""
-    for path in private_keys(kit.folder):
+    for path in find_private_keys(kit.folder):
         if path != kit.key_path:
             yield f"{path.relative_to(kit.folder)} must not be in this kit, for it is a private key; delete it"
     if not kit.key_path.is_file():
@@ -106,12 +106,12 @@ def _public_key(path: Path) -> object:
         return None
 
 
-def private_keys(folder: Path) -> list[Path]:
+def find_private_keys(folder: Path) -> list[Path]:
     """Return the files below a folder that hold a private key."""
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and KEY_MARK in path.read_bytes()]
 
 
-def _wheel(kit: Kit) -> Iterator[str]:
+def _find_wheel_faults(kit: Kit) -> Iterator[str]:
     if kit.kind not in SIDES:
         return
     sums = kit.folder / "SHA256SUMS"
@@ -128,9 +128,9 @@ def _wheel(kit: Kit) -> Iterator[str]:
         yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
 
 
-def _classes(kit: Kit, classes: set[str]) -> Iterator[str]:
+def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
     """Find classes of jobs that the site's NVFlare would refuse, and an allow list that it would not enforce."""
-    policy = class_policy(kit)
+    policy = read_class_policy(kit)
     if policy.gap:
         yield policy.gap
         return
@@ -142,13 +142,13 @@ def _classes(kit: Kit, classes: set[str]) -> Iterator[str]:
             yield f"class_allow_list in local/{policy.file} must not have {name!r}, which no job needs; delete it"
 
 
-def _policies(kit: Kit) -> Iterator[str]:
+def _find_policy_faults(kit: Kit) -> Iterator[str]:
     for name in ("resources.json", "authorization.json"):
         if not (kit.folder / "local" / name).is_file():
             yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
     if not checks_files(kit):
         yield WITHOUT_JOB_FILES
-    yield from _foreign_rights(kit)
+    yield from _find_foreign_rights(kit)
     if kit.kind == "hospital":
         try:
             check_scope(effective_scope(kit))
@@ -162,16 +162,16 @@ def _policies(kit: Kit) -> Iterator[str]:
             f"local/resources.json must have {OWN_LOGS} in place of {NVFLARES_LOGS}, by which whoever has a site's kit "
             "takes and overwrites the server's files; take it from the resources.json of site_configs/"
         )
-    for place in stores(resources):
+    for place in read_stores(resources):
         if is_volatile(place):
             yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {place}; name another"
 
 
-def _foreign_rights(kit: Kit) -> Iterator[str]:
+def _find_foreign_rights(kit: Kit) -> Iterator[str]:
     """Find rights over a site's machine that people of other organisations have; at the server also a study lead."""
     if not (kit.folder / "local" / "authorization.json").is_file():
         return
-    rights = site_rights(kit)
+    rights = read_site_rights(kit)
     for right in ("byoc", "shell_commands"):
         roles = [role for role in rights.roles if rights.has(right, "anybody", f"not {kit.org}", role)]
         if kit.kind == "server" and rights.has(right, "anybody", kit.org, "lead"):
@@ -181,7 +181,7 @@ def _foreign_rights(kit: Kit) -> Iterator[str]:
             yield f"{right} in local/{rights.file} must be for nobody from elsewhere, not for {who}; set it to none"
 
 
-def job_classes(jobs: Path) -> dict[str, set[str]]:
+def read_job_classes(jobs: Path) -> dict[str, set[str]]:
     """Return the names of the classes that jobs have the ``server`` and the ``client`` build.
 
     Raises:

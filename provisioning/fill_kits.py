@@ -125,7 +125,7 @@ def _study_files(path: Path) -> dict[Path, str]:
     return names
 
 
-def _policies_of(kind: str, contents: Contents) -> Path:
+def _find_policies(kind: str, contents: Contents) -> Path:
     """Return the folder of the policies of a kind of kit."""
     source = contents.site_configs / (contents.hospital_kind if kind == "hospital" else kind)
     missing = [name for name in POLICIES[kind] if not (source / name).is_file()]
@@ -135,7 +135,7 @@ def _policies_of(kind: str, contents: Contents) -> Path:
 
 
 def _put_policies(kit: Kit, contents: Contents) -> None:
-    source, local = _policies_of(kit.kind, contents), kit.folder / "local"
+    source, local = _find_policies(kit.kind, contents), kit.folder / "local"
     for name in POLICIES[kit.kind]:
         if contents.has_new_policies or not (local / name).exists():
             shutil.copyfile(source / name, local / name)
@@ -160,12 +160,12 @@ def _put_server_places(local: Path, root: Path | None) -> None:
         run_dir = f"{root}/.silofl/server/runs/{{study}}/{{run}}"
         write_yaml(local / "server.yaml", read_yaml(local / "server.yaml") | {"run_dir": run_dir})
     resources = read_json(local / "resources.json")
-    if root or any(is_volatile(place) for place in stores(resources)):
+    if root or any(is_volatile(place) for place in read_stores(resources)):
         set_stores(resources, f"{root}/.silofl/server" if root else SERVER_STORES)
         write_json(local / "resources.json", resources)
 
 
-def stores(resources: dict[str, Any]) -> list[str]:
+def read_stores(resources: dict[str, Any]) -> list[str]:
     """Return where a server keeps its snapshots and its jobs.
 
     Raises:
@@ -230,17 +230,17 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
     if options.study:
         _study_files(options.study)
     for kind in kinds:
-        _policies_of(kind, contents_of(options, options.wheel))
+        _find_policies(kind, describe_contents(options, options.wheel))
 
 
-def contents_of(options: argparse.Namespace, wheel: Path) -> Contents:
+def describe_contents(options: argparse.Namespace, wheel: Path) -> Contents:
     """Return the contents that the options describe."""
     return Contents(wheel, options.site_configs, options.data_root, options.kind, study=options.study)
 
 
 def run(options: argparse.Namespace) -> int:
     """Fill the named kits."""
-    contents = replace(contents_of(options, options.wheel), has_new_policies=options.policies)
+    contents = replace(describe_contents(options, options.wheel), has_new_policies=options.policies)
     for kit in [kit for path in options.kits for kit in find_kits(path)]:
         fill_kit(kit, contents)
         print(f"{kit.kind} {kit.name}: filled {kit.folder}")

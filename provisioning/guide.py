@@ -15,7 +15,7 @@ from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.files import make_folder, write_text
 from silofl.flare.kit import Kit
 from silofl.hospital.candidate import Candidate
-from silofl.settings import load, read_yaml
+from silofl.settings import load_settings, read_yaml
 from silofl.site import Site
 from silofl.study import load_study
 
@@ -53,13 +53,13 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         **facts,
     }
     if kit.kind == "hospital":
-        values |= _places(kit) | _needs(kit)
+        values |= _folder_facts(kit) | _resource_facts(kit)
         make_folder(kit.folder / SYSTEM)
         for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
     _put_pages(kit.folder)
-    write_text(kit.folder / SUMS, _sums(kit.folder))
+    write_text(kit.folder / SUMS, _format_checksums(kit.folder))
     values["sums"] = hashlib.sha256((kit.folder / SUMS).read_bytes()).hexdigest()
     write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))
 
@@ -69,15 +69,15 @@ def _put_pages(folder: Path) -> None:
     for name in READ:
         text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8").replace("](../site_configs/", "](../local/")
         make_folder(folder / PAGES)
-        write_text(folder / PAGES / name, LINK.sub(lambda link: _kept(link, folder), text))
+        write_text(folder / PAGES / name, LINK.sub(lambda link: _rewrite_link(link, folder), text))
 
 
-def _kept(link: re.Match[str], folder: Path) -> str:
+def _rewrite_link(link: re.Match[str], folder: Path) -> str:
     target = link["file"]
     return link[0] if not target or target in READ or (folder / PAGES / target).is_file() else link["words"]
 
 
-def _sums(folder: Path) -> str:
+def _format_checksums(folder: Path) -> str:
     """Return the checksums of what came in a kit, as sha256sum reads them, the wheel's first."""
     files = [path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file()]
     # Not of the key, which is nobody's business, nor of the certificate, which is renewed every year.
@@ -85,13 +85,13 @@ def _sums(folder: Path) -> str:
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in came)
 
 
-def _places(kit: Kit) -> dict[str, Any]:
+def _folder_facts(kit: Kit) -> dict[str, Any]:
     """Return the folders that a hospital's INSTALL.md and services name."""
     settings = read_yaml(kit.folder / "local" / "site.yaml")
     study = load_study(kit.folder / STUDY).name if (kit.folder / STUDY).is_file() else "STUDY"
     named = settings["data"]
     data = named if isinstance(named, str) else named.get(study, f"{HOME}/data/{{study}}")
-    written = [_fixed(str(settings[key])) for key in ("state_dir", "cache_dir") if settings.get(key)]
+    written = [_fixed_part(str(settings[key])) for key in ("state_dir", "cache_dir") if settings.get(key)]
     data = data.replace("{study}", study).replace("{site}", kit.name)
     return {
         "home": HOME,
@@ -104,18 +104,18 @@ def _places(kit: Kit) -> dict[str, Any]:
     }
 
 
-def _fixed(place: str) -> str:
+def _fixed_part(place: str) -> str:
     """Return the part of a folder's path that is the same for all studies."""
     return re.split(r"[{$]", place)[0].rstrip("/")
 
 
-def _needs(kit: Kit) -> dict[str, Any]:
+def _resource_facts(kit: Kit) -> dict[str, Any]:
     """Return the kit's study, and the disk and memory that it needs; no study where the kit has none."""
     path, software = kit.folder / STUDY, f"{SOFTWARE_BYTES / GIB:.0f} GiB"
     if not path.is_file():
         return {"study": None, "disk": software}
     study = load_study(path)
-    candidate = Candidate(kit, study, path, load(Site, kit.folder / "local" / "site.yaml"))
+    candidate = Candidate(kit, study, path, load_settings(Site, kit.folder / "local" / "site.yaml"))
     return {
         "study": study,
         "disk": software,

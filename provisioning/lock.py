@@ -28,7 +28,7 @@ from silofl.errors import ConfigError, ExitCode
 STUDIES_EXTRA = "dp"
 
 
-def resolved(arguments: Sequence[str]) -> list[Package]:
+def resolve_packages(arguments: Sequence[str]) -> list[Package]:
     """Return the packages that pip would install into an empty environment.
 
     Args:
@@ -46,10 +46,10 @@ def resolved(arguments: Sequence[str]) -> list[Package]:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise ConfigError(f"pip must find every package; {reason}; check its configuration")
         found = json.loads(report.read_text(encoding="utf-8"))["install"]
-    return sorted(_package(one) for one in found)
+    return sorted(_read_package(one) for one in found)
 
 
-def _package(entry: dict) -> Package:
+def _read_package(entry: dict) -> Package:
     name, version = canonicalize_name(entry["metadata"]["name"]), entry["metadata"]["version"]
     digest = entry["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
     if digest is None:
@@ -69,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
         f"Written by python -m provisioning lock for {platform.system()} {platform.machine()}, Python "
         f"{sys.version_info.major}.{sys.version_info.minor}, from the files that pip chose there."
     )
-    everything = resolved(["-r", str(REPOSITORY / "requirements.txt")])
+    everything = resolve_packages(["-r", str(REPOSITORY / "requirements.txt")])
     versions = {one.name: one for one in everything}
     with tempfile.TemporaryDirectory() as scratch:
         constraints = Path(scratch, "versions.txt")
         constraints.write_text("".join(f"{one.name}=={one.version}\n" for one in everything), encoding="utf-8")
         # The very files of the first answer: one index must not give two.
-        sites = [versions[one.name] for one in resolved(["-c", str(constraints), *wanted])]
+        sites = [versions[one.name] for one in resolve_packages(["-c", str(constraints), *wanted])]
     for path, packages in ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites)):
         path.write_text(lock_text(packages, header), encoding="utf-8")
         print(f"{path}: {len(packages)} packages")

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from provisioning.fill_kits import add_contents_options, check_contents, contents_of, fill_kit
-from provisioning.provisioner import Project, provisioned
+from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
+from provisioning.provisioner import Project, provision_project
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.errors import ConfigError, ExitCode
 from silofl.settings import read_yaml
@@ -79,7 +79,7 @@ def make_kits(project: Project, workspace: Path) -> Path:
         return folder
     if folder.exists():
         raise ConfigError(f"{folder} must be new or a provisioned project; name another WORKSPACE")
-    with provisioned(workspace, project) as new:
+    with provision_project(workspace, project) as new:
         return new.rename(folder)
 
 
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
     folder = make_kits(make_project(options.project, options.host, options.port), options.workspace)
     wheel = options.wheel or build_wheel(REPOSITORY / "custom", folder / "wheel")
     for kit in find_kits(kits_folder(folder)):
-        fill_kit(kit, contents_of(options, wheel))
+        fill_kit(kit, describe_contents(options, wheel))
         print(f"{kit.kind} {kit.name}: {kit.folder}")
     print(f"keep to yourself: {certificates_file(folder).parent}, which holds the root's private key")
     return ExitCode.COMPLETE

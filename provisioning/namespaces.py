@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from silofl.errors import ConfigError
-from silofl.files import held
+from silofl.files import hold_lock
 
 # Networks at a time on one machine: 10.213.1.0/24 and so on.
 NUMBERS = range(1, 100)
@@ -73,7 +73,7 @@ class Namespaces:
         """Return the first number that no living process holds, and lock it."""
         for number in NUMBERS:
             try:
-                self._lock.enter_context(held(LOCKS / f"silofl-network-{number}.lock"))
+                self._lock.enter_context(hold_lock(LOCKS / f"silofl-network-{number}.lock"))
             except ConfigError:
                 continue
             return number

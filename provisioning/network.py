@@ -84,13 +84,13 @@ class Network:
                 tree.end()
             self._running = {}
 
-    def kit_of(self, person: str) -> Kit:
+    def find_kit(self, person: str) -> Kit:
         """Return the kit of a person, by name or by role: then of the first one."""
         return self._people[person]
 
     def session(self, person: str = "lead") -> AbstractContextManager[Session]:
-        """Talk to the server through NVFlare's API with the kit of a person, as for `kit_of`."""
-        return open_session(self.kit_of(person))
+        """Talk to the server through NVFlare's API with the kit of a person, as for `find_kit`."""
+        return open_session(self.find_kit(person))
 
     def connected(self) -> set[str]:
         """Return the names of the hospitals that are connected to the server."""
@@ -106,7 +106,7 @@ class Network:
             job: The job folder; NVFlare signs it with the lead's key.
             timeout_s: Seconds after which waiting is given up.
             on_poll: Called about twice a second.
-            person: The lead, as for `kit_of`.
+            person: The lead, as for `find_kit`.
 
         Returns:
             The job's id and NVFlare's last word on its status.

@@ -45,7 +45,7 @@ class Container:
     state: str | None = None
 
 
-def prepare(kit: Kit, out: Path, container: Container) -> None:
+def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
     """Write the prepared copy of a kit; the kit itself stays as it is.
 
     Raises:
@@ -111,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the prepared copy of one kit."""
     kit = read_kit(options.kit)
-    prepare(kit, options.out, Container(options.runtime, options.image, options.data, options.state))
+    prepare_kit(kit, options.out, Container(options.runtime, options.image, options.data, options.state))
     if not re.search("@sha256:[0-9a-f]{64}$", options.image):
         print(f"warning: {options.image} must end in @sha256:DIGEST to name the same image tomorrow; it does not")
     if options.runtime == "docker":

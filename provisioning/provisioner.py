@@ -26,7 +26,7 @@ Project = dict[str, Any]
 
 
 @contextmanager
-def provisioned(workspace: Path, project: Project, state: Path | None = None) -> Iterator[Path]:
+def provision_project(workspace: Path, project: Project, state: Path | None = None) -> Iterator[Path]:
     """Provision a project in a temporary folder, from which the caller moves it to its place.
 
     Args:
@@ -85,7 +85,7 @@ def add_participants(project: Path, participants: list[dict[str, Any]]) -> list[
     settings = read_yaml(project / "project.yml")
     others = [known for known in settings["participants"] if known["name"] not in names]
     settings["participants"] = others + participants
-    with provisioned(project.parent, settings, certificates_file(project)) as new:
+    with provision_project(project.parent, settings, certificates_file(project)) as new:
         # The kits come last: an interrupted call can be repeated, because only a kit makes a name taken.
         certificates_file(new).replace(certificates_file(project))
         (new / "project.yml").replace(project / "project.yml")

@@ -21,7 +21,7 @@ from silofl.files import read_json, write_atomically
 from silofl.flare.kit import Kit, hosts, read_kit, subject
 
 
-def renewed(kit: Kit, root_key: str, now: datetime) -> x509.Certificate:
+def make_renewed_certificate(kit: Kit, root_key: str, now: datetime) -> x509.Certificate:
     """Return a new certificate for the kit's key, valid from now and at most as long as the root's.
 
     Args:
@@ -56,7 +56,7 @@ def renew(project: Path, name: str) -> Kit:
     """
     kit = read_kit(kits_folder(project) / name)
     record = read_json(certificates_file(project))
-    certificate = serialize_cert(renewed(kit, record["root_pri_key"], datetime.now(UTC)))
+    certificate = serialize_cert(make_renewed_certificate(kit, record["root_pri_key"], datetime.now(UTC)))
     replace_certificate(project, kit.name, certificate.decode("ascii"))
     write_atomically(kit.certificate_path, lambda stream: stream.write(certificate))
     return read_kit(kit.folder)

@@ -23,7 +23,7 @@ from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits,
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
-from silofl.files import held
+from silofl.files import hold_lock
 from silofl.report.pages import write_report
 from silofl.settings import read_yaml
 from silofl.studies.ending import print_results
@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> int:
         # Two servers with the same store would run each other's jobs.
         lock = data / ".silofl" / "network.lock"
         lock.parent.mkdir(exist_ok=True)
-        stack.enter_context(held(lock))
-        jobs = [_changed_copy(job, out / "jobs" / job.name, options) for job in options.jobs]
+        stack.enter_context(hold_lock(lock))
+        jobs = [_copy_changed_job(job, out / "jobs" / job.name, options) for job in options.jobs]
         spaces = stack.enter_context(Namespaces(sites)) if options.namespaces else None
         console.print(f"2. Keys, certificates and a kit for each participant in {out / 'kits'}")
         project = make_project(PROJECT, spaces.server_address if spaces else "localhost", options.port)
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(f"   connected over mutual TLS: {', '.join(sorted(network.connected()))}")
         for number, job in enumerate(jobs, start=4):
             console.print(f"\n{number}. The study lead submits {job.name}")
-            code = max(code, _carry_out(network, job, data, out, console))
+            code = max(code, _run_and_download(network, job, data, out, console))
         console.print("\nShutting down")
     console.print(f"The federation took {(time.monotonic() - started) / 60:.1f} minutes.")
     return code
@@ -88,7 +88,7 @@ def _make_network(project: Project, workspace: Path, data: Path) -> Path:
     return folder
 
 
-def _changed_copy(job: Path, target: Path, options: argparse.Namespace) -> Path:
+def _copy_changed_job(job: Path, target: Path, options: argparse.Namespace) -> Path:
     """Copy a job, with the rounds and the seed of the command line."""
     shutil.copytree(job, target)
     changes = {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
@@ -96,7 +96,7 @@ def _changed_copy(job: Path, target: Path, options: argparse.Namespace) -> Path:
     return target
 
 
-def _carry_out(network: Network, job: Path, data: Path, out: Path, console: Console) -> int:
+def _run_and_download(network: Network, job: Path, data: Path, out: Path, console: Console) -> int:
     """Run one job, then download and print its result."""
     study = load_study(study_file(job))
     runs, lines = data.resolve() / ".silofl" / "server" / "runs" / study.name, None
@@ -108,7 +108,7 @@ def _carry_out(network: Network, job: Path, data: Path, out: Path, console: Cons
         if lines is None and found:
             lines = RoundLines(study, found.pop(), console)
         if lines is not None:
-            lines.show()
+            lines.print_new_rounds()
 
     number, status = network.run_job(job, TIMEOUT_S, show)
     downloaded = network.download(number, out / "results")

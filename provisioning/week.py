@@ -29,10 +29,10 @@ def run(options: argparse.Namespace) -> int:
     """Carry out the week; the exit code is 1 where a check fails."""
     check_new(options.out)
     with Stage(options.out.resolve(), options.port) as stage:
-        return carry_out(stage, EVENTS, Console(highlight=False, markup=False, soft_wrap=True))
+        return carry_out_events(stage, EVENTS, Console(highlight=False, markup=False, soft_wrap=True))
 
 
-def carry_out(stage: Stage, events: tuple[Event, ...], console: Console) -> int:
+def carry_out_events(stage: Stage, events: tuple[Event, ...], console: Console) -> int:
     """Carry out events, one after the other, until a check fails, and write the page.
 
     Args:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import silofl
-from provisioning.week_stage import Followed, Stage, check
+from provisioning.week_stage import Followed, Stage, require_that
 from provisioning.workspace import PROJECT
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.egress_log import FILE as EGRESS
 from silofl.federation.results import read_results
 from silofl.files import read_json, write_json
-from silofl.software import digest_of
+from silofl.software import digest_package
 
 HOSPITALS, NEW = ("east", "north", "south"), "west"
 # Enough for the 5 training patients below which no amplitude leaves a hospital.
@@ -37,14 +37,14 @@ class Event:
     carry_out: Callable[[Stage], str]
 
 
-def provisioned(stage: Stage) -> str:
+def provision_network(stage: Stage) -> str:
     """Make, check and start the network; every hospital checks itself."""
     make_phantoms(stage.data, patients=PATIENTS)
     where = ("--host", "localhost", "--port", stage.port, "--data-root", stage.data)
     stage.provisioning("make-kits", PROJECT, stage.workspace, *where)
     stage.provisioning("check-kits", stage.workspace)
     connected = stage.open_network()
-    check(connected == {*HOSPITALS}, f"all hospitals must be connected, not {sorted(connected)}")
+    require_that(connected == {*HOSPITALS}, f"all hospitals must be connected, not {sorted(connected)}")
     # Rounds enough for all that happens; a hospital may miss any number of them.
     federation = {"federation.min_sites": 2, "federation.max_missed_rounds": 5000}
     job = stage.write_job("fedavg_phantoms", LONG, rounds=5000, **federation)
@@ -53,7 +53,7 @@ def provisioned(stage: Stage) -> str:
     return f"check-kits: all is right; check-site: {', '.join(HOSPITALS)} may join; all are connected"
 
 
-def two_at_once(stage: Stage) -> str:
+def run_two_studies(stage: Stage) -> str:
     """Run two studies at the same time."""
     jobs = {
         "week_first": stage.write_job("harmofl_phantoms", "week_first", rounds=ROUNDS, guard=False),
@@ -65,11 +65,13 @@ def two_at_once(stage: Stage) -> str:
     for name, one in followed.items():
         check_complete(one, name, ROUNDS)
     times = [(one.ledger[0].started_at, one.ledger[-1].started_at) for one in followed.values()]
-    check(max(first for first, _ in times) < min(last for _, last in times), "both studies must run at the same time")
+    require_that(
+        max(first for first, _ in times) < min(last for _, last in times), "both studies must run at the same time"
+    )
     return f"both are COMPLETE after {ROUNDS} rounds, with answers of all three in each; they ran at the same time"
 
 
-def server_restarted(stage: Stage) -> str:
+def restart_server(stage: Stage) -> str:
     """Restart the server while the first study runs once more, and go on by hand."""
     job, name = stage.out / "jobs" / "week_first", "week_first_again"
     run = stage.begin(name, job)
@@ -82,14 +84,14 @@ def server_restarted(stage: Stage) -> str:
     run.finish()
     check_complete(run, name, ROUNDS)
     again = [one.started_at for one in run.ledger][: len(finished)]
-    check(again == finished, f"none of the {len(finished)} finished rounds must be carried out again")
-    whole, continued = (model_files(stage.out / "results" / one) for one in ("week_first", name))
-    check(whole == continued != {}, "every model must be bit by bit that of the run that nothing stopped")
+    require_that(again == finished, f"none of the {len(finished)} finished rounds must be carried out again")
+    whole, continued = (hash_model_files(stage.out / "results" / one) for one in ("week_first", name))
+    require_that(whole == continued != {}, "every model must be bit by bit that of the run that nothing stopped")
     same = f"all {len(whole)} model files are bit by bit those of the first run"
     return f"killed after round {len(finished)} of {ROUNDS}; continued, COMPLETE; {same}"
 
 
-def site_restarted(stage: Stage) -> str:
+def restart_hospital(stage: Stage) -> str:
     """Restart a hospital while the long study runs."""
     run = stage.begin(LONG, stage.out / "jobs" / LONG)
     run.wait_for_rounds(2)
@@ -97,35 +99,35 @@ def site_restarted(stage: Stage) -> str:
     stage.restart("north")
     found = run.wait_for("north is missing", lambda one: "started again" in one.failed.get("north", ""))
     slowest = max(one.seconds for one in run.ledger[finished:])
-    check(found.answered == ["east", "south"], f"east and south must answer, not {found.answered}")
-    check(slowest < QUICK_S, f"no round must take {QUICK_S:.0f} s, not {slowest:.0f}")
+    require_that(found.answered == ["east", "south"], f"east and south must answer, not {found.answered}")
+    require_that(slowest < QUICK_S, f"no round must take {QUICK_S:.0f} s, not {slowest:.0f}")
     seen = f"round {found.round} went on without it, none took longer than {slowest:.1f} s"
     return f"{seen}; ledger: {found.failed['north']}"
 
 
-def hospital_added(stage: Stage) -> str:
+def add_new_hospital(stage: Stage) -> str:
     """Make a kit for one more hospital while the long study runs; it checks itself and is started."""
     run, job = stage.followed[LONG], stage.out / "jobs" / LONG
     stage.provisioning("add-hospital", stage.workspace, NEW, f"{NEW}_hospital", "--data-root", stage.data)
     stage.check_site(NEW, job)
     stage.start(NEW)
     found = run.wait_for("the study runs", lambda one: len(one.answered) >= 2)
-    check(NEW not in found.asked, f"{NEW} must wait for a continuation, not be asked in round {found.round}")
+    require_that(NEW not in found.asked, f"{NEW} must wait for a continuation, not be asked in round {found.round}")
     return f"check-site: {NEW} may join; it is connected; round {found.round} of the running job does not ask it yet"
 
 
-def aborted(stage: Stage) -> str:
+def abort_and_continue(stage: Stage) -> str:
     """Abort the long study and go on with it, which takes in who came back and who is new."""
     run = stage.followed[LONG]
     run.abort()
     finished = len(run.ledger)
     run = stage.go_on(LONG)
     found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
-    check(found.round > finished, f"round {found.round} must come after round {finished}, the last one before")
+    require_that(found.round > finished, f"round {found.round} must come after round {finished}, the last one before")
     return f"aborted after round {finished}; continued, north and {NEW} answer with the others in round {found.round}"
 
 
-def paused(stage: Stage) -> str:
+def pause_hospital(stage: Stage) -> str:
     """Have a hospital pause the study for some rounds, without a restart."""
     run = stage.followed[LONG]
     stage.change_site("east", paused=[LONG])
@@ -137,45 +139,50 @@ def paused(stage: Stage) -> str:
     return f"rounds {missed[0]} to {missed[-1]} without east: {first.failed['east']}; round {back.round} with it again"
 
 
-def certificate_renewed(stage: Stage) -> str:
+def renew_hospital_certificate(stage: Stage) -> str:
     """Renew a hospital's certificate; it restarts with it."""
     stage.followed[LONG].abort()
     before = stage.kit("south").certificate
     stage.provisioning("renew-kit", stage.workspace, "south")
     stage.restart("south")
     after = stage.kit("south").certificate
-    check(after.serial_number != before.serial_number, "the renewed certificate of south must be another")
+    require_that(after.serial_number != before.serial_number, "the renewed certificate of south must be another")
     return f"the server has registered south with the new certificate, valid to {after.not_valid_after_utc:%Y-%m-%d}"
 
 
-def upgraded_and_broken(stage: Stage) -> str:
+def break_three_hospitals(stage: Stage) -> str:
     """Have one hospital change its package, one install another release, and one break its policy."""
-    changed, other = package(stage, "changed", silofl.__version__), package(stage, "other", OTHER_RELEASE)
+    changed, other = (
+        copy_changed_package(stage, "changed", silofl.__version__),
+        copy_changed_package(stage, "other", OTHER_RELEASE),
+    )
     stage.restart("east", PYTHONPATH=str(changed))
     stage.restart("north", PYTHONPATH=str(other))
     privacy = stage.kit(NEW).folder / "local" / "privacy.json"
-    write_json(privacy, without_egress(read_json(privacy)))
+    write_json(privacy, remove_egress_filters(read_json(privacy)))
     failed = stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training", may_join=False)
-    check("egress" in failed, f"check-site of {NEW} must name egress, not {sorted(failed)}")
+    require_that("egress" in failed, f"check-site of {NEW} must name egress, not {sorted(failed)}")
     stage.restart(NEW)
     run = stage.go_on(LONG)
     found = run.wait_for("east and south answer", lambda one: sorted(one.answered) == ["east", "south"])
     note = next(
         (note for one in run.ledger for note in one.notes if note.startswith("site 'east' runs other software")), ""
     )
-    check(digest_of(changed / "silofl")[:12] in note, "a note must name the changed package of east")
-    check(f"not {silofl.__version__}" in found.failed.get("north", ""), "the ledger must say why north takes no part")
+    require_that(digest_package(changed / "silofl")[:12] in note, "a note must name the changed package of east")
+    require_that(
+        f"not {silofl.__version__}" in found.failed.get("north", ""), "the ledger must say why north takes no part"
+    )
     # What is wrong with its settings a hospital says in its own log alone.
-    check("settings have a fault" in found.failed.get(NEW, ""), f"the ledger must say why {NEW} takes no part")
+    require_that("settings have a fault" in found.failed.get(NEW, ""), f"the ledger must say why {NEW} takes no part")
     said = (stage.out / "logs" / f"{NEW}.txt").read_text(encoding="utf-8", errors="replace")
-    check("local/privacy.json must have" in said, f"the log of {NEW} must name what is wrong with its settings")
+    require_that("local/privacy.json must have" in said, f"the log of {NEW} must name what is wrong with its settings")
     return (
         f"check-site of {NEW}: {failed['egress']}; the study goes on with east and, with its new certificate, south; "
         f"round {found.round} without north: {found.failed['north']}; without {NEW}: {found.failed[NEW]}; note: {note}"
     )
 
 
-def patient_forgotten(stage: Stage) -> str:
+def forget_one_patient(stage: Stage) -> str:
     """Forget one patient at a hospital; the record of what left it stays whole."""
     stage.followed[LONG].abort()
     data, state = stage.data / "south", stage.data / ".silofl"
@@ -188,18 +195,18 @@ def patient_forgotten(stage: Stage) -> str:
     write_json(data / "dataset.json", content | {"test": [one for one in content["test"] if one["patient"] != patient]})
     (record,) = (state / LONG / "south").glob(f"*/{EGRESS}")
     last = stage.silofl("egress-check", record).split("hash ")[1].split()[0]
-    named = naming(state, patient)
+    named = find_patient_files(state, patient)
     config = stage.kit("south").folder / "local" / "site.yaml"
     stage.silofl("forget", "--patient", patient, "--site-config", config, "--site", "south", "--yes")
     stage.silofl("egress-check", record, "--noted", last)
-    left = naming(state, patient)
-    check(
+    left = find_patient_files(state, patient)
+    require_that(
         bool(named) and not left, f"files must name the patient before ({len(named)}) and none afterwards ({len(left)})"
     )
     return f"{len(named)} files of south named the patient, none does now; egress-check: whole before and after"
 
 
-def mended(stage: Stage) -> str:
+def mend_and_finish(stage: Stage) -> str:
     """Mend policy and packages; the study goes on with all, to its end."""
     privacy = stage.kit(NEW).folder / "local" / "privacy.json"
     shutil.copyfile(stage.kit("east").folder / "local" / "privacy.json", privacy)
@@ -212,24 +219,27 @@ def mended(stage: Stage) -> str:
     found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
     run.finish()
     results = read_results(run.out)
-    check(results is not None and results.status == "COMPLETE", f"the long study must be COMPLETE; see {run.log}")
+    require_that(
+        results is not None and results.status == "COMPLETE", f"the long study must be COMPLETE; see {run.log}"
+    )
     return f"check-site: {NEW} may join; all four answer in round {found.round}; COMPLETE after {rounds} rounds"
 
 
 EVENTS = (
-    Event("Monday: a server and three hospitals are provisioned, checked and started", provisioned),
-    Event("Monday: two studies run at the same time", two_at_once),
-    Event("Tuesday: the server is killed and started again while a study runs; its lead goes on", server_restarted),
-    Event("Tuesday: hospital north is killed and started again while the long study runs", site_restarted),
-    Event("Wednesday: hospital west gets a kit and starts while the study runs", hospital_added),
-    Event("Wednesday: the lead aborts the study and goes on with north and west", aborted),
-    Event("Thursday: hospital east pauses the study for some rounds", paused),
-    Event("Thursday: the certificate of south is renewed", certificate_renewed),
+    Event("Monday: a server and three hospitals are provisioned, checked and started", provision_network),
+    Event("Monday: two studies run at the same time", run_two_studies),
+    Event("Tuesday: the server is killed and started again while a study runs; its lead goes on", restart_server),
+    Event("Tuesday: hospital north is killed and started again while the long study runs", restart_hospital),
+    Event("Wednesday: hospital west gets a kit and starts while the study runs", add_new_hospital),
+    Event("Wednesday: the lead aborts the study and goes on with north and west", abort_and_continue),
+    Event("Thursday: hospital east pauses the study for some rounds", pause_hospital),
+    Event("Thursday: the certificate of south is renewed", renew_hospital_certificate),
     Event(
-        "Friday: east changes its package, north installs another release, west breaks its policy", upgraded_and_broken
+        "Friday: east changes its package, north installs another release, west breaks its policy",
+        break_three_hospitals,
     ),
-    Event("Saturday: hospital south forgets a patient", patient_forgotten),
-    Event("Sunday: all is mended, and the study ends", mended),
+    Event("Saturday: hospital south forgets a patient", forget_one_patient),
+    Event("Sunday: all is mended, and the study ends", mend_and_finish),
 )
 
 
@@ -240,18 +250,20 @@ def check_complete(run: Followed, name: str, rounds: int) -> None:
         TrainingError: It is not.
     """
     results = read_results(run.out)
-    check(results is not None and results.status == "COMPLETE", f"{name} must be COMPLETE; see {run.log}")
+    require_that(results is not None and results.status == "COMPLETE", f"{name} must be COMPLETE; see {run.log}")
     numbers = [one.round for one in run.ledger if sorted(one.answered) == [*HOSPITALS]]
-    check(numbers == [*range(1, rounds + 1)], f"all must answer in each of the {rounds} rounds, not in {numbers}")
+    require_that(
+        numbers == [*range(1, rounds + 1)], f"all must answer in each of the {rounds} rounds, not in {numbers}"
+    )
 
 
-def model_files(run: Path) -> dict[str, str]:
+def hash_model_files(run: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of weights in a run's folder."""
     files = [path for name in ("model", "supermodel") for path in sorted((run / name).rglob("*.pt"))]
     return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def package(stage: Stage, name: str, version: str) -> Path:
+def copy_changed_package(stage: Stage, name: str, version: str) -> Path:
     """Copy the package with one more line and a version; returns the folder that holds it."""
     folder = stage.out / "packages" / name
     source = Path(silofl.__file__).parent
@@ -262,12 +274,12 @@ def package(stage: Stage, name: str, version: str) -> Path:
     return folder
 
 
-def without_egress(privacy: dict[str, object]) -> dict[str, object]:
+def remove_egress_filters(privacy: dict[str, object]) -> dict[str, object]:
     """Return a site's privacy.json without the filters of its answers."""
     return privacy | {"scopes": [scope | {"task_result_filters": []} for scope in privacy["scopes"]]}
 
 
-def naming(state: Path, patient: str) -> list[Path]:
+def find_patient_files(state: Path, patient: str) -> list[Path]:
     """Return the files of a hospital's states that name a patient."""
     files = [path for path in state.glob("*/south/**/*") if path.is_file()]
     return [path for path in files if patient.encode() in path.read_bytes()]

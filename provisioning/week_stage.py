@@ -22,7 +22,7 @@ from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import has_ended
 from silofl.settings import read_yaml
 from silofl.studies.processes import ProcessTree
-from silofl.studies.simulation import changed, study_file
+from silofl.studies.simulation import apply_changes, study_file
 
 POLL_S = 0.2
 # For a busy machine; what takes longer hangs.
@@ -37,7 +37,7 @@ SMALL = {
 }
 
 
-def check(holds: bool, sentence: str) -> None:
+def require_that(holds: bool, sentence: str) -> None:
     """Refuse to go on where something does not hold.
 
     Raises:
@@ -92,19 +92,19 @@ class Stage:
     # What people type.
 
     def silofl(self, *words: object, code: int = 0) -> str:
-        """Carry out a command of silofl; the errors of `_type`."""
-        return self._type(["silofl", *map(str, words)], code)
+        """Carry out a command of silofl; the errors of `_run_and_record`."""
+        return self._run_and_record(["silofl", *map(str, words)], code)
 
     def provisioning(self, *words: object) -> str:
-        """Carry out a command of provisioning; the errors of `_type`."""
-        return self._type(["provisioning", *map(str, words)], 0)
+        """Carry out a command of provisioning; the errors of `_run_and_record`."""
+        return self._run_and_record(["provisioning", *map(str, words)], 0)
 
     def abort(self, number: str) -> None:
-        """End a job as its lead; the errors of `_type`."""
-        kit = self.network.kit_of("lead").folder / "startup"
-        self._type(["nvflare.cli", "job", "abort", number, "--force", "--startup-kit", str(kit)], 0)
+        """End a job as its lead; the errors of `_run_and_record`."""
+        kit = self.network.find_kit("lead").folder / "startup"
+        self._run_and_record(["nvflare.cli", "job", "abort", number, "--force", "--startup-kit", str(kit)], 0)
 
-    def _type(self, words: Sequence[str], code: int) -> str:
+    def _run_and_record(self, words: Sequence[str], code: int) -> str:
         """Carry out a command, keep it with all that it printed, and return what it printed.
 
         Raises:
@@ -115,7 +115,7 @@ class Stage:
         with open_own(self.out / "commands.txt", "a") as stream:
             stream.write(f"$ {said}\n{done.stdout}{done.stderr}(exit code {done.returncode})\n\n")
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        check(done.returncode == code, f"{said} must end with {code}, not {done.returncode}: {' '.join(last)}")
+        require_that(done.returncode == code, f"{said} must end with {code}, not {done.returncode}: {' '.join(last)}")
         return done.stdout
 
     def begin(self, name: str, job: Path) -> Followed:
@@ -127,7 +127,7 @@ class Stage:
         return self._follow(name, "continue", self.out / "results" / name, *words)
 
     def _follow(self, name: str, *words: object) -> Followed:
-        command = [str(word) for word in (*words, "--kit", self.network.kit_of("lead").folder)]
+        command = [str(word) for word in (*words, "--kit", self.network.find_kit("lead").folder)]
         followed = self.followed[name] = Followed(self, self.out / "results" / name, command)
         self._stack.callback(followed.end)
         return followed
@@ -139,7 +139,7 @@ class Stage:
             target = job / path.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
-        write_yaml(study_file(job), changed(read_yaml(study_file(job)), SMALL | {"name": name} | changes))
+        write_yaml(study_file(job), apply_changes(read_yaml(study_file(job)), SMALL | {"name": name} | changes))
         return job
 
     # What happens at the machines.
@@ -155,9 +155,9 @@ class Stage:
             TrainingError: It takes too long.
         """
         log = self.out / "logs" / f"{name}.txt"
-        before = _text(log).count(REGISTERED)
+        before = _read_log_text(log).count(REGISTERED)
         self.network.start(self.kit(name), **environment)
-        wait(f"{name} to register", lambda: _text(log).count(REGISTERED) > before)
+        wait_until(f"{name} to register", lambda: _read_log_text(log).count(REGISTERED) > before)
 
     def restart(self, name: str, **environment: str) -> None:
         """End a hospital with all its processes as a power cut does, and start it again; the errors of `start`."""
@@ -186,7 +186,9 @@ class Stage:
         """
         where = ("--kit", self.kit(name).folder, "--study", study_file(study))
         found = json.loads(self.silofl("check-site", *where, "--json", *words, code=0 if may_join else 1))
-        check(found["may_join"] is may_join, f"check-site of {name} must say may_join {may_join}, not the contrary")
+        require_that(
+            found["may_join"] is may_join, f"check-site of {name} must say may_join {may_join}, not the contrary"
+        )
         return {one["check"]: one["sentence"] for one in found["checks"] if one["status"] == "failed"}
 
 
@@ -201,7 +203,7 @@ class Followed:
 
     def __init__(self, stage: Stage, out: Path, command: list[str]) -> None:
         self.stage, self.out, self.log = stage, out, out.with_suffix(".txt")
-        self._said_before = len(_text(self.log))
+        self._said_before = len(_read_log_text(self.log))
         with open_own(stage.out / "commands.txt", "a") as stream:
             stream.write(f"$ {shlex.join(['python', '-m', 'silofl', *command])}\n(prints to {self.log})\n\n")
         self._tree = ProcessTree([sys.executable, "-m", "silofl", *command], self.log)
@@ -219,11 +221,11 @@ class Followed:
         Raises:
             TrainingError: None is submitted.
         """
-        self._wait("the job to be submitted", lambda: bool(self._numbers()))
-        return self._numbers()[-1]
+        self._wait("the job to be submitted", lambda: bool(self._job_numbers()))
+        return self._job_numbers()[-1]
 
-    def _numbers(self) -> list[str]:
-        return re.findall(r"submitted as job (\S+)", _text(self.log)[self._said_before :])
+    def _job_numbers(self) -> list[str]:
+        return re.findall(r"submitted as job (\S+)", _read_log_text(self.log)[self._said_before :])
 
     def wait_for_rounds(self, count: int) -> None:
         """Wait until this command has shown so many new rounds; the errors of `_wait`."""
@@ -245,13 +247,13 @@ class Followed:
         seen = self.watch()
         same = {key: getattr(found, key) for key in ("round", "answered", "late", "failed", "refused")}
         shown = [{key: record[key] for key in same} for record in seen["ledger"]]
-        check(seen["status"] == "RUNNING", f"silofl watch must say RUNNING, not {seen['status']}")
-        check(same in shown, f"silofl watch must show round {found.round} as the ledger does, in which {what}")
+        require_that(seen["status"] == "RUNNING", f"silofl watch must say RUNNING, not {seen['status']}")
+        require_that(same in shown, f"silofl watch must show round {found.round} as the ledger does, in which {what}")
         return found
 
     def watch(self) -> dict[str, Any]:
         """Return what ``silofl watch --json`` says of the newest job."""
-        lead = self.stage.network.kit_of("lead").folder
+        lead = self.stage.network.find_kit("lead").folder
         return json.loads(self.stage.silofl("watch", self.number, "--kit", lead, "--json"))
 
     def stop(self) -> None:
@@ -264,9 +266,9 @@ class Followed:
         Raises:
             TrainingError: It takes too long, or ends with another exit code.
         """
-        wait(f"{self.log.stem} to end", lambda: self._tree.poll() is not None)
+        wait_until(f"{self.log.stem} to end", lambda: self._tree.poll() is not None)
         ended = self._tree.poll()
-        check(ended == code, f"{self.log.stem} must end with {code}, not {ended}; see {self.log}")
+        require_that(ended == code, f"{self.log.stem} must end with {code}, not {ended}; see {self.log}")
 
     def abort(self) -> None:
         """Abort the job, as its lead, and wait until the command has said so.
@@ -277,7 +279,7 @@ class Followed:
         self.stage.abort(self.number)
         self.finish(code=1)
         status = self.watch()["status"]
-        check(has_ended(status) and "ABORTED" in status, f"the job must be aborted, not {status}")
+        require_that(has_ended(status) and "ABORTED" in status, f"the job must be aborted, not {status}")
 
     def _wait(self, what: str, is_done: Callable[[], bool]) -> None:
         """Wait for something that the command shows.
@@ -285,11 +287,11 @@ class Followed:
         Raises:
             TrainingError: It takes too long, or the command ends.
         """
-        wait(what, lambda: is_done() or self._tree.poll() is not None)
-        check(is_done(), f"{self.log.stem} must go on until {what}, not end; see {self.log}")
+        wait_until(what, lambda: is_done() or self._tree.poll() is not None)
+        require_that(is_done(), f"{self.log.stem} must go on until {what}, not end; see {self.log}")
 
 
-def wait(what: str, is_done: Callable[[], bool]) -> None:
+def wait_until(what: str, is_done: Callable[[], bool]) -> None:
     """Wait for something.
 
     Raises:
@@ -297,9 +299,9 @@ def wait(what: str, is_done: Callable[[], bool]) -> None:
     """
     deadline = time.monotonic() + LIMIT_S
     while not is_done():
-        check(time.monotonic() < deadline, f"{what} must take at most {LIMIT_S:.0f} s")
+        require_that(time.monotonic() < deadline, f"{what} must take at most {LIMIT_S:.0f} s")
         time.sleep(POLL_S)
 
 
-def _text(path: Path) -> str:
+def _read_log_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

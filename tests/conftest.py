@@ -19,16 +19,16 @@ from pydicom.uid import CTImageStorage, EnhancedMRImageStorage, ExplicitVRLittle
 
 from silofl.cli import main
 from silofl.data.batches import training_batches
-from silofl.data.transforms import augmentation
-from silofl.federation.checkpoint import checkpoint, restored
-from silofl.federation.course import Answers, Course, settled_answers
+from silofl.data.transforms import build_augmentation
+from silofl.federation.checkpoint import checkpoint, restore_run
+from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -304,7 +304,7 @@ class Play:
             given = {site: self.change(task, site, answer) for site, answer in given.items()}
         self.asked.append(task)
         self.sent[task], self.answers[task] = dict(messages), given
-        return settled_answers(given, sorted(set(messages) - set(present)))
+        return separate_failures(given, sorted(set(messages) - set(present)))
 
     def round(self, absent=(), change=None):
         """Carry out one more round, without some sites or with changed answers; returns the ledger's record."""
@@ -328,7 +328,7 @@ class Play:
 
     def resume(self):
         """Go on from the server's checkpoint, as a server that was restarted does."""
-        self.server = restored(self.study, checkpoint(self.server))
+        self.server = restore_run(self.study, checkpoint(self.server))
 
     def ask_for(self, rounds):
         """Go on from the server's checkpoint to another number of rounds, as ``--set rounds=N`` does."""
@@ -370,9 +370,9 @@ class Play:
     def epochs(self, site, number):
         """Return the batches of each epoch of a site's round, as it draws them itself."""
         study, examples = self.study, self.sites[site].data.training
-        augment = augmentation(study, examples.targets.ndim > 1)
+        augment = build_augmentation(study, examples.targets.ndim > 1)
         seeds = range(1, study.training.local_epochs + 1)
-        seeds = [seed_of(study.seed, site, number, epoch) for epoch in seeds]
+        seeds = [derive_seed(study.seed, site, number, epoch) for epoch in seeds]
         cpu, size = torch.device("cpu"), study.training.batch_size
         return [list(training_batches(examples, size, augment, seed, cpu)) for seed in seeds]
 

@@ -11,7 +11,7 @@ from silofl import __version__
 from silofl.cli import COMMANDS, CommandParser
 from silofl.data.importers import LAYOUTS
 from silofl.errors import ConfigError
-from silofl.options import console_for
+from silofl.options import make_console
 from silofl.studies.methods import method_names
 
 from .conftest import JOBS
@@ -96,7 +96,7 @@ def test_a_path_of_two_lines_is_refused_on_one(refused):
 
 
 def test_a_path_in_brackets_is_printed_as_it_is(capsys):
-    console_for(Namespace(json=False)).print("report: [red]/[/red]/report.html")
+    make_console(Namespace(json=False)).print("report: [red]/[/red]/report.html")
     assert capsys.readouterr().out == "report: [red]/[/red]/report.html\n"
 
 
@@ -155,9 +155,9 @@ def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
 
 
 def test_a_reader_that_has_enough_is_no_error():
-    broken = "from silofl.cli import carry_out; import sys\n"
+    broken = "from silofl.cli import run_command; import sys\n"
     broken += "def write(options):\n    for _ in range(100_000): print('a line')\n    return 0\n"
-    broken += "sys.exit(carry_out('silofl', write, None))"
+    broken += "sys.exit(run_command('silofl', write, None))"
     process = subprocess.Popen([sys.executable, "-c", broken], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()

@@ -17,11 +17,11 @@ from silofl import cli
 from silofl.algorithms.presets import algorithm_names
 from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.federation.egress import Gate
-from silofl.methods.parts import kinds
+from silofl.methods.parts import list_kinds
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies.demo import RUNS
-from silofl.studies.methods import VARIANTS, algorithm_of
+from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_answers, study_keys
 from silofl.studies.simulation import changed_study
 
@@ -69,7 +69,7 @@ def parsed(program, arguments, monkeypatch):
     """Parse a command with the real parser, without carrying it out."""
     module = {"silofl": cli, "provisioning": provisioning}[program]
     seen = []
-    monkeypatch.setattr(module, "carry_out", lambda name, command, options: seen.append(options) or 0)
+    monkeypatch.setattr(module, "run_command", lambda name, command, options: seen.append(options) or 0)
     assert module.main(arguments) == 0
     return seen[0]
 
@@ -140,7 +140,7 @@ def test_every_method_that_a_command_names_is_known(path):
     for _, arguments in commands(text_of(path)):
         for option, names in zip(arguments, arguments[1:], strict=False):
             for name in names.split(",") if option == "--methods" and WRITTEN not in names else ():
-                assert algorithm_of(name)
+                assert find_method_algorithm(name)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
@@ -219,7 +219,7 @@ def test_the_privacy_page_has_a_row_for_each_kind_that_an_algorithm_sends():
     sent = {
         (f"`{kind.name}`", kind.purpose, "yes" if kind.is_of_images else "no")
         for algorithm in every_algorithm()
-        for kind in kinds(changed_study(CLASSES, PLAIN_SGD | {"algorithm": algorithm}))
+        for kind in list_kinds(changed_study(CLASSES, PLAIN_SGD | {"algorithm": algorithm}))
     }
     assert listed == sent
 

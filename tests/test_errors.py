@@ -1,11 +1,11 @@
 import pytest
 
-from silofl.errors import literal, nearest
+from silofl.errors import quote_markdown, suggest_nearest
 
 
 @pytest.mark.parametrize("name", ["organ", "left ventricle", "disc_cup", "T1/T2", "Größe", "R+", "non-tumour"])
 def test_a_name_of_words_is_shown_in_markdown_as_it_is(name):
-    assert literal(name) == name
+    assert quote_markdown(name) == name
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ def test_a_name_of_words_is_shown_in_markdown_as_it_is(name):
     ],
 )
 def test_a_name_with_signs_of_markdown_is_code_on_one_line(name, shown):
-    assert literal(name) == shown
+    assert quote_markdown(name) == shown
 
 
 def test_a_name_is_not_its_own_correction():
-    assert nearest("organ", ["organs", "bones"]) == " (did you mean 'organs'?)"
-    assert nearest(".", [".", "_"]) == "" and nearest("organs", ["organs"]) == ""
+    assert suggest_nearest("organ", ["organs", "bones"]) == " (did you mean 'organs'?)"
+    assert suggest_nearest(".", [".", "_"]) == "" and suggest_nearest("organs", ["organs"]) == ""

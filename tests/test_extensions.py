@@ -11,11 +11,11 @@ import yaml
 
 from silofl import extensions
 from silofl.data.phantoms import make_phantoms
-from silofl.data.transforms import augmentation, check_transforms
+from silofl.data.transforms import build_augmentation, check_transforms
 from silofl.errors import ConfigError, ExtensionError
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.models import build_plain_model
-from silofl.settings import load, parse
+from silofl.settings import load_settings, parse
 from silofl.site import Server, Site
 from silofl.training.losses import check_loss, make_loss
 
@@ -34,7 +34,7 @@ USES = {
     "model.network": lambda study: build_plain_model(study, 0),
     "training.loss": make_loss,
     "data.transforms": check_transforms,
-    "data.augment": augmentation,
+    "data.augment": build_augmentation,
 }
 
 
@@ -47,10 +47,10 @@ def block(name):
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
     monkeypatch.delenv(extensions.VARIABLE, raising=False)
-    extensions.allow(None)
+    extensions.allow_extensions(None)
     sys.modules.pop("acme_parts", None)
     yield
-    extensions.allow(None)
+    extensions.allow_extensions(None)
     sys.modules.pop("acme_parts", None)
 
 
@@ -125,9 +125,9 @@ def test_a_dotted_path_is_no_part_of_a_package(install, make_study, monkeypatch,
         parse(type(make_study()), values | {"training": {"loss": name}}, "study.yaml")
     study = parse(type(make_study()), values | {"data": {"augment": [name]}}, "study.yaml")
     with pytest.raises(ConfigError, match="must be one of RandRotate90"):
-        augmentation(study)
+        build_augmentation(study)
     with pytest.raises(ExtensionError, match="must be a part of a package, as 'package==1.2.0/name', not"):
-        extensions.load("model.network", extensions.NETWORKS, name)
+        extensions.load_extension("model.network", extensions.NETWORKS, name)
     with pytest.raises(ConfigError, match="extensions.0 must be a part of a package"):
         parse(Site, {"data": "/d", "state_dir": "/s", "extensions": [name]}, "site.yaml")
     assert not is_imported()
@@ -136,43 +136,43 @@ def test_a_dotted_path_is_no_part_of_a_package(install, make_study, monkeypatch,
 def test_what_a_package_does_not_announce_is_not_imported_though_allowed(install):
     install(module="def hidden(): pass")
     names = ("acme-parts==1.2.0/hidden", NETWORK)
-    extensions.allow(names)
+    extensions.allow_extensions(names)
     with pytest.raises(ExtensionError, match="announces in silofl.networks, among slim, not 'hidden'"):
-        extensions.load("model.network", extensions.NETWORKS, names[0])
+        extensions.load_extension("model.network", extensions.NETWORKS, names[0])
     # A network is no loss.
     with pytest.raises(ExtensionError, match="announces in silofl.losses, among brier, not 'slim'"):
-        extensions.load("training.loss", extensions.LOSSES, NETWORK)
+        extensions.load_extension("training.loss", extensions.LOSSES, NETWORK)
     assert not is_imported()
 
 
 def test_another_version_and_an_absent_package_are_refused(install):
-    extensions.allow((NETWORK, "nowhere==1.0/net"))
+    extensions.allow_extensions((NETWORK, "nowhere==1.0/net"))
     install(version="1.2.1")
     with pytest.raises(ExtensionError, match="needs package 'acme-parts' in version 1.2.0, not 1.2.1, which is"):
-        extensions.load("model.network", extensions.NETWORKS, NETWORK)
+        extensions.load_extension("model.network", extensions.NETWORKS, NETWORK)
     with pytest.raises(ExtensionError, match="needs package 'nowhere', version 1.0, which must be installed; it is"):
-        extensions.load("model.network", extensions.NETWORKS, "nowhere==1.0/net")
+        extensions.load_extension("model.network", extensions.NETWORKS, "nowhere==1.0/net")
     assert not is_imported()
 
 
 def test_names_in_the_variable_may_stand_apart(monkeypatch):
     monkeypatch.setenv(extensions.VARIABLE, f"{NETWORK}, {LOSS},")
-    assert extensions.allowed() == (LOSS, NETWORK)
+    assert extensions.list_allowed_extensions() == (LOSS, NETWORK)
 
 
 def test_a_machines_own_settings_take_the_place_of_the_variable(install, monkeypatch):
     install()
     monkeypatch.setenv(extensions.VARIABLE, NETWORK)
-    assert extensions.allowed() == (NETWORK,)
-    extensions.allow(())
+    assert extensions.list_allowed_extensions() == (NETWORK,)
+    extensions.allow_extensions(())
     with pytest.raises(ExtensionError, match="must be in `extensions`"):
-        extensions.load("model.network", extensions.NETWORKS, NETWORK)
+        extensions.load_extension("model.network", extensions.NETWORKS, NETWORK)
 
 
 @pytest.mark.parametrize("kind", ["hospital", "hospital_gpu", "research_lab", "server"])
 def test_the_ready_made_settings_allow_none(kind):
     file = ROOT / "site_configs" / kind / ("server.yaml" if kind == "server" else "site.yaml")
-    assert load(Server if kind == "server" else Site, file).extensions == ()
+    assert load_settings(Server if kind == "server" else Site, file).extensions == ()
 
 
 # --- use
@@ -182,7 +182,7 @@ def test_the_ready_made_settings_allow_none(kind):
 def test_what_is_allowed_runs(install, naming, key):
     install()
     study = naming(key)
-    extensions.allow(name for *_, name in study.extensions)
+    extensions.allow_extensions(name for *_, name in study.extensions)
     USES[key](study)
     assert is_imported()
 
@@ -201,7 +201,7 @@ def test_what_is_allowed_runs(install, naming, key):
 )
 def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, message):
     install(module=module)
-    extensions.allow((NETWORK,))
+    extensions.allow_extensions((NETWORK,))
     with pytest.raises((ExtensionError, ConfigError), match=message):
         build_plain_model(naming("model.network"), 0)
 
@@ -210,7 +210,7 @@ def test_a_network_that_cannot_be_built_is_a_sentence(install, naming, module, m
 @pytest.mark.parametrize("size", [(24, 20), (12, 10, 8)])
 def test_the_examples_loss_takes_the_answers_of_a_study(install, naming, labels, size):
     install()
-    extensions.allow((LOSS,))
+    extensions.allow_extensions((LOSS,))
     study = naming("training.loss").model_copy(update={"labels": labels})
     check_loss(study, (1, *size))
     perfect = torch.ones(1, 1, *size) if len(labels) == 1 else torch.eye(3)[1].reshape(1, 3, *[1] * len(size))
@@ -231,14 +231,14 @@ def test_the_examples_loss_takes_the_answers_of_a_study(install, naming, labels,
 )
 def test_a_loss_that_gives_no_number_is_refused_before_any_training(install, naming, module, message):
     install(module=module)
-    extensions.allow((LOSS,))
+    extensions.allow_extensions((LOSS,))
     with pytest.raises(ConfigError, match=rf"training.loss {LOSS} must give .* logits \(2, 1, 24, 20\) .*{message}"):
         check_loss(naming("training.loss"), (1, 24, 20))
 
 
 def test_a_transform_that_changes_the_size_is_refused(install, naming):
     install(module="from monai.transforms import Resized\ndef shade(keys, **_): return Resized(keys, (8, 8))")
-    extensions.allow((SHADE,))
+    extensions.allow_extensions((SHADE,))
     for key in ("data.transforms", "data.augment"):
         with pytest.raises(ConfigError, match=r"must keep an image's size, \(64, 64\), not make it \(8, 8\)"):
             check_transforms(naming(key))

@@ -9,7 +9,7 @@ from silofl.errors import ConfigError
 from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
-from silofl.files import held, save_tensors, write_json
+from silofl.files import hold_lock, save_tensors, write_json
 from silofl.training.pictures import write_scores
 
 
@@ -60,7 +60,7 @@ def test_runs_and_states_are_for_their_owner(tmp_path, make_study):
 
 
 @pytest.mark.parametrize(
-    "take", [lambda path: held(path).__enter__(), lambda path: EgressLog(path.parent, "a", "b", {})]
+    "take", [lambda path: hold_lock(path).__enter__(), lambda path: EgressLog(path.parent, "a", "b", {})]
 )
 def test_a_lock_is_not_opened_through_a_link(tmp_path, take):
     victim = tmp_path / "victim"

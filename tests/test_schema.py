@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.schema import given, group, markdown, optional, plain, read
+from silofl.schema import declare_group, declare_optional, declare_required, dump_record, format_key_table, read_record
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Thing:
     parts: Mapping[str, Part]
     price: float | None
     facts: Mapping[str, Any]
-    extra: Extra | None = group(None)
-    remark: str | None = optional()
-    owner: str | None = optional()
+    extra: Extra | None = declare_group(None)
+    remark: str | None = declare_optional()
+    owner: str | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Draft:
         name: Its name.
     """
 
-    name: str | None = given()
+    name: str | None = declare_required()
 
 
 VALUES = {"name": "a", "parts": {"left": {"weight": 2, "sizes": [1, 2]}}, "price": None, "facts": {"any": [1]}}
@@ -79,14 +79,14 @@ def changed(**changes):
 
 
 def test_what_was_read_is_written_as_it_was():
-    thing = read(Thing, MORE, "t.json")
+    thing = read_record(Thing, MORE, "t.json")
     assert thing.parts["left"] == Part(2, (1, 2)) and thing.extra == Extra("red", (1, "x"))
-    assert json.loads(json.dumps(plain(thing))) == MORE
+    assert json.loads(json.dumps(dump_record(thing))) == MORE
 
 
 def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
-    thing = read(Thing, VALUES, "t.json")
-    assert (thing.extra, thing.remark) == (None, None) and plain(thing) == VALUES
+    thing = read_record(Thing, VALUES, "t.json")
+    assert (thing.extra, thing.remark) == (None, None) and dump_record(thing) == VALUES
 
 
 @pytest.mark.parametrize(
@@ -109,23 +109,23 @@ def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
 )
 def test_what_does_not_fit_is_refused_with_its_key_the_nearest_one_and_the_file(values, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        read(Thing, values, "t.json")
+        read_record(Thing, values, "t.json")
 
 
 def test_a_key_that_is_missing_under_its_name_is_the_nearest_one():
     misspelt = {"pric": None, **{key: value for key, value in VALUES.items() if key != "price"}}
     with pytest.raises(ConfigError, match="pric must be a known key; it is not .did you mean 'price'"):
-        read(Thing, misspelt, "t.json")
+        read_record(Thing, misspelt, "t.json")
 
 
 def test_a_value_that_must_be_known_is_null_in_memory_alone():
     assert Draft(None).name is None
     with pytest.raises(ConfigError, match="name must be a text, not None"):
-        read(Draft, {"name": None}, "t.json")
+        read_record(Draft, {"name": None}, "t.json")
 
 
 def test_the_table_has_a_line_for_every_key_with_its_type_and_meaning():
-    lines = markdown(Thing).splitlines()
+    lines = format_key_table(Thing).splitlines()
     assert lines[:3] == ["| Key | Type | Meaning |", "| --- | --- | --- |", "| `name` | a text | Its name. |"]
     told = "In kilograms, and told in two lines because a long sentence has no room in one."
     assert f"| `parts.*.weight` | a number | {told} |" in lines

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import silofl
 from silofl.errors import ConfigError
-from silofl.software import Software, digest_of, here
+from silofl.software import Software, digest_package, read_software
 
 PACKAGE = Path(silofl.__file__).parent
 
@@ -22,8 +22,8 @@ def software(**changes):
 
 
 def test_a_machine_says_what_is_installed_on_it():
-    assert here().silofl == silofl.__version__ and here().package == digest_of(PACKAGE)
-    assert here().nvflare == "2.9.0" and here().torch.startswith("2.13.0")
+    assert read_software().silofl == silofl.__version__ and read_software().package == digest_package(PACKAGE)
+    assert read_software().nvflare == "2.9.0" and read_software().torch.startswith("2.13.0")
 
 
 @pytest.mark.parametrize("name", ["study.py", "report/templates/style.css.j2"])
@@ -35,8 +35,8 @@ def test_one_changed_letter_a_new_file_or_a_missing_one_is_another_package(tmp_p
     path.write_text(path.read_text()[:-1] + " ")
     (tmp_path / "more" / "new.py").write_text("")
     (tmp_path / "less" / name).unlink()
-    digests = [digest_of(tmp_path / copy) for copy in ("same", "changed", "more", "less")]
-    assert len({*digests}) == 4 and digests[0] == here().package
+    digests = [digest_package(tmp_path / copy) for copy in ("same", "changed", "more", "less")]
+    assert len({*digests}) == 4 and digests[0] == read_software().package
 
 
 def test_a_package_has_the_same_digest_from_the_wheel_as_from_the_sources(tmp_path):
@@ -45,18 +45,18 @@ def test_a_package_has_the_same_digest_from_the_wheel_as_from_the_sources(tmp_pa
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
     (wheel,) = tmp_path.glob("silofl-*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
-    assert digest_of(tmp_path / "installed" / "silofl") == here().package
+    assert digest_package(tmp_path / "installed" / "silofl") == read_software().package
 
 
 @pytest.mark.parametrize(("other", "works"), [("0.2.7", True), ("0.3.0", False), ("1.2.0", False)])
 def test_versions_work_together_that_differ_in_their_last_number_alone(other, works):
     if works:
-        software().check_together(software(silofl=other), "site 'north'")
+        software().check_compatible(software(silofl=other), "site 'north'")
     else:
         with pytest.raises(
             ConfigError, match=f"site 'north' must run silofl 0.2, as here, not {other}; install the same"
         ):
-            software().check_together(software(silofl=other), "site 'north'")
+            software().check_compatible(software(silofl=other), "site 'north'")
 
 
 def test_other_differences_are_said_in_words():

@@ -8,7 +8,7 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.inference.directory import plain_study
-from silofl.settings import load, parse, read_yaml
+from silofl.settings import load_settings, parse, read_yaml
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
 
@@ -251,14 +251,14 @@ def test_a_number_that_no_machine_could_count_to_is_refused(changes):
 def test_a_date_as_a_name_is_a_text(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("data: /d\nstate_dir: 2026-01-02\n")
-    assert load(Site, path).state_dir == "2026-01-02"
+    assert load_settings(Site, path).state_dir == "2026-01-02"
 
 
 def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
     monkeypatch.setenv("ROOT", "/data")
     path = tmp_path / "site.yaml"
     path.write_text("data: $ROOT/{study}/{site}\nstate_dir: /state/{site}\n")
-    site = load(Site, path)
+    site = load_settings(Site, path)
     assert site.data_folder("s", "north") == Path("/data/s/north")
     assert site.cache_folder("s", "north") == Path("/state/north/cache")
     assert Server(run_dir="/runs/{study}/{run}").run_folder("s", "r1") == Path("/runs/s/r1")
@@ -268,7 +268,7 @@ def test_a_wrong_site_file_is_refused(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("data: /d\nstate: /s\n")
     with pytest.raises(ConfigError, match=r"site.yaml: .*state"):
-        load(Site, path)
+        load_settings(Site, path)
 
 
 def test_a_sites_folder_that_depends_on_where_nvflare_runs_is_refused(monkeypatch):

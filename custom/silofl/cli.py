@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from silofl import __version__
-from silofl.errors import ExitCode, SiloFLError, one_line, printable, shown
+from silofl.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value
 
 # Command -> its module and what it does.
 COMMANDS = {
@@ -92,17 +92,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
-            parser.error(f"every argument must be text in UTF-8, not {shown(text)}")
+            parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
     options = parser.parse_args(given)
-    return carry_out("silofl", options.command, options)
+    return run_command("silofl", options.command, options)
 
 
-def carry_out(program: str, command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+def run_command(program: str, command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command and return its exit code; an error of its input is printed as one sentence."""
     try:
         return command(options)
     except SiloFLError as error:
-        print(f"{program}: {printable(str(error))}", file=sys.stderr)
+        print(f"{program}: {make_printable(str(error))}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
         # Who reads along has enough; the interpreter must not try to write the rest.

@@ -54,7 +54,9 @@ def read_document(path: Path, kind: str, most: int) -> str | None:
     except PermissionError:
         raise ConfigError(f"{path} must be readable by this account; permission was denied: grant it") from None
     except OSError as error:
-        raise ConfigError(f"{path} must be a {kind} file, not {_what_it_is(error)}; put the file there") from None
+        raise ConfigError(
+            f"{path} must be a {kind} file, not {_describe_obstacle(error)}; put the file there"
+        ) from None
     except ValueError:
         raise ConfigError(f"{kind} must be read from a path, not {str(path)!r}; correct the path") from None
     if len(content) > most:
@@ -75,7 +77,7 @@ def read_json_document(path: Path) -> object:
     if text is None:
         return ABSENT
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse_constant)
         # Half a character pair can be written as an escape, and in no page, terminal or file name afterwards.
         if ESCAPED_HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -86,11 +88,11 @@ def read_json_document(path: Path) -> object:
         ) from None
 
 
-def _refuse(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _what_it_is(error: OSError) -> str:
+def _describe_obstacle(error: OSError) -> str:
     if isinstance(error, SpecialFileError):
         return str(error.strerror)
     if isinstance(error, IsADirectoryError):

@@ -46,7 +46,7 @@ class Faults:
         self.sentences: list[str] = []
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
+    def collect_fault(self) -> Iterator[None]:
         """Keep the `DataError` of what is done here, and go on.
 
         Raises:
@@ -101,13 +101,13 @@ class DamagedError(StateError):
     """A file that a run goes on from is missing, or is not as it was written."""
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def suggest_nearest(name: object, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
     matches = difflib.get_close_matches(str(name), [str(k) for k in known if k != name], n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """Return a value for a sentence, at most 60 characters long, whatever it is."""
     try:
         text = repr(value)
@@ -116,28 +116,28 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return a text on one line: whatever cannot be printed is a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def literal(name: str) -> str:
+def quote_markdown(name: str) -> str:
     """Return a name from elsewhere as Markdown shows it, letter by letter: as code where it holds more than words.
 
     Nothing in it is then a link, an image, a tag or the end of a table's cell.
     """
-    line = printable(name)
+    line = make_printable(name)
     return line if PLAIN.fullmatch(line) else f"`{line.replace('`', chr(39)).replace('|', '/')}`"
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return a sentence with names from elsewhere as Markdown shows it, letter by letter and on one line."""
-    return MARKS.sub(r"\\\g<0>", printable(text))
+    return MARKS.sub(r"\\\g<0>", make_printable(text))
 
 
 def one_line(text: object, most: int = 200) -> str:
     """Return a text for a sentence, on one line of at most so many characters that can all be printed."""
-    line = " ".join(printable(str(text)[: 4 * most]).split())
+    line = " ".join(make_printable(str(text)[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 

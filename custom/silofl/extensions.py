@@ -27,31 +27,31 @@ def is_extension(name: str | None) -> bool:
     return name is not None and FORM.fullmatch(name) is not None
 
 
-def _extension(value: str) -> str:
+def _check_extension(value: str) -> str:
     if not is_extension(value):
         raise ValueError("a part of a package, as 'package==1.2.0/name'")
     return value
 
 
-Extension = Annotated[str, AfterValidator(_extension)]
+Extension = Annotated[str, AfterValidator(_check_extension)]
 
 # What this process may run: one process is one machine's, whatever the study; None until its settings have been read.
 _allowed: frozenset[str] | None = None
 
 
-def allow(names: Iterable[str] | None) -> None:
+def allow_extensions(names: Iterable[str] | None) -> None:
     """Let this process run these parts of packages and no others; None goes back to those of the environment."""
     global _allowed
     _allowed = None if names is None else frozenset(names)
 
 
-def allowed() -> tuple[str, ...]:
+def list_allowed_extensions() -> tuple[str, ...]:
     """Return what this process may run; before its settings are read, the names in ``SILOFL_EXTENSIONS``, by comma."""
     named = (name.strip() for name in os.environ.get(VARIABLE, "").split(","))
     return tuple(sorted(_allowed if _allowed is not None else filter(None, named)))
 
 
-def find(where: str, group: str, name: str) -> EntryPoint:
+def find_extension(where: str, group: str, name: str) -> EntryPoint:
     """Find a part of a package, without importing anything of it.
 
     Args:
@@ -63,7 +63,7 @@ def find(where: str, group: str, name: str) -> EntryPoint:
         ExtensionError: The machine's settings do not name it, or the package is not installed, has another version, or
             announces no such part.
     """
-    if name not in allowed():
+    if name not in list_allowed_extensions():
         raise ExtensionError(
             f"{where} must be in `extensions` of this machine's site.yaml or server.yaml, or in {VARIABLE}, before it "
             f"may run; {name!r} is not: review its package, install it, and add this name"
@@ -93,13 +93,13 @@ def find(where: str, group: str, name: str) -> EntryPoint:
     return announced[part]
 
 
-def load(where: str, group: str, name: str) -> Callable:
-    """Import a part of a package that `find` has found.
+def load_extension(where: str, group: str, name: str) -> Callable:
+    """Import a part of a package that `find_extension` has found.
 
     Raises:
         ExtensionError: It may not run here, or its package cannot be imported.
     """
-    entry = find(where, group, name)
+    entry = find_extension(where, group, name)
     try:
         return entry.load()
     except Exception as error:  # a package's own fault, of whatever kind

@@ -89,7 +89,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold a lock file for this process; it is let go when the process ends, however it ends.
 
     Raises:
@@ -250,7 +250,7 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
     return state["value"]
 
 
-def is_whole(path: Path, number: int) -> bool:
+def is_undamaged(path: Path, number: int) -> bool:
     """Return whether a file is there as `save_state` wrote it; the other errors of `load_state`."""
     try:
         load_state(path, number)

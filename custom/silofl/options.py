@@ -8,47 +8,47 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from silofl.errors import ConfigError, printable, shown
+from silofl.errors import ConfigError, make_printable, quote_value
 from silofl.settings import read_value
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {quote_value(text)}")
     return int(text)
 
 
-def natural(text: str) -> int:
+def parse_natural(text: str) -> int:
     """Read a whole number of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {quote_value(text)}")
     return int(text)
 
 
-def share(text: str) -> float:
+def parse_share(text: str) -> float:
     """Read a share from 0 to below 1."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"must be a share from 0 to below 1, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be a share from 0 to below 1, not {quote_value(text)}")
     return value
 
 
-def names(text: str) -> list[str]:
+def parse_names(text: str) -> list[str]:
     """Read names with commas between them."""
     found = [name for name in text.split(",") if name]
     if not found:
-        raise argparse.ArgumentTypeError(f"must give at least one name, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must give at least one name, not {quote_value(text)}")
     return found
 
 
-def setting(text: str) -> tuple[str, object]:
+def parse_setting(text: str) -> tuple[str, object]:
     """Read ``KEY=VALUE``: a dotted key of study.yaml and its value, written as in that file."""
     key, _, value = text.partition("=")
-    sentence = f"must be KEY=VALUE, as training.learning_rate=0.01, not {shown(text)}"
+    sentence = f"must be KEY=VALUE, as training.learning_rate=0.01, not {quote_value(text)}"
     if not key or not value.strip():
         raise argparse.ArgumentTypeError(sentence)
     try:
@@ -63,14 +63,14 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         "--set",
         dest="settings",
         action="append",
-        type=setting,
+        type=parse_setting,
         default=[],
         metavar="KEY=VALUE",
         help="instead of the study's, as training.learning_rate=0.01; may be given again",
     )
 
 
-def set_options(changes: Mapping[str, object]) -> list[str]:
+def format_set_options(changes: Mapping[str, object]) -> list[str]:
     """Return changes to a study, by dotted key, as options of a command line."""
     return [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
@@ -99,17 +99,17 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_rounds(parser: argparse.ArgumentParser) -> None:
     """Add ``--rounds``."""
-    parser.add_argument("--rounds", type=count, help="instead of the study's")
+    parser.add_argument("--rounds", type=parse_count, help="instead of the study's")
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """Add ``--seed``."""
-    parser.add_argument("--seed", type=natural, help="instead of the study's")
+    parser.add_argument("--seed", type=parse_natural, help="instead of the study's")
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads`` and ``--alone``, which decide how sites run on this machine."""
-    parser.add_argument("--threads", type=count, help="sites at a time; all by default")
+    parser.add_argument("--threads", type=parse_count, help="sites at a time; all by default")
     parser.add_argument("--alone", action="store_true", help="all sites in one process, without NVFlare: same weights")
 
 
@@ -134,22 +134,22 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", type=Path, metavar="FILE|DIR", help=what)
 
 
-def text_of(path: Path | None) -> str | None:
+def path_to_text(path: Path | None) -> str | None:
     """Return a path as text, None where it was not given."""
     return None if path is None else str(path)
 
 
-def changes_of(options: argparse.Namespace) -> dict[str, object]:
+def read_changes(options: argparse.Namespace) -> dict[str, object]:
     """Return the dotted keys of the study that ``--set``, ``--rounds`` and ``--seed`` change.
 
     Raises:
         ConfigError: A key was given twice.
     """
     named = [(key, getattr(options, key)) for key in ("rounds", "seed") if getattr(options, key, None) is not None]
-    return by_key([*getattr(options, "settings", []), *named])
+    return collect_settings([*getattr(options, "settings", []), *named])
 
 
-def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
+def collect_settings(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
     """Return settings by key.
 
     Raises:
@@ -159,18 +159,18 @@ def by_key(settings: Iterable[tuple[str, object]]) -> dict[str, object]:
     for key, value in settings:
         if key in changes:
             raise ConfigError(f"{key} must be given once, not {changes[key]!r} and {value!r}; leave one out")
-        for other in set_keys(changes):
+        for other in list_changed_keys(changes):
             if replaces(key, other):
                 raise ConfigError(f"{other} must not be set before {key}, which would replace it; leave one out")
         changes[key] = value
     return changes
 
 
-def set_keys(changes: Mapping[str, object], section: str = "") -> Iterator[str]:
+def list_changed_keys(changes: Mapping[str, object], section: str = "") -> Iterator[str]:
     """Yield the dotted keys that changes to a study set; of a section that is given as one value those within it."""
     for key, value in changes.items():
         if isinstance(value, Mapping) and value:
-            yield from set_keys(value, f"{section}{key}.")
+            yield from list_changed_keys(value, f"{section}{key}.")
         else:
             yield f"{section}{key}"
 
@@ -186,10 +186,10 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Render as `Console` does; in texts whatever cannot be printed is a space."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
+            yield Segment(text if control else "\n".join(map(make_printable, text.split("\n"))), style, control)
 
 
-def console_for(options: argparse.Namespace) -> Console:
+def make_console(options: argparse.Namespace) -> Console:
     """Return the console of a command; with ``--json`` on standard error, so that standard output is JSON only."""
     # Without markup: a folder may be named [/red].
     return PlainConsole(stderr=getattr(options, "json", False), highlight=False, markup=False, soft_wrap=True)

@@ -11,12 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from silofl.documents import read_document
-from silofl.errors import ConfigError, nearest, one_line, shown
+from silofl.errors import ConfigError, one_line, quote_value, suggest_nearest
 
 S = TypeVar("S", bound="Section")
 
 
-def _no_bool(value: object) -> object:
+def _refuse_bool(value: object) -> object:
     # A bool is an int in Python, so pydantic would read `true` as 1.
     if isinstance(value, bool):
         raise ValueError("a number")
@@ -25,18 +25,18 @@ def _no_bool(value: object) -> object:
 
 # What a study counts is looped over or allocated: more is a slip of the pen.
 MOST = 1_000_000
-Whole = Annotated[int, BeforeValidator(_no_bool)]
+Whole = Annotated[int, BeforeValidator(_refuse_bool)]
 Count = Annotated[Whole, Field(gt=0, le=MOST)]
 Natural = Annotated[Whole, Field(ge=0, le=MOST)]
 # Of a layer; wider ones would fill the memory before anything could be said about it.
 Width = Annotated[Whole, Field(ge=0, le=4096)]
 # Far from where the networks' numbers end, beyond which torch takes none.
 LARGEST = 1e15
-Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=LARGEST, allow_inf_nan=False)]
-Fraction = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1)]
-Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
-BelowOne = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, lt=1)]
-NotNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Fraction = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=1)]
+Share = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1)]
+BelowOne = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, lt=1)]
+NotNegative = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 # Names become parts of paths and file names.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -77,10 +77,10 @@ def parse(section: type[S], values: object, where: str) -> S:
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {sentence_of(error, section)}") from None
+        raise ConfigError(f"{where}: {describe_validation_error(error, section)}") from None
 
 
-def load(section: type[S], path: Path) -> S:
+def load_settings(section: type[S], path: Path) -> S:
     """Read and check a settings file.
 
     Raises:
@@ -116,7 +116,7 @@ class _PlainLoader(yaml.SafeLoader):
             key = self.construct_object(key_node)
             if key in lines:
                 raise ConfigError(
-                    f"line {line}: {shown(key)} must stand once, not in line {lines[key]} too; remove one"
+                    f"line {line}: {quote_value(key)} must stand once, not in line {lines[key]} too; remove one"
                 )
             lines[key] = line
         return super().construct_mapping(node, deep)
@@ -130,9 +130,11 @@ class _PlainLoader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(f"{where}: a value must be written out, not referred to by '*'; write it again")
         if event.tag is not None:
-            raise ConfigError(f"{where}: a value must be written without a tag, not with {shown(event.tag)}; remove it")
+            raise ConfigError(
+                f"{where}: a value must be written without a tag, not with {quote_value(event.tag)}; remove it"
+            )
         if isinstance(event, yaml.ScalarEvent) and NO_TEXT.search(event.value):
-            raise ConfigError(f"{where}: a text must hold whole characters, not {shown(event.value)}; correct it")
+            raise ConfigError(f"{where}: a text must hold whole characters, not {quote_value(event.value)}; correct it")
 
 
 # Without the resolvers of dates, which are texts, and of '<<', whose keys would escape the look for twins.
@@ -182,14 +184,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def sentence_of(error: ValidationError, section: type[Section]) -> str:
+def describe_validation_error(error: ValidationError, section: type[Section]) -> str:
     """Return the first thing that is wrong, as one sentence that begins with its key."""
     first = error.errors()[0]
     # Checks of our own raise whole sentences already; pydantic wraps them because ConfigError is a ValueError.
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         return str(inner)
-    key, name = _key(first), one_line(_key(first))
+    key, name = _error_key(first), one_line(_error_key(first))
     if first["type"] == "unexpected_keyword_argument":
         return f"{name} must be a known key; it is not"
     if first["type"] == "extra_forbidden":
@@ -199,21 +201,21 @@ def sentence_of(error: ValidationError, section: type[Section]) -> str:
     if first["type"] == "missing":
         return f"{name} must be given; it is missing"
     # A value that may be one thing or another has one error for each.
-    condition = ", or ".join(_condition(one) for one in error.errors() if _key(one) == key)
-    suggestion = nearest(first["input"], re.findall(QUOTED, condition))
+    condition = ", or ".join(_describe_condition(one) for one in error.errors() if _error_key(one) == key)
+    suggestion = suggest_nearest(first["input"], re.findall(QUOTED, condition))
     # A section that is given one value, as `training: 3`.
     inner = next((one for one in _dotted_names(section) if one.startswith(f"{key}.")), None)
     remedy = f": set its keys, as {inner}" if inner else ""
-    return f"{name} must be {condition}, not {shown(first['input'])}{suggestion}{remedy}"
+    return f"{name} must be {condition}, not {quote_value(first['input'])}{suggestion}{remedy}"
 
 
-def _key(error: Mapping[str, Any]) -> str:
+def _error_key(error: Mapping[str, Any]) -> str:
     """Return an error's dotted key without pydantic's tags for the members of a union."""
     tags = ("literal[", "constrained-", "dict[", "function-after[")
     return ".".join(str(part) for part in error["loc"] if part != "str" and not str(part).startswith(tags))
 
 
-def _condition(error: Mapping[str, Any]) -> str:
+def _describe_condition(error: Mapping[str, Any]) -> str:
     """Return what a value must be, in the words of a settings file."""
     kind, details = error["type"], error.get("ctx", {})
     if kind in WORDS:
@@ -234,7 +236,7 @@ def check_key(key: str, section: type[Section]) -> None:
             return
         if part not in inner.model_fields:
             raise ConfigError(f"{key} must be a known key; it is not{_nearest_key(key, section)}")
-        inner = _section_of(inner.model_fields[part])
+        inner = _find_field_section(inner.model_fields[part])
 
 
 def _nearest_key(key: str, section: type[Section]) -> str:
@@ -252,7 +254,7 @@ def _nearest_key(key: str, section: type[Section]) -> str:
     ):
         if found:
             return f" (did you mean {found[0]!r}?)"
-    return nearest(key, known)
+    return suggest_nearest(key, known)
 
 
 def _initials(key: str) -> str:
@@ -264,12 +266,12 @@ def _initials(key: str) -> str:
 def _dotted_names(section: type[BaseModel], prefix: str = "") -> list[str]:
     names = []
     for name, field in section.model_fields.items():
-        inner = _section_of(field)
+        inner = _find_field_section(field)
         names += [prefix + name, *(_dotted_names(inner, f"{prefix}{name}.") if inner else [])]
     return names
 
 
-def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+def _find_field_section(field: FieldInfo) -> type[BaseModel] | None:
     """Return the section that a field holds, None where it holds a value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None

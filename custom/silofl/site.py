@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from silofl.errors import ConfigError, PauseError, PinError, nearest
+from silofl.errors import ConfigError, PauseError, PinError, suggest_nearest
 from silofl.extensions import Extension
 from silofl.settings import NAME, SHA256, WORDS, Count, Name, Positive, Section
 
 
-def _digest(value: str) -> str:
+def _check_pin_digest(value: str) -> str:
     if not re.fullmatch(SHA256, value):
         raise ValueError("the 64 digits that check-site prints")
     return value
@@ -28,7 +28,7 @@ class PinnedStudy(Section):
         data: The folder that holds its ``dataset.json``; as ``data`` of site.yaml says where not given.
     """
 
-    sha256: Annotated[str, AfterValidator(_digest)]
+    sha256: Annotated[str, AfterValidator(_check_pin_digest)]
     lead: str
     data: str | None = None
 
@@ -85,9 +85,9 @@ class Site(Section):
             known = ", ".join(sorted(folders)) or "none"
             raise ConfigError(
                 f"data of site.yaml must name a folder for study {study!r}, not only for {known}"
-                f"{nearest(study, folders)}; add it to take part"
+                f"{suggest_nearest(study, folders)}; add it to take part"
             )
-        return _filled(folders[study], study, site)
+        return _fill_template(folders[study], study, site)
 
     def data_by_study(self, study: str) -> dict[str, str]:
         """Return study -> its data folder as written, of this study and of all that are named."""
@@ -164,7 +164,7 @@ class Site(Section):
 
     def state_folder(self, study: str, site: str) -> Path:
         """Return the folder of the site's own state."""
-        return _filled(self.state_dir, study, site)
+        return _fill_template(self.state_dir, study, site)
 
     def run_folder(self, study: str, site: str, run: str) -> Path:
         """Return the folder of one run in the site's own state.
@@ -183,7 +183,9 @@ class Site(Section):
 
     def cache_folder(self, study: str, site: str) -> Path:
         """Return the folder of decoded images."""
-        return _filled(self.cache_dir, study, site) if self.cache_dir else self.state_folder(study, site) / "cache"
+        return (
+            _fill_template(self.cache_dir, study, site) if self.cache_dir else self.state_folder(study, site) / "cache"
+        )
 
 
 class Server(Section):
@@ -205,13 +207,13 @@ class Server(Section):
         return Path(os.path.expandvars(self.run_dir.replace("{run}", run).replace("{study}", study))).expanduser()
 
 
-def _filled(template: str, study: str, site: str) -> Path:
+def _fill_template(template: str, study: str, site: str) -> Path:
     # Variables of the environment may stand in braces.
     odd = [name for name in re.findall(r"(?<!\$)\{\w*\}", template) if name not in ("{study}", "{site}")]
     if odd:
         raise ConfigError(
             "a folder of site.yaml must hold no other braces than {study} and {site}, not "
-            f"{odd[0]}{nearest(odd[0], ('{study}', '{site}'))}; correct it"
+            f"{odd[0]}{suggest_nearest(odd[0], ('{study}', '{site}'))}; correct it"
         )
     path = Path(os.path.expandvars(template.replace("{study}", study).replace("{site}", site))).expanduser()
     if not path.is_absolute():

@@ -36,7 +36,7 @@ class Software(Section):
     torch: Version
     python: Version
 
-    def check_together(self, other: Software, name: str) -> None:
+    def check_compatible(self, other: Software, name: str) -> None:
         """Refuse to work together with another machine's software.
 
         Versions of silofl that differ in their last number alone work together: what travels and what is kept mean
@@ -69,18 +69,18 @@ class Software(Section):
 
 
 @cache
-def here() -> Software:
+def read_software() -> Software:
     """Return what this machine runs, with its package's files as they are at the first call."""
     return Software(
         silofl=silofl.__version__,
-        package=digest_of(Path(silofl.__file__).parent),
-        nvflare=installed("nvflare") or "none",
-        torch=installed("torch") or "none",
+        package=digest_package(Path(silofl.__file__).parent),
+        nvflare=find_installed_version("nvflare") or "none",
+        torch=find_installed_version("torch") or "none",
         python=platform.python_version(),
     )
 
 
-def digest_of(package: Path) -> str:
+def digest_package(package: Path) -> str:
     """Return the SHA-256 of a package's files, each by its name below the package and its content."""
     found = hashlib.sha256()
     for path in sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"):
@@ -94,7 +94,7 @@ def _release(number: str) -> str:
     return ".".join(number.split(".")[:2])
 
 
-def installed(name: str) -> str | None:
+def find_installed_version(name: str) -> str | None:
     """Return the version of an installed package; None where it is not installed."""
     try:
         return version(name)

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.recipe import Recipe
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, quote_value
 from silofl.extensions import LOSSES, NETWORKS, TRANSFORMS, is_extension
-from silofl.settings import Count, Name, Section, Whole, load, sentence_of
+from silofl.settings import Count, Name, Section, Whole, describe_validation_error, load_settings
 from silofl.study_sections import (
     CLASSIFICATION_ONLY,
     SEGMENTATION_ONLY,
@@ -36,7 +36,7 @@ IN_3D = ("unet", "densenet121")
 LONGEST_NAME = 100
 
 
-def _numbered_once(labels: object) -> object:
+def _check_label_numbers(labels: object) -> object:
     """Refuse one number with two names, which it may have as text too: JSON has no other keys."""
     keys = [str(key) for key in labels] if isinstance(labels, dict) else []
     numbers = [int(key) for key in keys if re.fullmatch(r"\d{1,9}", key, re.ASCII)]
@@ -73,7 +73,7 @@ class Study(Section):
     name: Name
     continue_run: Name | None = None
     task: Literal["segmentation", "classification"]
-    labels: Annotated[dict[int, str], BeforeValidator(_numbered_once), Field(min_length=1)]
+    labels: Annotated[dict[int, str], BeforeValidator(_check_label_numbers), Field(min_length=1)]
     regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
     rounds: Count
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
@@ -95,10 +95,10 @@ class Study(Section):
         try:
             return find_recipe(self.algorithm.name, self.algorithm.preset, self.algorithm.model_extra or {})
         except ValidationError as error:
-            raise ConfigError(f"algorithm.{sentence_of(error, Study)}") from None
+            raise ConfigError(f"algorithm.{describe_validation_error(error, Study)}") from None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Study:
+    def _check_settings(self) -> Study:
         # Label maps are uint8.
         if len(self.labels) > 255:
             raise ConfigError(
@@ -107,19 +107,21 @@ class Study(Section):
         first = 1 if self.task == "segmentation" else 0
         wanted, numbers = list(range(first, first + len(self.labels))), sorted(self.labels)
         if numbers != wanted:
-            raise ConfigError(f"labels must be numbered {shown(wanted)} for {self.task}, not {shown(numbers)}")
+            raise ConfigError(
+                f"labels must be numbered {quote_value(wanted)} for {self.task}, not {quote_value(numbers)}"
+            )
         # Results are kept by name: of two equal ones only one would be seen.
         names = [name.strip() for name in self.labels.values()]
         if "" in names or len({*names}) < len(names):
             raise ConfigError(
-                f"labels must have a name of its own each, not {shown([*self.labels.values()])}; rename one"
+                f"labels must have a name of its own each, not {quote_value([*self.labels.values()])}; rename one"
             )
         # Terminals and pages show them: control characters would hide what stands before or after.
         odd = [name for name in self.labels.values() if not name.isprintable() or len(name) > LONGEST_NAME]
         if odd:
             raise ConfigError(
                 f"the name of a label must have at most {LONGEST_NAME} characters that can be printed, not "
-                f"{shown(odd[0])}; rename it"
+                f"{quote_value(odd[0])}; rename it"
             )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
@@ -160,7 +162,8 @@ class Study(Section):
         """Refuse regions that are no unions of the study's labels, or have names that results cannot hold."""
         if self.regions is not None and self.task == "classification":
             raise ConfigError(
-                f"regions must be left out for classification, which scores each class, not {shown([*self.regions])}; "
+                "regions must be left out for classification, which scores each class, not "
+                f"{quote_value([*self.regions])}; "
                 "remove them"
             )
         for name, labels in (self.regions or {}).items():
@@ -168,13 +171,14 @@ class Study(Section):
             if not (name[:1].isalpha() and is_text):
                 raise ConfigError(
                     f"the name of a region must begin with a letter and have at most {LONGEST_NAME} letters, not "
-                    f"{shown(name)}; rename it"
+                    f"{quote_value(name)}; rename it"
                 )
             unknown = sorted({*labels} - self.labels.keys())
             if not labels or unknown or len({*labels}) < len(labels):
                 raise ConfigError(
-                    f"regions.{name} must hold labels among {shown(sorted(self.labels))}, at least one and each once, "
-                    f"not {shown(list(labels))}; correct it"
+                    f"regions.{name} must hold labels among {quote_value(sorted(self.labels))}, at least one and each "
+                    "once, "
+                    f"not {quote_value(list(labels))}; correct it"
                 )
 
     def _check_volumes(self) -> None:
@@ -351,8 +355,8 @@ class Study(Section):
 
 
 def load_study(path: Path) -> Study:
-    """Read and check a study.yaml; the errors of `silofl.settings.load`, and of a folder in its place."""
+    """Read and check a study.yaml; the errors of `silofl.settings.load_settings`, and of a folder in its place."""
     inside = path / "app" / "config" / "study.yaml"
     if inside.is_file():
         raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")
-    return load(Study, path)
+    return load_settings(Study, path)

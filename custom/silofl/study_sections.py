@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, quote_value
 from silofl.extensions import Extension, is_extension
 from silofl.settings import (
     SHA256,
@@ -40,13 +40,13 @@ Seconds = Annotated[Positive, Field(le=10**7)]
 Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
 
-def _sha256(value: str) -> str:
+def _check_sha256(value: str) -> str:
     if not re.fullmatch(SHA256, value):
         raise ValueError("the 64 digits of the file's SHA-256, as sha256sum prints them")
     return value
 
 
-def _settled(value: object) -> object:
+def _refuse_ambiguous(value: object) -> object:
     """Refuse what JSON, and so the study's digest, does not tell apart: numbers that are none, and keys of two types.
 
     Raises:
@@ -57,15 +57,15 @@ def _settled(value: object) -> object:
     for key, one in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         if isinstance(value, dict) and not isinstance(key, str):
             raise ValueError("keys that are text")
-        _settled(one)
+        _refuse_ambiguous(one)
     return value
 
 
 # Free keys and values for a class of a library.
-Options = Annotated[dict[str, Any], AfterValidator(_settled)]
+Options = Annotated[dict[str, Any], AfterValidator(_refuse_ambiguous)]
 
 
-def _monai(*names: str) -> tuple[str, ...]:
+def _name_monai_networks(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
 
@@ -73,13 +73,13 @@ def _monai(*names: str) -> tuple[str, ...]:
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
     "model.name": ("unet",),
-    "model.network": _monai("UNet", "DynUNet", "SegResNet", "SwinUNETR", "HighResNet", "VNet"),
+    "model.network": _name_monai_networks("UNet", "DynUNet", "SegResNet", "SwinUNETR", "HighResNet", "VNet"),
     "training.loss": ("dice_ce", "dice", "cross_entropy"),
 }
 CLASSIFICATION_ONLY = {
     "metric": ("accuracy", "balanced_accuracy"),
     "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
-    "model.network": _monai("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
+    "model.network": _name_monai_networks("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),
 }
 WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
@@ -184,7 +184,8 @@ class DataSettings(Section):
         names = self.channel_names
         if names and (len(names) != self.channels or len({*names}) < len(names)):
             raise ConfigError(
-                f"data.channel_names must be data.channels, {self.channels}, different names, not {shown([*names])}; "
+                f"data.channel_names must be data.channels, {self.channels}, different names, not "
+                f"{quote_value([*names])}; "
                 "set data.channels to their number, and name each once"
             )
         if self.resample and not names:
@@ -250,9 +251,9 @@ class ModelSettings(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
-    pretrained_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
+    pretrained_sha256: Annotated[str, AfterValidator(_check_sha256)] | None = None
     weights: Name | None = None
-    weights_sha256: Annotated[str, AfterValidator(_sha256)] | None = None
+    weights_sha256: Annotated[str, AfterValidator(_check_sha256)] | None = None
 
     @property
     def is_segmenting(self) -> bool:

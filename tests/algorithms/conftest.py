@@ -22,11 +22,11 @@ class Casting(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layer, self.is_autocast, self.dtypes = nn.Linear(3, 1), True, []
+        self.make_layer, self.is_autocast, self.dtypes = nn.Linear(3, 1), True, []
 
     def forward(self, inputs):
         with torch.autocast("cpu", torch.bfloat16, enabled=self.is_autocast):
-            output = self.layer(inputs)
+            output = self.make_layer(inputs)
         self.dtypes.append(output.dtype)
         return output.float()
 

@@ -7,9 +7,9 @@ from silofl.algorithms.adafed import (
     adafed_weights,
     collect_statistics,
     distances,
-    known_weights,
     running_statistics,
     statistics_sizes,
+    weigh_known_sites,
 )
 from silofl.algorithms.mixing import mix
 from silofl.errors import AggregationError, ConfigError
@@ -154,7 +154,7 @@ def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():
     distance = np.array([[0, 1, 3], [1, 0, 2], [3, 2, 0.0]])
     gaps = np.full((4, 4), np.nan)
     gaps[:3, :3] = distance
-    weights = known_weights(gaps, 0.4)
+    weights = weigh_known_sites(gaps, 0.4)
     np.testing.assert_array_equal(weights[:3, :3], adafed_weights(distance, 0.4))
     np.testing.assert_array_equal(weights[:3, 3], 0)
     np.testing.assert_array_equal(weights[3], 1 / 4)
@@ -164,8 +164,8 @@ def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():
 def test_with_fewer_than_two_that_share_nobody_can_be_told_apart(num_known):
     gaps = np.full((3, 3), np.nan)
     gaps[:num_known, :num_known] = 0
-    np.testing.assert_array_equal(known_weights(gaps, 0.5), np.full((3, 3), 1 / 3))
-    np.testing.assert_array_equal(known_weights(gaps[:1, :1], 0.5), [[1]])
+    np.testing.assert_array_equal(weigh_known_sites(gaps, 0.5), np.full((3, 3), 1 / 3))
+    np.testing.assert_array_equal(weigh_known_sites(gaps[:1, :1], 0.5), [[1]])
 
 
 def test_running_statistics_approach_those_of_the_inputs_as_in_figure_4():

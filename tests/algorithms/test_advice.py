@@ -9,11 +9,11 @@ from silofl.algorithms.advice import (
     Portrait,
     Ratio,
     Sketch,
-    advised,
-    algorithm_of,
     answers,
+    build_algorithm,
     distances_between,
-    merged,
+    explain_answers,
+    merge_portraits,
     site_ratios,
 )
 from silofl.algorithms.presets import find_recipe
@@ -40,7 +40,7 @@ def test_a_merged_portrait_is_that_of_all_images():
     portraits = [
         Portrait(len(g), g.mean(axis=0), [(g.mean(axis=0), g.var(axis=0))], np.abs(g).mean(axis=0)) for g in groups
     ]
-    found, together = merged(portraits), np.concatenate(groups)
+    found, together = merge_portraits(portraits), np.concatenate(groups)
     assert found.count == 14
     np.testing.assert_allclose(found.amplitude, together.mean(axis=0))
     np.testing.assert_allclose(found.features[0], (together.mean(axis=0), together.var(axis=0)))
@@ -49,7 +49,7 @@ def test_a_merged_portrait_is_that_of_all_images():
 
 def test_one_portrait_merged_is_itself():
     one = portrait(3, amplitude=2.0, mean=4.0, variance=9.0, labels=(0.25, 0.75))
-    found = merged([one])
+    found = merge_portraits([one])
     assert found.count == 3 and found.features[0][1] == pytest.approx(9.0)
     np.testing.assert_allclose(found.labels, one.labels)
 
@@ -186,24 +186,24 @@ def test_a_network_without_batchnorm_keeps_none_at_home_and_is_personalised_by_s
 
 def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
     ratios = {"amplitude": ratio(1.0, 1.0, 1.0, 9.0), "features": ratio(9, 9, 9, 9), "labels": ratio(1, 1, 9, 9.5)}
-    found = {one.question: one for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
+    found = {one.question: one for one in explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
     assert found["input"].answer == "none" and found["input"].sureness == 1
     assert found["stays_home"].answer == "batchnorm" and found["stays_home"].sureness == 1
     assert found["mixing"].answer == "adafed" and found["mixing"].sureness == 1
-    without = {one.question: one for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=False)}
+    without = {one.question: one for one in explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=False)}
     # three of four amplitudes are near; the median of the labels' 1, 1, 9 and 9.5 is 5
     assert (without["input"].answer, without["input"].sureness) == ("none", 0.75)
     assert (without["mixing"].answer, without["mixing"].sureness) == ("softpull", 0.5)
     assert "1.0 times (1.0 to 7.8) as far apart" in found["input"].reason
     assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
-    alike = {one.question: one for one in advised(ratios, {"east": 8, "west": 8}, has_batchnorm=True)}
+    alike = {one.question: one for one in explain_answers(ratios, {"east": 8, "west": 8}, has_batchnorm=True)}
     assert "Each site has 8 training cases." in alike["mixing"].reason
 
 
 @pytest.mark.parametrize(("features", "is_said"), [((9, 9), True), ((1, 1), False)])
 def test_only_where_batchnorm_stays_at_home_is_its_effect_a_reason(features, is_said):
     ratios = {"amplitude": ratio(1, 1), "features": ratio(*features), "labels": ratio(1, 1)}
-    found = {one.question: one.reason for one in advised(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
+    found = {one.question: one.reason for one in explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
     assert ("takes the look of the images out" in found["input"]) is is_said
     assert ("listen to each other more" in found["mixing"]) is is_said
 
@@ -212,7 +212,7 @@ def test_only_where_batchnorm_stays_at_home_is_its_effect_a_reason(features, is_
 @pytest.mark.parametrize("far", [(), ("amplitude",), ("features",), ("labels",), tuple(KINDS)])
 def test_every_advice_is_an_algorithm_that_a_study_may_have(far, has_batchnorm):
     ratios = {kind: ratio(100.0 if kind in far else 1.0) for kind in KINDS}
-    algorithm = algorithm_of(advised(ratios, {"east": 1, "west": 1}, has_batchnorm))
+    algorithm = build_algorithm(explain_answers(ratios, {"east": 1, "west": 1}, has_batchnorm))
     recipe = find_recipe(algorithm.pop("name"), "recommended", algorithm)
     assert (recipe.input is not None) == (far == tuple(KINDS) and not has_batchnorm)
     is_apart = far == ("amplitude",)

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.apfl import Mixture, mixed, new_alpha
+from silofl.algorithms.apfl import Mixture, mix_parameters, new_alpha
 from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
@@ -25,7 +25,7 @@ def test_a_step_of_alpha_follows_the_reference(vectors, sign):
 
 def test_a_mixture_is_one_of_weights():
     # 0.25 * 4 + 0.75 * 8
-    assert mixed([torch.tensor(4.0)], [torch.tensor(8.0)], 0.25)[0].item() == 7
+    assert mix_parameters([torch.tensor(4.0)], [torch.tensor(8.0)], 0.25)[0].item() == 7
 
 
 @pytest.mark.parametrize("variant", ["fixed", "adaptive"])

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.algorithms.data_fingerprint import DataFingerprint, pooled, pooled_quantile
+from silofl.algorithms.data_fingerprint import DataFingerprint, pool_fingerprints, pooled_quantile
 from silofl.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def test_the_median_of_a_mixture_lies_between_its_sites():
 def test_a_deviation_is_that_within_sites_and_between_their_means():
     low = fingerprint(cases=3, intensity=[[0, 9, 20, 10, 3]])
     high = fingerprint(cases=1, intensity=[[4, 21, 40, 20, 5]])
-    found = pooled([low, high])
+    found = pool_fingerprints([low, high])
     # mean 12.5; (3 * (9 + 2.5^2) + 25 + 7.5^2) / 4 = 31.75
     np.testing.assert_allclose(found.intensity, [[1, 12, 25, 12.5, 31.75**0.5]])
     assert found.cases == 4
@@ -52,9 +52,9 @@ def test_a_deviation_is_that_within_sites_and_between_their_means():
 def test_a_site_without_a_channel_has_no_say_in_its_intensities():
     both = fingerprint(intensity=[[0, 1, 2, 1, 1], [5, 6, 7, 6, 1]], channels=[1, 1])
     first = fingerprint(cases=100, intensity=[[0, 1, 2, 1, 1], [0, 0, 0, 0, 0]], channels=[1, 0])
-    found = pooled([both, first])
+    found = pool_fingerprints([both, first])
     np.testing.assert_allclose(found.intensity, both.intensity)
-    assert pooled([first]).intensity[1].tolist() == [0] * 5
+    assert pool_fingerprints([first]).intensity[1].tolist() == [0] * 5
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.gain import MIN_UNITS, Gain, federation_sentence, gain, holm, interval, p_below
+from silofl.algorithms.gain import MIN_UNITS, Gain, estimate_interval, federation_sentence, holm, measure_gain, p_below
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -18,7 +18,7 @@ def pair(lead, n=40, seed=0):
 
 @pytest.mark.parametrize(("lead", "verdict"), [(0.1, "gains"), (0.0, "no clear difference"), (-0.1, "loses")])
 def test_the_verdict_is_where_the_interval_lies(lead, verdict):
-    found = gain(*pair(lead))
+    found = measure_gain(*pair(lead))
     assert (found.verdict, found.num_units) == (verdict, 40)
     assert found.difference == pytest.approx(lead, abs=1e-12) and found.low < found.difference < found.high
 
@@ -26,52 +26,52 @@ def test_the_verdict_is_where_the_interval_lies(lead, verdict):
 def test_the_interval_is_close_to_students_where_differences_are_normal():
     differences = np.random.default_rng(1).normal(0, 0.1, 60)
     student = stats.t.interval(0.95, 59, differences.mean(), stats.sem(differences))
-    np.testing.assert_allclose(interval(differences), student, atol=0.002)
+    np.testing.assert_allclose(estimate_interval(differences), student, atol=0.002)
 
 
 def test_rows_have_intervals_of_their_own():
     rows = np.random.default_rng(2).normal([[0.0], [0.5]], 0.1, (2, 30))
-    low, high = interval(rows, resamples=999)
+    low, high = estimate_interval(rows, resamples=999)
     assert low.shape == (2,) and low[1] > high[0]
 
 
 def test_the_same_scores_have_the_same_interval():
-    assert gain(*pair(0.03)) == gain(*pair(0.03))
-    assert gain(*pair(0.03), seed=1).low != gain(*pair(0.03)).low
+    assert measure_gain(*pair(0.03)) == measure_gain(*pair(0.03))
+    assert measure_gain(*pair(0.03), seed=1).low != measure_gain(*pair(0.03)).low
 
 
 def test_pairing_counts_and_the_spread_of_the_cases_does_not():
     # the cases' scores spread by 0.1 about their mean, the differences by nothing
     local = pair(0)[0]
-    assert gain(local, local + 0.01).verdict == "gains"
+    assert measure_gain(local, local + 0.01).verdict == "gains"
 
 
 @pytest.mark.parametrize("difference", [0.0, 1.0])
 def test_equal_differences_have_an_interval_without_width(difference):
-    found = gain(np.zeros(30), np.full(30, difference))
+    found = measure_gain(np.zeros(30), np.full(30, difference))
     assert (found.low, found.high) == (difference, difference)
     assert found.verdict == ("gains" if difference else "no clear difference")
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, MIN_UNITS - 1])
 def test_few_units_get_no_verdict(n):
-    found = gain(np.zeros(n), np.ones(n))
+    found = measure_gain(np.zeros(n), np.ones(n))
     assert found == Gain("too few to say", 1.0 if n else None, None, None, n)
-    assert gain(np.zeros(MIN_UNITS), np.ones(MIN_UNITS)).verdict == "gains"
+    assert measure_gain(np.zeros(MIN_UNITS), np.ones(MIN_UNITS)).verdict == "gains"
 
 
 def test_units_without_both_scores_do_not_count():
     local, chosen = pair(0.1)
-    without = gain(np.append(local, [NAN, 0.9]), np.append(chosen, [0.1, NAN]))
-    assert without == gain(local, chosen)
+    without = measure_gain(np.append(local, [NAN, 0.9]), np.append(chosen, [0.1, NAN]))
+    assert without == measure_gain(local, chosen)
 
 
 def test_a_site_that_keeps_its_own_model_is_not_compared():
     local, _ = pair(0)
-    assert gain(local, local, keeps_local=True) == Gain("keeps its own model", None, None, None, 40)
+    assert measure_gain(local, local, keeps_local=True) == Gain("keeps its own model", None, None, None, 40)
 
 
-@pytest.mark.parametrize("compare", [gain, p_below])
+@pytest.mark.parametrize("compare", [measure_gain, p_below])
 def test_scores_of_other_units_are_refused(compare):
     with pytest.raises(ConfigError, match=r"must have scores of the same units, not \(3,\) and \(2,\)"):
         compare(np.zeros(3), np.zeros(2))

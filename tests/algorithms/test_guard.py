@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.guard import ERROR_RATE, Choice, choose, leads_and_margins, local_share
+from silofl.algorithms.guard import ERROR_RATE, Choice, choose_candidate, leads_and_margins, local_share
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -15,31 +15,33 @@ def scores(federated, **others):
 @pytest.mark.parametrize(("n", "margin"), [(4, 1.0), (5, 0.1)])
 def test_a_candidate_that_wins_on_every_unit_is_chosen_from_five_on(n, margin):
     # Of n wins a sign test says 1 / 2^n: 0.0625 of four, 0.031 of five. They do not vary: a tenth is the margin.
-    choice = choose(scores([0] * n, local=[1] * n), "federated")
+    choice = choose_candidate(scores([0] * n, local=[1] * n), "federated")
     assert choice.margin == pytest.approx(margin)
     assert (choice.chosen, choice.lead, choice.num_units) == (("local", 1, 5) if n == 5 else ("federated", 0, 4))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_nothing_is_left_for_a_few_units(n):
-    assert choose(scores([0] * n, local=[1] * n), "federated") == Choice("federated", "federated", 0.0, 1.0, n)
+    assert choose_candidate(scores([0] * n, local=[1] * n), "federated") == Choice(
+        "federated", "federated", 0.0, 1.0, n
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 200])
 @pytest.mark.parametrize("value", [0.0, 0.7, 1.0])
 def test_the_default_is_kept_among_equals(n, value):
-    choice = choose(scores([value] * n, local=[value] * n, averaged=[value] * n), "averaged")
+    choice = choose_candidate(scores([value] * n, local=[value] * n, averaged=[value] * n), "averaged")
     assert (choice.chosen, choice.default, choice.lead, choice.num_units) == ("averaged", "averaged", 0.0, n)
 
 
 @pytest.mark.parametrize("n", range(1, 201))
 def test_a_candidate_that_loses_outright_is_never_chosen(n):
-    choice = choose(scores([1] * n, local=[0] * n), "federated")
+    choice = choose_candidate(scores([1] * n, local=[0] * n), "federated")
     assert choice.chosen == "federated" and 0 <= choice.margin <= 1
 
 
 def test_a_default_without_rivals_is_kept():
-    assert choose(scores([0.5, NAN]), "federated") == Choice("federated", "federated", 0.0, 1.0, 1)
+    assert choose_candidate(scores([0.5, NAN]), "federated") == Choice("federated", "federated", 0.0, 1.0, 1)
 
 
 @pytest.mark.filterwarnings("ignore:Precision loss")  # of differences that are all the same
@@ -65,10 +67,10 @@ def test_a_federated_model_that_has_learnt_nothing_is_left_by_eight_units():
     local = np.array([0.78, 0.81, 0.85, 0.79, 0.83, 0.76, 0.80, 0.82])
     blend = local - [0.20, 0.31, 0.22, 0.15, 0.28, 0.24, 0.19, 0.26]
     rest = {"averaged": blend, "fine_tuned": blend, "local": local, "blend": blend}
-    assert choose(scores([0.1] * 8, **rest)).chosen == "local"
+    assert choose_candidate(scores([0.1] * 8, **rest)).chosen == "local"
     # Failing on one of the eight might be no rare failure.
     local[0] = 0.0
-    assert choose(scores([0.1] * 8, **rest | {"local": local})).chosen == "blend"
+    assert choose_candidate(scores([0.1] * 8, **rest | {"local": local})).chosen == "blend"
 
 
 @pytest.mark.parametrize(
@@ -110,35 +112,35 @@ def test_more_candidates_ask_for_a_larger_lead():
     rng = np.random.default_rng(0)
     federated = rng.uniform(0.4, 0.6, 30)
     local = federated + rng.uniform(0.1, 0.3, 30)
-    alone = choose(scores(federated, local=local), "federated")
-    among = choose(scores(federated, local=local, averaged=federated), "federated")
+    alone = choose_candidate(scores(federated, local=local), "federated")
+    among = choose_candidate(scores(federated, local=local, averaged=federated), "federated")
     assert alone.chosen == among.chosen == "local" and alone.margin < among.margin
     assert among.margin == pytest.approx(leads_and_margins(local - federated, ERROR_RATE / 2)[1])
 
 
 def test_the_largest_lead_is_chosen_and_of_equal_ones_the_first():
     rest = {"averaged": [0.8] * 40, "local": [0.9] * 40, "blend": [0.9] * 40}
-    choice = choose(scores([0.5] * 40, **rest), "federated")
+    choice = choose_candidate(scores([0.5] * 40, **rest), "federated")
     assert (choice.chosen, choice.lead) == ("local", pytest.approx(0.4))
 
 
 def test_a_small_lead_that_is_sure_is_chosen_before_a_larger_one_that_is_not():
     # blend leads by 0.1 on every unit; wild by 0.5 on six of ten and by -0.4 on the others, 0.14 in the mean
     wild = np.where(np.arange(40) % 10 < 6, 1.0, 0.1)
-    choice = choose(scores([0.5] * 40, blend=[0.6] * 40, wild=wild), "federated")
+    choice = choose_candidate(scores([0.5] * 40, blend=[0.6] * 40, wild=wild), "federated")
     assert (choice.chosen, choice.lead) == ("blend", pytest.approx(0.1))
 
 
 def test_units_without_a_score_of_either_do_not_count():
     federated, local = np.full(30, 0.5), np.full(30, 0.9)
     federated[:5], local[3:10] = NAN, NAN
-    choice = choose(scores(federated, local=local), "federated")
-    few = choose(scores(federated[10:], local=local[10:]), "federated")
+    choice = choose_candidate(scores(federated, local=local), "federated")
+    few = choose_candidate(scores(federated[10:], local=local[10:]), "federated")
     assert choice == few and choice.num_units == 20 and choice.chosen == "local"
 
 
 def test_a_candidate_without_any_score_is_not_chosen():
-    choice = choose(scores([0.5] * 9, local=[NAN] * 9), "federated")
+    choice = choose_candidate(scores([0.5] * 9, local=[NAN] * 9), "federated")
     assert choice == Choice("federated", "federated", 0.0, 1.0, 0)
 
 
@@ -153,4 +155,4 @@ def test_a_candidate_without_any_score_is_not_chosen():
 )
 def test_what_cannot_be_compared_is_refused(candidates, default, match):
     with pytest.raises(ConfigError, match=match):
-        choose(candidates, default)
+        choose_candidate(candidates, default)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.moon import contrastive_loss, contrastive_step, pooled
+from silofl.algorithms.moon import contrastive_loss, contrastive_step, pool_features
 from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
@@ -43,9 +43,9 @@ def test_a_zero_vector_is_as_near_to_everything(vectors):
 
 def test_maps_are_averaged_over_space_and_vectors_stay(vectors):
     v = vectors("baselines/moon")
-    np.testing.assert_allclose(pooled(torch.tensor(v["maps"])).numpy(), v["pooled"], rtol=1e-6)
-    assert torch.equal(pooled(torch.ones(2, 3)), torch.ones(2, 3))
-    assert pooled(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16)).dtype == torch.float32
+    np.testing.assert_allclose(pool_features(torch.tensor(v["maps"])).numpy(), v["pooled"], rtol=1e-6)
+    assert torch.equal(pool_features(torch.ones(2, 3)), torch.ones(2, 3))
+    assert pool_features(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16)).dtype == torch.float32
 
 
 def network(v, prefix):

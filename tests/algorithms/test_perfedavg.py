@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from silofl.algorithms.perfedavg import meta_step
-from silofl.algorithms.presets import find_recipe, presets
+from silofl.algorithms.presets import find_recipe, load_presets
 from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
 
@@ -138,7 +138,7 @@ def test_a_frozen_parameter_stays_where_it_is():
 
 
 def test_the_paper_averages_sites_uniformly():
-    assert {name: presets("perfedavg")[name].weights for name in PRESET_NAMES} == {
+    assert {name: load_presets("perfedavg")[name].weights for name in PRESET_NAMES} == {
         "paper": "uniform",
         "reference": "uniform",
         "recommended": "examples",

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.personal import pulled
-from silofl.algorithms.pfedme import Envelope, followed, forward_step
+from silofl.algorithms.personal import pulled_step
+from silofl.algorithms.pfedme import Envelope, follow_personal, forward_step
 from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
@@ -31,7 +31,7 @@ def test_the_inner_steps_on_a_quadratic_follow_the_reference_to_its_proximal_poi
     a, b, w = (torch.tensor(v[f"quad_{name}"]) for name in ("A", "b", "w"))
     model = Point(v["quad_w"])
     optimizer = torch.optim.SGD(model.parameters(), float(v["hyper_personal_lr"]))
-    step = pulled(plain_step, [w], float(v["hyper_lam"]))
+    step = pulled_step(plain_step, [w], float(v["hyper_lam"]))
 
     def quadratic(theta, targets):
         return theta @ a @ theta / 2 - b @ theta
@@ -72,7 +72,7 @@ def test_a_whole_run_follows_the_reference(vectors):
 
 def test_the_shared_model_follows_by_eta_lambda():
     # 2 - 0.25 * (2 - 6)
-    assert followed([torch.tensor(2.0)], [torch.tensor(6.0)], 0.25)[0].item() == 3
+    assert follow_personal([torch.tensor(2.0)], [torch.tensor(6.0)], 0.25)[0].item() == 3
 
 
 def test_theta_begins_a_round_at_the_received_model_and_goes_on_from_itself():

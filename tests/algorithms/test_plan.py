@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.algorithms.data_fingerprint import pooled
+from silofl.algorithms.data_fingerprint import pool_fingerprints
 from silofl.algorithms.plan import Draft, SiteFacts, make_plan, target_spacing
 from silofl.algorithms.planned_patch import FEATURES, NetworkForm
 from silofl.errors import ConfigError
@@ -43,7 +43,7 @@ def test_isotropic_volumes_are_brought_to_their_median_spacing():
 def test_thick_slices_of_anisotropic_volumes_are_brought_to_the_10th_percentile():
     site = fingerprint(spacing_mm=[[0.6, 0.6, 2], [0.6, 0.6, 3], [0.6, 0.6, 4]], shape=alike(512, 512, 40))
     # 3 / 0.6 = 5 and 512 / 40 = 12.8; the tail begins at 4 / 3, and 0.4 of the way from there to 2 mm are 1.6 mm
-    np.testing.assert_allclose(target_spacing(pooled([site])), [0.6, 0.6, 1.6])
+    np.testing.assert_allclose(target_spacing(pool_fingerprints([site])), [0.6, 0.6, 1.6])
     # 40 slices of 3 mm are 75 of 1.6 mm
     reason = next(one.reason for one in make_plan(DRAFT, {"a": site}).decisions if one.key == "data.patches.size")
     assert "measures 512 x 512 x 75 voxels" in reason
@@ -60,13 +60,13 @@ def test_thick_slices_of_anisotropic_volumes_are_brought_to_the_10th_percentile(
 )
 def test_only_long_and_few_voxels_make_a_set_anisotropic(spacing, shape):
     site = fingerprint(spacing_mm=spacing, shape=alike(*shape))
-    assert target_spacing(pooled([site]))[2] == 3
+    assert target_spacing(pool_fingerprints([site]))[2] == 3
 
 
 def test_no_axis_becomes_finer_than_the_others():
     site = fingerprint(spacing_mm=[[1, 1, 0.6], [1, 1, 3], [1, 1, 3]], shape=alike(512, 512, 40))
     # the 10th percentile is 0.12 + 0.4 * 0.48 = 0.312
-    assert target_spacing(pooled([site])).tolist() == [1, 1, 1]
+    assert target_spacing(pool_fingerprints([site])).tolist() == [1, 1, 1]
 
 
 def test_images_in_2d_are_resized_to_their_median_plane():

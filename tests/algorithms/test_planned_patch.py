@@ -6,10 +6,10 @@ from silofl.algorithms.planned_patch import (
     FEATURES,
     NetworkForm,
     Patch,
-    batch_size,
-    fitted_patch,
+    estimate_memory,
+    fit_batch_size,
+    fit_patch,
     halvings,
-    memory,
 )
 from silofl.errors import ConfigError
 
@@ -19,13 +19,13 @@ ONE_MM = np.ones(3)
 
 
 def fitted(network, shape, spacing=ONE_MM, **options):
-    return fitted_patch(network, np.array(shape, float), np.array(spacing, float), **options)
+    return fit_patch(network, np.array(shape, float), np.array(spacing, float), **options)
 
 
 def test_the_budget_is_that_of_two_large_patches_in_six_levels():
     # 32 + 64 / 8 + 128 / 64 + 256 / 512 + 320 / 4096 + 320 / 32768 = 42.587890625 by voxel
     assert BUDGET == 2 * 128**3 * 42.587890625
-    assert memory((4, 4), [[1, 1], [2, 1]], (3, 5)) == 3 * 16 + 5 * 8
+    assert estimate_memory((4, 4), [[1, 1], [2, 1]], (3, 5)) == 3 * 16 + 5 * 8
 
 
 def test_equal_voxels_are_halved_alike_until_a_side_would_have_less_than_four():
@@ -86,7 +86,7 @@ def test_networks_have_their_least_sides():
         64,
     )
     plane = NetworkForm.of("alexnet", FEATURES, is_classifying=True, dimensions=2)
-    assert fitted_patch(plane, np.array([28.0, 28]), np.ones(2)).size == (64, 64)
+    assert fit_patch(plane, np.array([28.0, 28]), np.ones(2)).size == (64, 64)
 
 
 def test_every_patch_fits_and_can_be_halved():
@@ -108,4 +108,4 @@ def test_features_that_fit_nowhere_are_refused():
 def test_a_batch_holds_what_the_budget_and_the_cases_allow():
     patch = Patch((10, 10), ((1, 1),), ((3, 3),), memory=BUDGET / 7.5)
     # 5 % of 40 000 voxels are 20 patches of 100, of 12 000 6, of 100 none
-    assert [batch_size(patch, voxels) for voxels in (40_000, 12_000, 100)] == [7, 6, 2]
+    assert [fit_batch_size(patch, voxels) for voxels in (40_000, 12_000, 100)] == [7, 6, 2]

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.scaffold import Control, corrected, new_control
+from silofl.algorithms.scaffold import Control, corrected_step, new_control
 from silofl.algorithms.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings
@@ -26,7 +26,9 @@ def test_a_corrected_step_follows_the_gradient_and_the_correction():
     nn.init.constant_(model.weight, 0.0)
     optimizer = torch.optim.SGD(model.parameters(), 0.25)
     batch = torch.ones(1, 1), torch.full((1, 1), 2.0)
-    loss = corrected(plain_step, {"weight": torch.tensor([[1.0]])})(model, optimizer, nn.functional.mse_loss, batch)
+    loss = corrected_step(plain_step, {"weight": torch.tensor([[1.0]])})(
+        model, optimizer, nn.functional.mse_loss, batch
+    )
     # gradient -4, correction +1: w = 0 + 0.25 * 3
     assert model.weight.item() == 0.75 and loss.item() == 4
     plain_step(model, optimizer, nn.functional.mse_loss, batch)
@@ -39,7 +41,7 @@ def test_a_correction_of_zero_changes_nothing():
     models[1].load_state_dict(models[0].state_dict())
     zero = {name: torch.zeros_like(p) for name, p in models[0].named_parameters()}
     batch = torch.rand(4, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0])
-    for model, step in zip(models, (plain_step, corrected(plain_step, zero)), strict=True):
+    for model, step in zip(models, (plain_step, corrected_step(plain_step, zero)), strict=True):
         step(model, torch.optim.SGD(model.parameters(), 0.1), nn.functional.cross_entropy, batch)
     assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
 
@@ -70,7 +72,7 @@ def test_a_whole_run_with_absent_sites_follows_the_reference(vectors, option):
             site.load_state_dict({key: torch.tensor(value) for key, value in x.items()})
             optimizer = torch.optim.SGD(site.parameters(), eta)
             shift = {key: torch.tensor(server[key] - own[i][key]) for key in KEYS}
-            step = corrected(plain_step, shift)
+            step = corrected_step(plain_step, shift)
             whole = [torch.tensor(v[name][r, i]).flatten(0, 1) for name in "xy"]
             for k in range(steps):
                 batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])

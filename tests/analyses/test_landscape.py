@@ -11,9 +11,9 @@ import yaml
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import load_site_data
 from silofl.inference.contents import Contents
-from silofl.inference.directory import write
+from silofl.inference.directory import write_model_folder
 from silofl.models import build_model
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
@@ -40,10 +40,10 @@ def make_run(tmp_path, phantoms):
         study = load_study(file)
         for number, site in enumerate(sites):
             contents = Contents(study, SHAPE, {site: state_of(study, number, is_level)}, "only")
-            write(run / "sites" / site / "run-1" / "supermodel", contents)
+            write_model_folder(run / "sites" / site / "run-1" / "supermodel", contents)
         data = {site: load_site_data(phantoms / site, study, phantoms / ".silofl-cache") for site in sites}
         counts = DataCounts({site: SiteCounts.of(own) for site, own in data.items()})
-        (run / "data.json").write_text(json.dumps(plain(counts)))
+        (run / "data.json").write_text(json.dumps(dump_record(counts)))
         (run / "run.json").write_text(json.dumps({"data": str(phantoms), "sites": list(sites), "threads": 1}))
         write_result(run, study, sites=dict.fromkeys(sites, 0.5))
         return run
@@ -196,7 +196,7 @@ def test_a_site_without_data_of_a_part_is_refused(refused, make_run, monkeypatch
 
     def without_validation(*arguments):
         data = read(*arguments)
-        object.__setattr__(data, "validation", data.validation.taken([]))
+        object.__setattr__(data, "validation", data.validation.select_rows([]))
         return data
 
     monkeypatch.setattr("silofl.studies.simulate.load_site_data", without_validation)

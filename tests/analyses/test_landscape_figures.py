@@ -83,7 +83,7 @@ def drawn(monkeypatch):
 
     def draw(kind, rows):
         figures = []
-        monkeypatch.setattr(landscape_figures, "png", lambda figure, dpi: figures.append(figure) or b"")
+        monkeypatch.setattr(landscape_figures, "encode_png", lambda figure, dpi: figures.append(figure) or b"")
         DRAW[kind](rows, "x")
         return figures[0]
 
@@ -147,7 +147,7 @@ def test_a_level_or_unknown_landscape_is_drawn_without_a_warning(kind, losses, r
 
 def test_a_long_name_of_a_run_stays_beside_its_row(monkeypatch):
     figures = []
-    monkeypatch.setattr(landscape_figures, "png", lambda figure, dpi: figures.append(figure) or b"")
+    monkeypatch.setattr(landscape_figures, "encode_png", lambda figure, dpi: figures.append(figure) or b"")
     plane_image(rows_of("plane", runs=(f"1: harmofl {'learning_rate=0.003 ' * 5}", "2: fedavg")), "dice of images")
     FigureCanvasAgg(figures[0]).draw()
     named = [axes for axes in figures[0].axes if "direction" in axes.get_ylabel()]

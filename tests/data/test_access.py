@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from silofl.data.access import content_digest, files_of, link_or_copy, open_error, read_bytes
+from silofl.data.access import content_digest, link_or_copy, list_files, open_error, read_bytes
 from silofl.data.decoder import end_decoder
 from silofl.data.images import read_image
 from silofl.data.manifest import read_manifest
@@ -108,7 +108,7 @@ def test_a_folders_digest_follows_its_files(tmp_path):
         (tmp_path / name).write_bytes(name.encode())
     parts = [hashlib.sha256(name.encode()).digest() for name in ("1.dcm", "2.dcm")]
     assert content_digest(tmp_path, "series") == hashlib.sha256(b"".join(parts)).hexdigest()
-    assert [path.name for path in files_of(tmp_path)] == ["1.dcm", "2.dcm"]
+    assert [path.name for path in list_files(tmp_path)] == ["1.dcm", "2.dcm"]
     before = content_digest(tmp_path, "series")
     (tmp_path / "2.dcm").write_bytes(b"changed")
     assert content_digest(tmp_path, "series") != before

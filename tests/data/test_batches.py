@@ -7,7 +7,7 @@ from monai.data import MetaTensor
 
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError
 
 
@@ -59,7 +59,7 @@ def test_another_seed_is_another_order():
 @pytest.mark.parametrize("is_segmentation", [True, False])
 def test_batches_are_plain_tensors_of_the_promised_types(study, is_segmentation):
     part = part_of(4, is_segmentation=is_segmentation)
-    augment = augmentation(study("segmentation" if is_segmentation else "classification", augment=["RandFlip"]))
+    augment = build_augmentation(study("segmentation" if is_segmentation else "classification", augment=["RandFlip"]))
     epochs = (training_batches(part, 4, None, 0, "cpu"), training_batches(part, 4, augment, 0, torch.device("cpu")))
     for batches in (*epochs, evaluation_batches(part, 4, "cpu")):
         ((inputs, targets),) = batches
@@ -84,20 +84,20 @@ OPTIONS = {"RandRotate": {"range_x": 0.4}, "RandAffine": {"translate_range": [3,
 def test_the_same_seed_gives_the_same_batches_bit_by_bit(study):
     named = [{name: OPTIONS.get(name, {}) | {"prob": 0.7}} for name in AUGMENT]
     settings = study(augment=named)
-    shared = augmentation(settings)
+    shared = build_augmentation(settings)
     torch.manual_seed(1)
     first = list(training_batches(pattern(), 3, shared, 5, "cpu"))
     torch.manual_seed(2)
     np.random.seed(2)
     again = list(training_batches(pattern(), 3, shared, 5, "cpu"))
-    fresh = list(training_batches(pattern(), 3, augmentation(settings), 5, "cpu"))
+    fresh = list(training_batches(pattern(), 3, build_augmentation(settings), 5, "cpu"))
     for other in (again, fresh):
         for (inputs, targets), (other_inputs, other_targets) in zip(first, other, strict=True):
             assert torch.equal(inputs, other_inputs) and torch.equal(targets, other_targets)
 
 
 def test_epochs_that_run_interleaved_do_not_disturb_one_another(study):
-    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 0.7}}]))
+    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 0.7}}]))
     alone = list(training_batches(pattern(8), 2, augment, 5, "cpu"))
     both = list(zip(*(training_batches(pattern(8), 2, augment, seed, "cpu") for seed in (5, 6)), strict=True))
     for (inputs, _), ((other, _), _) in zip(alone, both, strict=True):
@@ -105,7 +105,7 @@ def test_epochs_that_run_interleaved_do_not_disturb_one_another(study):
 
 
 def test_another_seed_augments_otherwise(study):
-    augment = augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
+    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
     part = part_of(1)
     epochs = [next(iter(training_batches(part, 1, augment, seed, "cpu")))[0] for seed in (0, 1)]
     assert not torch.equal(*epochs)
@@ -113,19 +113,19 @@ def test_another_seed_augments_otherwise(study):
 
 @pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**63])
 def test_any_seed_that_is_not_negative_works(study, seed):
-    augment = augmentation(study(augment=["RandFlip"]))
+    augment = build_augmentation(study(augment=["RandFlip"]))
     assert len(list(training_batches(part_of(4), 2, augment, seed, "cpu"))) == 2
 
 
 def test_a_label_is_moved_with_its_image(study):
-    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 1.0}}, {"RandFlip": {"prob": 0.5}}]))
+    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0}}, {"RandFlip": {"prob": 0.5}}]))
     for seed in range(5):
         for inputs, targets in training_batches(pattern(), 2, augment, seed, "cpu"):
             assert torch.equal(inputs[:, 0] > 0.5, targets.bool())
 
 
 def test_rotating_rotates(study):
-    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
+    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     part = pattern(1)
     ((inputs, _),) = training_batches(part, 1, augment, 0, "cpu")
     np.testing.assert_array_equal(inputs[0, 0], np.rot90(part.images[0, 0]))
@@ -134,7 +134,7 @@ def test_rotating_rotates(study):
 def test_the_part_is_not_changed(study):
     part = pattern()
     before = part.images.copy()
-    augment = augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
+    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
     for inputs, _ in training_batches(part, 2, augment, 0, "cpu"):
         inputs.zero_()
     for inputs, _ in evaluation_batches(part, 2, "cpu"):
@@ -144,7 +144,7 @@ def test_the_part_is_not_changed(study):
 
 @pytest.mark.parametrize("size", [(8, 10), (12, 8)])
 def test_an_augmentation_that_changes_the_size_is_refused(study, size):
-    augment = augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
+    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     with pytest.raises(ConfigError, match="data.augment must keep an image's size .*; make images square with Resize"):
         list(training_batches(part_of(2, size), 2, augment, 0, "cpu"))
 

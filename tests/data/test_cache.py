@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.data.cache import fingerprint, load_or_prepare, open_parts
+from silofl.data.cache import fingerprint_preparation, load_or_prepare, open_parts
 from silofl.data.cache_entries import Source
 from silofl.data.manifest import read_manifest
-from silofl.data.parts import PreparedCase, joined
+from silofl.data.parts import PreparedCase, join_examples
 from silofl.errors import DataError
 
 DATA = Source("/data/north", "as it is")
@@ -28,7 +28,7 @@ def cases():
 
 @pytest.fixture
 def name_of(site):
-    return lambda study: fingerprint(read_manifest(site.folder, study), study)
+    return lambda study: fingerprint_preparation(read_manifest(site.folder, study), study)
 
 
 def test_what_is_prepared_is_what_is_opened(tmp_path):
@@ -47,7 +47,7 @@ def test_the_size_of_the_voxels_is_kept_of_the_cases_that_have_one(tmp_path):
 
     found = load_or_prepare(tmp_path, "name", both, DATA)["training"]
     assert found.spacings == {"a": (0.5, 0.25, 3.0)}
-    pooled = joined({"north": found, "south": found})
+    pooled = join_examples({"north": found, "south": found})
     assert pooled.spacings == {"north/a": (0.5, 0.25, 3.0), "south/a": (0.5, 0.25, 3.0)}
 
 

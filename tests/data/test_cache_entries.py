@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import Source, entries, prune, used
+from silofl.data.cache_entries import Source, list_entries, protect_entries, prune
 from silofl.data.parts import PreparedCase
 from silofl.data.site_data import load_site_data
 
@@ -32,7 +32,7 @@ def cache(tmp_path):
 
 
 def names(cache):
-    return "".join(path.name[0] for path in entries(cache))
+    return "".join(path.name[0] for path in list_entries(cache))
 
 
 def test_only_what_is_of_the_same_data_in_an_older_state_is_removed(cache):
@@ -57,10 +57,10 @@ def test_entries_of_an_older_version_and_what_was_left_unfinished_go_too(cache):
 def test_what_an_older_version_prepared_from_the_same_files_goes(site, study, tmp_path, monkeypatch):
     monkeypatch.setattr("silofl.data.cache.VERSION", 4)
     load_site_data(site.write(), study(), tmp_path / "cache")
-    (older,) = entries(tmp_path / "cache")
+    (older,) = list_entries(tmp_path / "cache")
     monkeypatch.undo()
     load_site_data(site.folder, study(), tmp_path / "cache")
-    (entry,) = entries(tmp_path / "cache")
+    (entry,) = list_entries(tmp_path / "cache")
     assert entry != older
 
 
@@ -77,8 +77,8 @@ def test_nothing_is_touched_that_is_no_entry(cache, tmp_path_factory):
 HOLD = """
 import sys
 from pathlib import Path
-from silofl.data.cache_entries import used
-with used(Path(sys.argv[1])):
+from silofl.data.cache_entries import protect_entries
+with protect_entries(Path(sys.argv[1])):
     print("used", flush=True)
     sys.stdin.read()
 """
@@ -100,7 +100,7 @@ def test_a_job_that_has_opened_an_entry_reads_on_when_it_is_removed(cache):
 
 
 def test_two_jobs_may_use_a_cache_at_once(cache):
-    with used(cache), used(cache):
+    with protect_entries(cache), protect_entries(cache):
         assert names(cache) == "abc"
 
 
@@ -118,8 +118,8 @@ def test_the_next_start_after_a_change_of_the_data_removes_what_was_decoded_befo
     cache = tmp_path / "cache"
     load_site_data(site.folder, study(), cache)
     load_site_data(site.folder, study(intensity="zscore"), cache)
-    before = set(entries(cache))
+    before = set(list_entries(cache))
     assert len(before) == 2
     os.utime(site.folder / "f-mask.png", ns=(1, 1))
     load_site_data(site.folder, study(), cache)
-    assert len(entries(cache)) == 1 and not before & set(entries(cache))
+    assert len(list_entries(cache)) == 1 and not before & set(list_entries(cache))

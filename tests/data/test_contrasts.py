@@ -8,17 +8,17 @@ import pytest
 import torch
 from monai.transforms import Compose
 
-from silofl.data.contrasts import Source, parse_case, read_source, source_of
+from silofl.data.contrasts import Source, build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
-from silofl.data.preparation import preparation, prepare_case, prepare_image, prepare_with_way_back
+from silofl.data.preparation import build_preparation, prepare_case, prepare_image, prepare_with_way_back
 from silofl.data.site_data import load_site_data
-from silofl.data.survey import survey
-from silofl.data.transforms import augmentation
+from silofl.data.survey import survey_sites
+from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError, DataError
 from silofl.settings import parse
-from silofl.studies.new_study import new_study
+from silofl.studies.new_study import write_new_study
 from silofl.studies.simulation import study_file
 from silofl.study import Study
 
@@ -91,7 +91,7 @@ def test_dataset_json_says_which_contrasts_are_missing(volumes, study):
 def test_each_contrast_is_scaled_on_its_own(volumes, study):
     settings = study(**NAMES | {"intensity": "zscore"})
     manifest = read_manifest(volumes(t2=T2 + np.int16(5000)), settings)
-    images = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    images = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
     assert images.shape == (3, 2, 4, 5)
     # Together the second would lie far above 0 and the first far below.
     np.testing.assert_allclose(images.mean(axis=(0, 2, 3)), [0, 0], atol=1e-5)
@@ -102,7 +102,7 @@ def test_each_contrast_is_scaled_on_its_own(volumes, study):
 def test_a_missing_contrast_is_zeros_however_intensities_are_scaled(volumes, study, intensity):
     settings = study(**NAMES | {"intensity": intensity})
     manifest = read_manifest(volumes(images=(None, "T2")), settings)
-    images = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    images = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
     assert not images[:, 0].any() and images[:, 1].any()
 
 
@@ -158,7 +158,7 @@ def test_a_contrast_whose_file_does_not_state_its_grid_is_not_resampled(volumes,
 def test_a_resampled_contrast_is_scaled_by_the_type_that_it_was_stored_in(volumes, study):
     settings = study(**NAMES | {"intensity": "dtype", "resample": True})
     manifest = read_manifest(volumes(affine=np.diag([1.5, 1, 2, 1])), settings)
-    images = prepare_case(manifest.training[0], manifest, preparation(settings)).images
+    images = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
     np.testing.assert_allclose(images[:, 0], np.moveaxis(T1, 2, 0) / np.float32(2**15 - 1))
     np.testing.assert_allclose(images[:, 1, 0], np.moveaxis(T2[0], 1, 0) / np.float32(2**15 - 1), rtol=1e-4)
 
@@ -277,7 +277,7 @@ def test_each_contrast_is_dropped_as_often_as_the_study_says():
 @pytest.mark.parametrize("channels", [2, 6])
 def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(study, step, channels):
     ((name, options),) = step.items()
-    augment = augmentation(study(**NAMES | {"augment": [{name: options | {"prob": 1.0}}]}), has_label_map=False)
+    augment = build_augmentation(study(**NAMES | {"augment": [{name: options | {"prob": 1.0}}]}), has_label_map=False)
     # T1 and T2 of each slice, as many of them as there are.
     image = torch.zeros(channels, 8, 8)
     image[1::2] = 1
@@ -286,8 +286,8 @@ def test_a_contrast_that_is_not_there_is_zeros_after_the_studys_augmentation(stu
 
 
 def test_channels_are_dropped_after_the_studys_augmentation():
-    assert augmentation(small()) is None
-    steps = augmentation(small(drop_channels=0.5))
+    assert build_augmentation(small()) is None
+    steps = build_augmentation(small(drop_channels=0.5))
     assert isinstance(steps, Compose) and [type(step) for step in steps.transforms] == [DropChannels]
 
 
@@ -295,17 +295,17 @@ def test_channels_are_dropped_after_the_studys_augmentation():
 def test_a_new_case_is_seen_as_one_of_the_training(volumes, study, case):
     folder, settings = volumes(), study(**NAMES | {"intensity": "percentiles"})
     manifest = read_manifest(folder, settings)
-    wanted = prepare_case(manifest.training[0], manifest, preparation(settings)).images
-    found = prepare_image(source_of(parse_case(case.format(folder)), settings.data), settings)
+    wanted = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
+    found = prepare_image(build_source(parse_case(case.format(folder)), settings.data), settings)
     np.testing.assert_array_equal(found, wanted)
 
 
 def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
     folder, settings = volumes(), study(**NAMES)
-    source = source_of({"T2": folder / "a" / "T2.nii.gz"}, settings.data)
-    prepared = prepare_with_way_back(source, preparation(settings, has_label_map=False))
+    source = build_source({"T2": folder / "a" / "T2.nii.gz"}, settings.data)
+    prepared = prepare_with_way_back(source, build_preparation(settings, has_label_map=False))
     assert not prepared.images[:, 0].any() and prepared.missing == ("T1",)
-    doubts = prepared.doubts(Domain(), preparation(settings))
+    doubts = prepared.doubts(Domain(), build_preparation(settings))
     assert "contrast T1 is missing; zeros stand in its place" in doubts
 
 
@@ -315,8 +315,8 @@ def test_a_contrast_that_is_not_there_is_zeros_after_all_transforms(volumes, stu
     step = {"ScaleIntensityRange": {"a_min": 0, "a_max": 1000, "b_min": -1, "b_max": 1}}
     settings = study(**NAMES | data | {"transforms": [step]})
     manifest = read_manifest(volumes(images=(None, "T2")), settings)
-    trained = prepare_case(manifest.training[0], manifest, preparation(settings)).images
-    answered = prepare_image(source_of({"T2": manifest.folder / "a" / "T2.nii.gz"}, settings.data), settings)
+    trained = prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
+    answered = prepare_image(build_source({"T2": manifest.folder / "a" / "T2.nii.gz"}, settings.data), settings)
     np.testing.assert_array_equal(answered, trained)
     # Of 2D images with neighbours, T1 and T2 of each slice.
     assert not trained[:, 0::2].any() and trained[:, 1::2].min() < 0 < trained[:, 1::2].max()
@@ -324,11 +324,11 @@ def test_a_contrast_that_is_not_there_is_zeros_after_all_transforms(volumes, stu
 
 def test_a_new_case_has_all_contrasts_where_the_training_needs_them(volumes):
     settings, folder = small("harmofl"), volumes()
-    steps = preparation(settings, has_label_map=False)
+    steps = build_preparation(settings, has_label_map=False)
     files = {name: folder / "a" / f"{name}.nii.gz" for name in ("T1", "T2")}
-    assert prepare_with_way_back(source_of(files, settings.data), steps).missing == ()
+    assert prepare_with_way_back(build_source(files, settings.data), steps).missing == ()
     with pytest.raises(DataError, match="must have all contrasts for amplitude normalisation; some lack T1: add"):
-        prepare_with_way_back(source_of({"T2": files["T2"]}, settings.data), steps)
+        prepare_with_way_back(build_source({"T2": files["T2"]}, settings.data), steps)
 
 
 def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
@@ -340,7 +340,7 @@ def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
             header = pydicom.dcmread(file)
             header.PatientID = patient
             header.save_as(file)
-        return read_source(source_of(folders, settings), settings).array
+        return read_source(build_source(folders, settings), settings).array
 
     # DICOM pads an identifier; one that is empty names nobody.
     for same in ("p1", "p1 ", ""):
@@ -363,17 +363,19 @@ def test_contrasts_of_different_frames_of_reference_are_doubted_and_read(
             header.FrameOfReferenceUID = f"1.2.{frame}" if isinstance(frame, int) else frame
             header.save_as(file)
     settings = study(**NAMES)
-    prepared = prepare_with_way_back(source_of(folders, settings.data), preparation(settings, has_label_map=False))
+    prepared = prepare_with_way_back(
+        build_source(folders, settings.data), build_preparation(settings, has_label_map=False)
+    )
     np.testing.assert_array_equal(np.moveaxis(prepared.images, 0, -1), [T1, T2])
-    doubts = prepared.doubts(Domain(), preparation(settings))
+    doubts = prepared.doubts(Domain(), build_preparation(settings))
     assert any("the contrasts state different frames of reference" in doubt for doubt in doubts) is is_doubted
 
 
 def test_a_new_case_has_contrasts_of_the_study_alone(study):
     with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
-        source_of({"FLAIR": Path("a.nii")}, study(**NAMES).data)
+        build_source({"FLAIR": Path("a.nii")}, study(**NAMES).data)
     with pytest.raises(DataError, match="must be FILE alone, since the study has one image a case, not files of T1"):
-        source_of({"T1": Path("a.nii")}, study().data)
+        build_source({"T1": Path("a.nii")}, study().data)
 
 
 def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
@@ -389,29 +391,29 @@ def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
 
 
 def test_a_survey_finds_the_contrasts_of_all_sites(volumes, tmp_path):
-    found = survey(volumes().parent)
+    found = survey_sites(volumes().parent)
     assert (found.channel_names, found.channels, found.kind) == (("T1", "T2"), 2, "volumes")
-    assert found.missing == [] and survey(volumes(images=(None, "T2")).parent).missing == ["T1"]
+    assert found.missing == [] and survey_sites(volumes(images=(None, "T2")).parent).missing == ["T1"]
 
 
 @pytest.mark.parametrize("job", ["fedavg_phantoms", "fedsm_volumes"])
 def test_a_new_study_resamples_contrasts_that_lie_on_different_grids(volumes, tmp_path, job):
-    found = survey(volumes(affine=np.diag([1.5, 1, 2, 1])).parent)
-    assert new_study(tmp_path / "two", JOBS / job, found).data.resample
+    found = survey_sites(volumes(affine=np.diag([1.5, 1, 2, 1])).parent)
+    assert write_new_study(tmp_path / "two", JOBS / job, found).data.resample
     assert "resample: true  # contrasts of one of the first" in study_file(tmp_path / "two").read_text()
     # The next study takes it over as long as there are contrasts.
-    assert new_study(tmp_path / "next", tmp_path / "two", survey(volumes().parent)).data.resample
-    found = survey(volumes(names=(), image="T1").parent)
-    assert not new_study(tmp_path / "one", tmp_path / "two", found).data.resample
-    assert not new_study(tmp_path / "own", JOBS / job, survey(volumes().parent)).data.resample
+    assert write_new_study(tmp_path / "next", tmp_path / "two", survey_sites(volumes().parent)).data.resample
+    found = survey_sites(volumes(names=(), image="T1").parent)
+    assert not write_new_study(tmp_path / "one", tmp_path / "two", found).data.resample
+    assert not write_new_study(tmp_path / "own", JOBS / job, survey_sites(volumes().parent)).data.resample
 
 
 def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(volumes, tmp_path):
-    found = survey(volumes(images=(None, "T2")).parent)
+    found = survey_sites(volumes(images=(None, "T2")).parent)
     with pytest.raises(DataError, match="all cases must have all contrasts for amplitude normalisation; some lack T1"):
-        new_study(tmp_path / "own", JOBS / "harmofl_nuclei", found)
+        write_new_study(tmp_path / "own", JOBS / "harmofl_nuclei", found)
     assert not (tmp_path / "own").exists()
-    study = new_study(tmp_path / "own", JOBS / "fedsm_spine", found)
+    study = write_new_study(tmp_path / "own", JOBS / "fedsm_spine", found)
     assert study.data.channel_names == ("T1", "T2") and study.data.channels == 2
 
 

@@ -3,7 +3,7 @@ import json
 from silofl.data.counts import DataCounts, PartCounts, SiteCounts
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 
 
 def examples(cases, patients):
@@ -23,9 +23,9 @@ def test_patients_are_not_known_where_those_of_one_case_are_not():
 def test_counts_are_read_as_they_were_written():
     data = SiteData(examples("ab", ("p1", None)), examples("", ()), examples("c", ("p3",)))
     counts = DataCounts({"east": SiteCounts.of(data)})
-    assert read(DataCounts, json.loads(json.dumps(plain(counts))), "data.json") == counts
+    assert read_record(DataCounts, json.loads(json.dumps(dump_record(counts))), "data.json") == counts
     # Of an older run the labels are not known.
-    assert "labels_annotated" not in plain(counts)["sites"]["east"]
+    assert "labels_annotated" not in dump_record(counts)["sites"]["east"]
 
 
 def test_a_site_annotates_what_its_dataset_json_says(site, study, tmp_path):

@@ -60,7 +60,7 @@ def test_a_crash_while_decoding_is_the_files_fault(picture, monkeypatch, number,
 def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
     code = (
         "import sys; from pathlib import Path; from silofl.data import decoder\n"
-        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit(Path(sys.argv[1]))\n"
+        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit_resources(Path(sys.argv[1]))\n"
         "while True: pass"
     )
     command = [sys.executable, "-c", code, str(picture)]

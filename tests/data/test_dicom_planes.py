@@ -8,8 +8,8 @@ from silofl.data.dicom_planes import (
     INDEX,
     POSITION,
     SPACING,
-    frames_in_space,
-    planes_of,
+    order_frames,
+    read_planes,
     step_between,
 )
 from silofl.errors import DataError
@@ -72,18 +72,18 @@ def indexed(heights, indices):
 def test_frames_come_in_the_order_of_their_places_along_the_normal():
     # Columns run to the back and rows to the feet: the normal runs to the right, against the first axis.
     sagittal = [0, 1, 0, 0, 0, -1]
-    assert frames_in_space(planes([[x, 5, 5] for x in (4, 0, 6, 2)], sagittal)).tolist() == [2, 0, 3, 1]
+    assert order_frames(planes([[x, 5, 5] for x in (4, 0, 6, 2)], sagittal)).tolist() == [2, 0, 3, 1]
 
 
 @pytest.mark.parametrize("heights", [(0, 3, 6), (6, 3, 0), (0, 3, 3, 6), (7,)])
 def test_frames_that_run_on_already_stay_as_they_are_stored(heights):
-    assert frames_in_space(planes([[0, 0, z] for z in heights])).tolist() == [*range(len(heights))]
+    assert order_frames(planes([[0, 0, z] for z in heights])).tolist() == [*range(len(heights))]
 
 
 @pytest.mark.parametrize("lacking", [POSITION, DIRECTION])
 def test_frames_of_which_one_states_no_place_or_direction_stay_as_they_are_stored(lacking):
     first, *others = planes([[0, 0, z] for z in (0, 6, 3)])
-    assert frames_in_space([first | {lacking: None}, *others]).tolist() == [0, 1, 2]
+    assert order_frames([first | {lacking: None}, *others]).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_frames_of_which_one_states_no_place_or_direction_stay_as_they_are_store
     ],
 )
 def test_frames_that_differ_in_more_than_their_places_stay_as_they_are_stored(indices, order):
-    assert frames_in_space(indexed((0, 6, 3), indices)).tolist() == order
+    assert order_frames(indexed((0, 6, 3), indices)).tolist() == order
 
 
 def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():
@@ -109,9 +109,9 @@ def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():
 
     header = Dataset()
     header.PixelSpacing, header.ImageOrientationPatient = [3, 3], [1, 0, 0, 0, 0, 1]
-    assert [plane[SPACING] for plane in planes_of(header)] == [[3, 3]]
+    assert [plane[SPACING] for plane in read_planes(header)] == [[3, 3]]
     header.SharedFunctionalGroupsSequence = [group(DIRECTION, UPRIGHT)]
     header.PerFrameFunctionalGroupsSequence = [group(POSITION, [0, 0, 0]), group(DIRECTION, [0, 1, 0, 0, 0, 1])]
-    first, second = planes_of(header)
+    first, second = read_planes(header)
     assert (first[POSITION], first[DIRECTION], first[SPACING]) == ([0, 0, 0], UPRIGHT, [3, 3])
     assert (second[POSITION], second[DIRECTION]) == (None, [0, 1, 0, 0, 0, 1])

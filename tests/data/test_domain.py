@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from silofl.data.domain import Domain, Form, Range, domain_of, form_of, measures
+from silofl.data.domain import Domain, Form, Range, measure_domain, measure_images, read_form
 from silofl.data.header import Header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))
 MR = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
@@ -19,7 +19,7 @@ def ramp(low=0.0, high=1.0, size=16):
 def test_measures_are_mean_deviation_and_von_neumanns_ratio():
     # Rows of 0, 1, 0, 1: mean 1/2, variance 1/4, every step 1: 1 / (2 / 4) = 2.
     stripes = np.tile(np.float32([0, 1, 0, 1]), (1, 1, 4, 1))
-    found = measures(np.concatenate([stripes, np.full_like(stripes, 0.25)]))
+    found = measure_images(np.concatenate([stripes, np.full_like(stripes, 0.25)]))
     np.testing.assert_allclose(found["mean"], [0.5, 0.25])
     np.testing.assert_allclose(found["contrast"], [0.5, 0])
     np.testing.assert_allclose(found["roughness"], [2, 0])
@@ -27,14 +27,14 @@ def test_measures_are_mean_deviation_and_von_neumanns_ratio():
 
 def test_roughness_is_near_one_for_noise_and_near_zero_for_a_ramp():
     noise = np.random.default_rng(0).random((1, 1, 64, 64), dtype=np.float32)
-    assert measures(noise)["roughness"][0] == pytest.approx(1, abs=0.05)
-    assert measures(ramp(size=64))["roughness"][0] < 0.01
+    assert measure_images(noise)["roughness"][0] == pytest.approx(1, abs=0.05)
+    assert measure_images(ramp(size=64))["roughness"][0] < 0.01
 
 
 def test_a_range_is_four_deviations_around_the_mean_with_three_digits():
     images = [np.full((1, 4, 4), value, np.float32) for value in (0.1, 0.2, 0.6)]
     # Mean 0.3, deviation sqrt((0.04 + 0.01 + 0.09) / 3) = 0.21602: 0.3 -+ 0.86410. None has contrast.
-    (mean, contrast, roughness) = domain_of([], images).intensities
+    (mean, contrast, roughness) = measure_domain([], images).intensities
     assert mean == Range("mean", -0.564, 1.16)
     assert (contrast.low, contrast.high) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
     assert roughness == Range("roughness", -0.01, 0.01)
@@ -43,14 +43,14 @@ def test_a_range_is_four_deviations_around_the_mean_with_three_digits():
 def test_images_that_were_all_brought_to_one_mean_have_room_for_rounding():
     rng = np.random.default_rng(0)
     images = [(pixels - pixels.mean()) / pixels.std() for pixels in rng.random((20, 1, 16, 16), dtype=np.float32)]
-    domain = domain_of([], images)
+    domain = measure_domain([], images)
     assert domain.doubts(np.stack(images)[:1] + np.float32(1e-3), None, False) == []
     assert len(domain.doubts(np.stack(images)[:1] + np.float32(0.1), None, False)) == 1
 
 
 def test_a_domain_lists_the_forms_that_occur_and_leaves_out_what_is_not_known():
     picture = Form("pictures", "colour")
-    found = domain_of([VOLUME, picture, VOLUME], [])
+    found = measure_domain([VOLUME, picture, VOLUME], [])
     assert found == Domain(("pictures", "volumes"), ("colour", "grey"), ("MR",), ("LPS",))
 
 
@@ -64,8 +64,8 @@ def test_two_domains_together_hold_the_images_of_both():
 
 
 def test_a_domain_is_read_back_from_plain_values():
-    assert read(Domain, plain(MR), "model.json") == MR
-    assert plain(Domain()) == {} and read(Domain, {}, "model.json") == Domain()
+    assert read_record(Domain, dump_record(MR), "model.json") == MR
+    assert dump_record(Domain()) == {} and read_record(Domain, {}, "model.json") == Domain()
 
 
 @pytest.mark.parametrize("bad", [{"axes": ("up",)}, {"axes": ("LPSRAS",)}])
@@ -122,18 +122,18 @@ def test_a_case_is_measured_by_the_mean_over_its_slices():
 )
 def test_colour_is_three_channels_that_differ(tmp_path, shape, wanted):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
-    assert form_of(tmp_path / "a.png", Image(array, None, 255), "a").colour == wanted
+    assert read_form(tmp_path / "a.png", Image(array, None, 255), "a").colour == wanted
     same = np.broadcast_to(array[:1], shape)
-    assert form_of(tmp_path / "a.png", Image(same, None, 255), "a").colour in ("grey", None)
+    assert read_form(tmp_path / "a.png", Image(same, None, 255), "a").colour in ("grey", None)
 
 
 def test_windows_have_neither_colours_nor_axes(tmp_path):
     window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
-    assert form_of(tmp_path / "a.npz", window, "a") == Form("windows")
+    assert read_form(tmp_path / "a.npz", window, "a") == Form("windows")
 
 
 def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
     volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
-    assert form_of(folder, volume, "series") == Form("volumes", "grey", "LPS", Header("CT", True, True))
-    assert form_of(tmp_path / "a.png", volume, "a").axes is None
+    assert read_form(folder, volume, "series") == Form("volumes", "grey", "LPS", Header("CT", True, True))
+    assert read_form(tmp_path / "a.png", volume, "a").axes is None

@@ -113,7 +113,7 @@ def test_truncation_changes_nothing_between_equal_sites(source, tmp_path):
 def test_a_volume_is_cut_to_its_middle_slices(count, slices):
     record = {"image": "a.nii", "label": "b.nii", "patient": "p", "case": "a", "slices": [4, 9]}
     plan = SitePlan("segmentation", {1: "x"}, {"training": [record], "test": []}, {})
-    assert [cut["slices"] for cut in importers._cut(plan, count, seed=0).records["training"]] == slices
+    assert [cut["slices"] for cut in importers._truncate_training(plan, count, seed=0).records["training"]] == slices
 
 
 def test_the_command_line_truncates(uneven, tmp_path, capsys):

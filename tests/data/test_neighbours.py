@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.data.images import Image
-from silofl.data.neighbours import check_has_slices, with_neighbours
+from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.errors import DataError
 from silofl.study_sections import DataSettings
 
@@ -14,7 +14,7 @@ def slices(count):
 
 
 def test_each_slice_stands_between_its_neighbours_with_all_its_channels_and_the_ends_are_repeated():
-    found = with_neighbours(slices(4), 1)
+    found = stack_neighbours(slices(4), 1)
     assert found.shape == (4, 6, 1, 1) and found.dtype == np.float32
     # before, itself, after
     assert found[:, :, 0, 0].tolist() == [
@@ -27,21 +27,21 @@ def test_each_slice_stands_between_its_neighbours_with_all_its_channels_and_the_
 
 def test_more_neighbours_than_slices_repeat_the_ends():
     # offsets -2, -1, 0, 1, 2 of two slices
-    assert with_neighbours(slices(2), 2)[:, ::2, 0, 0].tolist() == [[0, 0, 0, 10, 10], [0, 0, 10, 10, 10]]
+    assert stack_neighbours(slices(2), 2)[:, ::2, 0, 0].tolist() == [[0, 0, 0, 10, 10], [0, 0, 10, 10, 10]]
 
 
 def test_an_only_slice_is_its_own_neighbour():
-    assert with_neighbours(slices(1), 1)[:, :, 0, 0].tolist() == [[0, 1, 0, 1, 0, 1]]
+    assert stack_neighbours(slices(1), 1)[:, :, 0, 0].tolist() == [[0, 1, 0, 1, 0, 1]]
 
 
 def test_no_neighbours_leave_the_slices_as_they_are():
     images = slices(3)
-    assert with_neighbours(images, 0) is images
+    assert stack_neighbours(images, 0) is images
 
 
 def test_rows_and_columns_keep_their_places():
     images = np.random.default_rng(0).random((5, 2, 3, 4), dtype=np.float32)
-    found = with_neighbours(images, 2)
+    found = stack_neighbours(images, 2)
     assert found.shape == (5, 10, 3, 4)
     for offset in range(-2, 3):
         place = 2 * (offset + 2)

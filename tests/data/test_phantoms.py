@@ -4,7 +4,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from silofl.data.phantoms import PATIENTS, SITES, UNSEEN_SITE, make_phantoms, split_patients
+from silofl.data.phantoms import PATIENTS, SITES, UNSEEN_SITE, deal_patients, make_phantoms
 from silofl.errors import ConfigError, DataError
 
 FEW = {"north": 6, "south": 7}
@@ -60,7 +60,7 @@ def test_dataset_json_names_every_volume_once_by_paths_inside_the_site(hospitals
 @pytest.mark.parametrize("count", [6, 9, 14, 40])
 def test_every_patient_is_in_one_part_and_no_part_is_too_small(count):
     names = [f"p{number}" for number in range(count)]
-    parts = split_patients(names, np.random.default_rng(0))
+    parts = deal_patients(names, np.random.default_rng(0))
     assert sorted(name for members in parts.values() for name in members) == sorted(names)
     assert len(parts["validation"]) >= 2
     assert len(parts["test"]) >= 3
@@ -68,7 +68,7 @@ def test_every_patient_is_in_one_part_and_no_part_is_too_small(count):
 
 
 def test_about_half_of_the_patients_are_for_training():
-    parts = split_patients([f"p{number}" for number in range(20)], np.random.default_rng(0))
+    parts = deal_patients([f"p{number}" for number in range(20)], np.random.default_rng(0))
     # 20 // 5 = 4 validate, 20 // 4 = 5 test, 20 - 4 - 5 = 11 train
     assert [len(parts[part]) for part in ("training", "validation", "test")] == [11, 4, 5]
 

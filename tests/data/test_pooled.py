@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from silofl.data.manifest import read_manifest
-from silofl.data.parts import joined
-from silofl.data.pooled import by_site, pool_sites, pooled_content
+from silofl.data.parts import join_examples
+from silofl.data.pooled import group_by_site, pool_manifests, pool_sites
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 
@@ -89,7 +89,7 @@ def test_slices_indices_and_classes_stay_as_they_are(tmp_path, empty_site, study
         record = {"image": "all.npz", "index": index, "label": index, "patient": f"p{index}"}
         empty_site.content[part].append(record)
     manifest = read_manifest(empty_site.write(), study("classification"))
-    (record,) = pooled_content({"north": manifest})["test"]
+    (record,) = pool_manifests({"north": manifest})["test"]
     wanted = {"image": "north/all.npz", "index": 1, "label": 1, "patient": "north/p1", "case": "north/all#1"}
     assert record == wanted
 
@@ -112,7 +112,7 @@ def contrasts_of(folder, study, names, images):
 def test_the_contrasts_of_a_pool_are_those_of_all_sites_in_one_order(tmp_path, study):
     north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], ["a.png", None])
     south = contrasts_of(tmp_path / "south", study, ["FLAIR", "T1"], ["f.png", "a.png"])
-    content = pooled_content({"north": north, "south": south})
+    content = pool_manifests({"north": north, "south": south})
     assert content["channel_names"] == ["T1", "T2", "FLAIR"]
     assert [record["image"] for record in content["test"]] == [
         ["north/test-a.png", None, None],
@@ -123,11 +123,11 @@ def test_the_contrasts_of_a_pool_are_those_of_all_sites_in_one_order(tmp_path, s
 def test_a_file_with_several_contrasts_is_pooled_only_where_all_sites_have_its_names(tmp_path, study):
     north = contrasts_of(tmp_path / "north", study, ["T1", "T2"], ["both.png"])
     same = contrasts_of(tmp_path / "same", study, ["T1", "T2"], ["both.png"])
-    content = pooled_content({"north": north, "same": same})
+    content = pool_manifests({"north": north, "same": same})
     assert [record["image"] for record in content["test"]] == ["north/test-both.png", "same/test-both.png"]
     other = contrasts_of(tmp_path / "other", study, ["FLAIR", "T1"], ["f.png", "a.png"])
     with pytest.raises(DataError, match="site 'north' must have the channel_names T1, T2, FLAIR to be pooled, not T1"):
-        pooled_content({"north": north, "other": other})
+        pool_manifests({"north": north, "other": other})
 
 
 def test_a_recording_stays_its_patients(empty_site, study):
@@ -135,7 +135,7 @@ def test_a_recording_stays_its_patients(empty_site, study):
         for name in names:
             empty_site.add(part, name, recording=4)
     manifest = read_manifest(empty_site.write(), study())
-    (record,) = pooled_content({"north": manifest})["test"]
+    (record,) = pool_manifests({"north": manifest})["test"]
     assert (record["patient"], record["recording"]) == ("north/c", "4")
 
 
@@ -168,7 +168,7 @@ def test_the_pool_of_other_data_is_refused_and_kept(pool, sites):
 
 def test_a_pools_values_go_back_to_their_sites():
     values = {"north/a": 0.5, "south/series/b": 0.75, "north/c": 1.0}
-    assert by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}
+    assert group_by_site(values) == {"north": [0.5, 1.0], "south": [0.75]}
 
 
 def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
@@ -177,15 +177,15 @@ def test_a_pool_says_which_labels_its_sites_annotate(empty_site, study):
         empty_site.add(part, name)
     settings = study(labels={1: "organ", 2: "lesion"})
     manifest = read_manifest(empty_site.write(), settings)
-    assert pooled_content({"north": manifest})["labels_annotated"] == [1]
+    assert pool_manifests({"north": manifest})["labels_annotated"] == [1]
     del empty_site.content["labels_annotated"]
     with pytest.raises(DataError, match="site 'south' must have the labels_annotated of site 'north', .1,.,"):
-        pooled_content({"north": manifest, "south": read_manifest(empty_site.write(), settings)})
+        pool_manifests({"north": manifest, "south": read_manifest(empty_site.write(), settings)})
 
 
 def test_sites_that_annotate_different_labels_are_not_taken_as_one(site, study, tmp_path):
     site.write(labels={"1": "organ", "2": "lesion"})
     part = load_site_data(site.folder, study(labels={1: "organ", 2: "lesion"}), tmp_path / "cache").test
-    assert joined({"north": part, "south": part}).annotated is None
+    assert join_examples({"north": part, "south": part}).annotated is None
     with pytest.raises(DataError, match="sites must have the same labels_annotated to be taken as one"):
-        joined({"north": part, "south": replace(part, annotated=(1,))})
+        join_examples({"north": part, "south": replace(part, annotated=(1,))})

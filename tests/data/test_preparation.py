@@ -2,9 +2,9 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.data.contrasts import source_of
+from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
-from silofl.data.preparation import preparation, prepare_case, prepare_image
+from silofl.data.preparation import build_preparation, prepare_case, prepare_image
 from silofl.errors import ConfigError, DataError
 
 VOLUME = np.random.default_rng(0).integers(0, 1000, (4, 5, 6), dtype=np.int16)
@@ -17,7 +17,7 @@ def prepare(site):
 
     def first(study):
         manifest = read_manifest(site.write(split_unit=study.data.split_unit), study)
-        return prepare_case(manifest.training[0], manifest, preparation(study))
+        return prepare_case(manifest.training[0], manifest, build_preparation(study))
 
     return first
 
@@ -165,7 +165,7 @@ def test_prepare_image_gives_what_training_saw(site, study, prepare, volume):
         transforms=[{"SpatialPad": {"spatial_size": [8, 8], "value": 3}}],
     )
     np.testing.assert_array_equal(
-        prepare_image(source_of(site.folder / "v.nii.gz", settings.data), settings), prepare(settings).images
+        prepare_image(build_source(site.folder / "v.nii.gz", settings.data), settings), prepare(settings).images
     )
 
 
@@ -223,7 +223,7 @@ def test_without_neighbours_or_with_them_a_prediction_sees_what_training_saw(sit
         volume_transforms=[{"Orientation": {"axcodes": "LPI"}}],
         transforms=[{"Resize": {"spatial_size": [8, 8]}}],
     )
-    found = prepare_image(source_of(site.folder / "v.nii.gz", settings.data), settings)
+    found = prepare_image(build_source(site.folder / "v.nii.gz", settings.data), settings)
     assert found.shape == (6, 1 + 2 * neighbours, 8, 8)
     np.testing.assert_array_equal(found, prepare(settings).images)
 
@@ -233,7 +233,7 @@ def test_a_picture_is_refused_where_the_study_has_neighbours(site, study, prepar
     with pytest.raises(DataError, match=f"^case 'a': {sentence}.* not a picture; give the volume"):
         prepare(settings)
     with pytest.raises(DataError, match=f"^{sentence}"):
-        prepare_image(source_of(site.folder / "a.png", settings.data), settings)
+        prepare_image(build_source(site.folder / "a.png", settings.data), settings)
 
 
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
@@ -303,4 +303,4 @@ def test_a_volume_too_large_for_its_new_voxels_is_told_the_size_of_its_own(site,
 @pytest.mark.parametrize("kind", ["volume_transforms", "transforms"])
 def test_a_transform_that_is_not_allowed_is_refused_before_any_image(study, kind):
     with pytest.raises(ConfigError, match=f"data.{kind}: LoadImage must be one of"):
-        preparation(study(**{kind: ["LoadImage"]}))
+        build_preparation(study(**{kind: ["LoadImage"]}))

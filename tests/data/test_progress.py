@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from silofl.data.progress import follow
+from silofl.data.progress import track_progress
 
 
 class Terminal(io.StringIO):
@@ -13,7 +13,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("has_progress", [True, False])
 def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has_progress):
-    assert list(follow("abc", 3, "reading north", has_progress)) == ["a", "b", "c"]
+    assert list(track_progress("abc", 3, "reading north", has_progress)) == ["a", "b", "c"]
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "reading north: 3 cases\nreading north: done\n")
 
@@ -21,7 +21,7 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has
 def test_a_terminal_shows_a_bar(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    assert list(follow("abc", 3, "reading north")) == ["a", "b", "c"]
+    assert list(track_progress("abc", 3, "reading north")) == ["a", "b", "c"]
     assert "reading north" in terminal.getvalue()
     assert "100%" in terminal.getvalue()
 
@@ -29,7 +29,7 @@ def test_a_terminal_shows_a_bar(monkeypatch):
 def test_a_terminal_that_wants_no_bar_gets_the_two_lines(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    list(follow("abc", 3, "reading north", has_progress=False))
+    list(track_progress("abc", 3, "reading north", has_progress=False))
     assert terminal.getvalue() == "reading north: 3 cases\nreading north: done\n"
 
 
@@ -39,4 +39,4 @@ def test_an_error_while_reading_is_not_hidden():
         raise KeyError("b")
 
     with pytest.raises(KeyError):
-        list(follow(broken(), 2, "reading north"))
+        list(track_progress(broken(), 2, "reading north"))

@@ -11,7 +11,7 @@ import pytest
 
 from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
-from silofl.data.parts import Examples, joined
+from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError, Faults
 from silofl.study_sections import ModelSettings
@@ -193,14 +193,14 @@ def test_failing_leaves_no_half_written_cache(site, load, tmp_path):
 
 def test_a_process_that_finishes_second_takes_the_first_ones_cache(site, load, tmp_path, monkeypatch):
     site.write()
-    write = cache._write
+    write = cache._write_cases
 
     def overtaken(folder, cases):
         write(folder, cases)
-        monkeypatch.setattr(cache, "_write", write)
+        monkeypatch.setattr(cache, "_write_cases", write)
         load()
 
-    monkeypatch.setattr(cache, "_write", overtaken)
+    monkeypatch.setattr(cache, "_write_cases", overtaken)
     assert load().training.cases == ("a", "b", "c")
     assert len(list((tmp_path / "cache").glob("[!l]*"))) == 1
 
@@ -442,4 +442,4 @@ def test_patients_whom_nobody_knows_count_as_none_in_a_pool_too():
     images, targets = np.zeros((3, 1, 2, 2), np.float32), np.zeros((3, 2, 2), np.uint8)
     part = Examples(images, targets, ("a", "b", "c"), (None,) * 3, (None, "p", None))
     assert part.num_patients == 1
-    assert joined({"north": part, "south": part}).patients == (None, "north/p", None, None, "south/p", None)
+    assert join_examples({"north": part, "south": part}).patients == (None, "north/p", None, None, "south/p", None)

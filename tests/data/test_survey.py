@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.survey import SAMPLES, survey
+from silofl.data.survey import SAMPLES, survey_sites
 from silofl.errors import ConfigError, DataError
 
 LABELS = {"1": "blob"}
@@ -31,7 +31,7 @@ def write_site(tmp_path):
 
 def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_site):
     write_site("south")
-    found = survey(write_site("north", size=(12, 10)))
+    found = survey_sites(write_site("north", size=(12, 10)))
     assert found.sites == ("north", "south")
     assert (found.task, found.labels, found.split_unit) == ("segmentation", {1: "blob"}, "patient")
     assert len(found.samples) == 2 * SAMPLES
@@ -41,16 +41,16 @@ def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_s
 
 
 def test_a_sites_own_folder_is_enough(write_site):
-    assert survey(write_site("north") / "north").sites == ("north",)
+    assert survey_sites(write_site("north") / "north").sites == ("north",)
 
 
 def test_pictures_of_which_some_are_in_colour_have_three_channels(write_site):
     write_site("north")
-    assert survey(write_site("south", mode="RGBA")).channels == 3
+    assert survey_sites(write_site("south", mode="RGBA")).channels == 3
 
 
 def test_windows_have_the_channels_that_are_stored(windows):
-    found = survey(windows)
+    found = survey_sites(windows)
     assert (found.kind, found.channels, found.is_integer) == ("windows", 3, False)
     assert (found.task, found.split_unit) == ("classification", "recordings")
 
@@ -63,7 +63,7 @@ def test_windows_and_pictures_make_no_study(write_site):
     content = {"task": "classification", "labels": LABELS, "training": [record]}
     (windows / "dataset.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match="site 'south' must have the task of site 'north', segmentation, not"):
-        survey(windows.parent)
+        survey_sites(windows.parent)
 
 
 @pytest.mark.parametrize(
@@ -80,30 +80,30 @@ def test_windows_and_pictures_make_no_study(write_site):
 def test_a_site_that_does_not_go_with_the_others_is_named(write_site, changes, message):
     write_site("north")
     with pytest.raises(DataError, match=message):
-        survey(write_site("south", **changes))
+        survey_sites(write_site("south", **changes))
 
 
 @pytest.mark.parametrize("unknown", ["north", "south"])
 def test_a_study_of_which_one_site_does_not_know_its_patients_is_unknown(write_site, unknown):
     for name in ("north", "south"):
         data = write_site(name, split_unit="unknown" if name == unknown else "patient")
-    assert survey(data).split_unit == "unknown"
+    assert survey_sites(data).split_unit == "unknown"
 
 
 def test_sites_that_know_their_patients_must_agree_beside_one_that_does_not(write_site):
     for name, unit in {"east": "unknown", "north": "patient", "south": "slices"}.items():
         data = write_site(name, split_unit=unit)
     with pytest.raises(DataError, match="site 'south' must have the split_unit of site 'north', patient, not slices"):
-        survey(data)
+        survey_sites(data)
 
 
 def test_a_folder_without_data_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="--data must hold a dataset.json, or a folder with one for each site"):
-        survey(tmp_path)
+        survey_sites(tmp_path)
 
 
 def test_a_contrast_that_sites_write_in_other_capitals_is_refused(write_site):
     write_site("north", channel_names=["T1"])
     sentence = "site 'south' must write the contrast 't1' as another site does, 'T1', or name it otherwise; correct"
     with pytest.raises(DataError, match=sentence):
-        survey(write_site("south", channel_names=["t1"]))
+        survey_sites(write_site("south", channel_names=["t1"]))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from monai.data import MetaTensor, get_track_meta
 
-from silofl.data.transforms import ALLOWED, augmentation, check_transforms, compose, metadata_tracking
+from silofl.data.transforms import ALLOWED, build_augmentation, check_transforms, compose, metadata_tracking
 from silofl.errors import ConfigError
 
 OPTIONS = {
@@ -49,7 +49,7 @@ def test_every_transform_of_an_image_runs(study, kind, task):
 def test_a_study_without_transforms_has_none(study):
     assert check_transforms(study()) is None
     assert compose(study().data, "transforms", True) is None
-    assert augmentation(study()) is None
+    assert build_augmentation(study()) is None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_spacing_resamples_to_millimetres(study):
 @pytest.mark.parametrize("name", ALLOWED["augment"])
 def test_an_augmentation_moves_the_label_with_its_image_and_invents_no_values(study, name):
     settings = study(augment=[{name: dict(OPTIONS.get(name, {})) | {"prob": 1.0}}])
-    step = augmentation(settings).set_random_state(3)
+    step = build_augmentation(settings).set_random_state(3)
     moved = step({"image": MetaTensor(SQUARES), "label": MetaTensor(SQUARES)})
     image, label = np.asarray(moved["image"]), np.asarray(moved["label"])
     assert set(np.unique(label)) <= {0, 1, 2}

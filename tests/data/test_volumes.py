@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
-from silofl.data.parts import Examples, joined, slices_of
-from silofl.data.volumes import PatchSampler, Volumes, central_slices, padded
+from silofl.data.parts import Examples, join_examples, take_central_slices
+from silofl.data.volumes import PatchSampler, Volumes, central_slices, pad_to_size
 from silofl.study_sections import PatchSettings
 
 SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
@@ -52,7 +52,7 @@ def test_rows_are_chosen_as_of_an_array():
 
 
 def test_a_smaller_array_gets_zeros_on_both_sides():
-    found = padded(np.ones((1, 2, 5)), (5, 3))
+    found = pad_to_size(np.ones((1, 2, 5)), (5, 3))
     # 3 rows are lacking: one before and two behind, as in MONAI's sliding window; no column is
     assert found.shape == (1, 5, 5)
     assert found[0, :, 0].tolist() == [0, 1, 1, 0, 0]
@@ -68,16 +68,16 @@ def test_a_volume_is_recognised_by_the_slices_in_its_middle(depth, wanted):
 
 def test_slices_are_examples_with_the_class_of_their_volume():
     part = part_of(per_volume=3)
-    found = slices_of(replace(part, targets=np.array([2, 0, 1])))
+    found = take_central_slices(replace(part, targets=np.array([2, 0, 1])))
     assert found.images.shape == (9, 2, 96, 96) and found.patches is None
     assert found.targets.tolist() == [2, 2, 2, 0, 0, 0, 1, 1, 1]
     assert found.cases[:4] == ("case0", "case0", "case0", "case1")
-    assert slices_of(part).targets.tolist() == [0] * 9
+    assert take_central_slices(part).targets.tolist() == [0] * 9
 
 
 def test_an_epoch_has_as_many_slices_of_a_volume_as_patches():
     whole = central_slices(volumes()[0])
-    found = slices_of(part_of(per_volume=4)).images
+    found = take_central_slices(part_of(per_volume=4)).images
     assert len(found) == 12
     # the middle one first, and again after all three
     np.testing.assert_array_equal(found[:4], whole[[1, 2, 0, 1]])
@@ -127,8 +127,8 @@ def test_a_network_sees_patches():
 
 
 def test_volumes_of_several_sites_are_joined():
-    found = joined({"a": part_of(), "b": part_of(SIZES[:1])})
+    found = join_examples({"a": part_of(), "b": part_of(SIZES[:1])})
     assert found.cases == ("a/case0", "a/case1", "a/case2", "b/case0")
     assert len(found.images) == len(found.targets) == 4
     assert found.patches.size == (4, 4, 4)
-    assert [image.shape[1:] for image in found.taken([3, 1]).images] == [SIZES[0], SIZES[1]]
+    assert [image.shape[1:] for image in found.select_rows([3, 1]).images] == [SIZES[0], SIZES[1]]

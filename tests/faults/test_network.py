@@ -242,7 +242,7 @@ def test_a_lead_goes_on_by_one_command_after_server_and_command_were_stopped(net
     before = ledger(network.run())
     with network:
         started = time.monotonic()
-        done = silofl("continue", out, "--kit", network.kit_of("lead").folder)
+        done = silofl("continue", out, "--kit", network.find_kit("lead").folder)
         print(f"the rest took {time.monotonic() - started:.1f} s")
     assert done[0] == 0, done[1]
     assert results(out)["run"] == network.run().name

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from silofl.errors import AggregationError
-from silofl.federation.course import Course, settled_answers
+from silofl.federation.course import Course, separate_failures
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import Message
-from silofl.software import here
+from silofl.software import read_software
 
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
 LONG = 10**7
@@ -97,8 +97,8 @@ NUMBERS = {
     "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
     "metrics nested deeply": lambda answer: Message(answer.arrays, answer.meta | {"metrics": nested(10**5)}),
     "software a text": meta(software="silofl 0.2.0"),
-    "a patient's name for a version": meta(software=here().model_dump() | {"torch": "Jane Doe"}),
-    "software with one thing more": meta(software=here().model_dump() | {"host": "radiology-3"}),
+    "a patient's name for a version": meta(software=read_software().model_dump() | {"torch": "Jane Doe"}),
+    "software with one thing more": meta(software=read_software().model_dump() | {"host": "radiology-3"}),
     "recorded a text": meta(is_recorded="yes"),
     "no metrics": without("metrics"),
     "no loss": meta(metrics={}),
@@ -214,7 +214,7 @@ def carried_out(recorded, folder, spoil, task="train", number=2):
             answers = dict(recorded["answers"][key])
         if key == (task, number):
             answers["west"] = spoil(answers["west"])
-        return settled_answers(answers, [])
+        return separate_failures(answers, [])
 
     kept.finish(server, Course(server, ask, lambda: kept.save(server)).run())
     assert all(np.isfinite(array).all() for array in server.parts["model"].common.values())

@@ -9,7 +9,7 @@ import yaml
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
-from silofl.settings import load
+from silofl.settings import load_settings
 from silofl.site import Site
 
 
@@ -68,7 +68,7 @@ def test_a_site_of_a_run_alone_is_paused_by_its_file_as_it_is_now(tmp_path, site
     settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/sites/{{site}}", has_progress=False)
 
     def latest(site):
-        return load(Site, path) if site == "east" else settings
+        return load_settings(Site, path) if site == "east" else settings
 
     def write(paused):
         path.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_none=True) | {"paused": paused}))
@@ -97,7 +97,7 @@ import sys
 from pathlib import Path
 from silofl.site import Site
 from silofl.study import load_study
-from silofl.federation.course import Course, settled_answers
+from silofl.federation.course import Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 
@@ -108,7 +108,7 @@ sites = {name: SiteRounds(name, study, settings) for name in ("ann", "bob")}
 server = ServerRounds.start(study, "run", list(sites))
 
 def ask(task, messages):
-    return settled_answers({site: sites[site].answer(task, message) for site, message in messages.items()}, [])
+    return separate_failures({site: sites[site].answer(task, message) for site, message in messages.items()}, [])
 
 tests = Course(server, ask).run()
 print([tests.scores[site].num_cases for site in sites])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from silofl.errors import StateError
-from silofl.federation.checkpoint import FORMAT, checkpoint, restored
+from silofl.federation.checkpoint import FORMAT, checkpoint, restore_run
 from silofl.federation.run_folder import RunFolder
 from silofl.files import load_state, save_state, save_tensors
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -21,7 +21,7 @@ def assert_alike(left, right):
 def taken_up(game, path):
     """Put a run on the disk, and go on with what comes back."""
     save_state(path, FORMAT, checkpoint(game.server))
-    game.server = restored(game.study, load_state(path, FORMAT))
+    game.server = restore_run(game.study, load_state(path, FORMAT))
 
 
 def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
@@ -37,7 +37,7 @@ def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
     assert back.parts["amplitude"].informed == {"east": 2, "north": 2, "west": 2}
     assert back.domain == before.domain
     assert (back.best_round, back.id, back.sites, back.image_shape) == (1, "run", before.sites, (1, 32, 32))
-    assert [plain(record) for record in back.ledger] == [plain(record) for record in before.ledger]
+    assert [dump_record(record) for record in back.ledger] == [dump_record(record) for record in before.ledger]
 
 
 OPTIONS = {
@@ -78,7 +78,7 @@ def test_a_round_that_the_server_lost_is_done_again_with_the_same_result(play, t
     save_state(tmp_path / "before.pt", FORMAT, checkpoint(broken.server))
     # The sites carry the round out and keep what they do; the server ends before it writes anything.
     broken.round()
-    broken.server = restored(broken.study, load_state(tmp_path / "before.pt", FORMAT))
+    broken.server = restore_run(broken.study, load_state(tmp_path / "before.pt", FORMAT))
     broken.rounds(6 - lost)
     for site in straight.sites:
         assert_alike(broken.models(site), straight.models(site))
@@ -113,7 +113,7 @@ def gone_on(game, **changes):
     values = game.study.model_dump() | {"algorithm": game.study.algorithm.model_dump()}
     for key, value in changes.items():
         values[key] = values[key] | value if isinstance(value, dict) else value
-    return restored(parse(Study, values, "study.yaml"), checkpoint(game.server))
+    return restore_run(parse(Study, values, "study.yaml"), checkpoint(game.server))
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_a_run_from_before_a_key_existed_goes_on_with_its_default_alone(play):
     content = json.loads(state["json"])
     del content["study"]["training"]["has_batch_dice"]
     older = state | {"json": json.dumps(content)}
-    assert restored(game.study, older).finished_rounds == 1
+    assert restore_run(game.study, older).finished_rounds == 1
     values = game.study.model_dump() | {"algorithm": game.study.algorithm.model_dump()}
     values["training"] |= {"has_batch_dice": True}
     with pytest.raises(StateError, match="training.has_batch_dice false, not true"):
-        restored(parse(Study, values, "study.yaml"), older)
+        restore_run(parse(Study, values, "study.yaml"), older)
 
 
 def test_a_run_whose_models_lack_what_travels_now_does_not_go_on(play):
@@ -177,7 +177,7 @@ def test_a_run_whose_models_lack_what_travels_now_does_not_go_on(play):
     name = next(iter(model["common"]))
     older = model | {"common": {key: one for key, one in model["common"].items() if key != name}}
     with pytest.raises(StateError, match=f"must hold '{name}', which travels; it is of a version .*: start anew"):
-        restored(game.study, state | {"parts": state["parts"] | {"model": older}})
+        restore_run(game.study, state | {"parts": state["parts"] | {"model": older}})
 
 
 def test_a_run_with_a_key_that_is_gone_does_not_go_on(play):
@@ -187,7 +187,7 @@ def test_a_run_with_a_key_that_is_gone_does_not_go_on(play):
     content = json.loads(state["json"])
     content["study"]["training"]["warmth"] = 3
     with pytest.raises(StateError, match="training.warmth 3, not absent"):
-        restored(game.study, state | {"json": json.dumps(content)})
+        restore_run(game.study, state | {"json": json.dumps(content)})
 
 
 def test_the_number_of_rounds_must_leave_the_finished_ones_their_meaning(play):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from silofl.errors import AggregationError
-from silofl.federation.course import Answers, Course, settled_answers
+from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import Message
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.training.evaluation import evaluate
 
 from ..conftest import UNET
@@ -62,7 +62,7 @@ def test_a_round_is_validated_with_the_task_of_the_next_one(play):
     game.round()
     first, second = game.server.ledger
     assert first.validation.keys() == {"east", "north", "west"} and second.validation == {}
-    assert game.answers["train"]["east"].meta["metrics"]["validation"] == plain(first.validation["east"])
+    assert game.answers["train"]["east"].meta["metrics"]["validation"] == dump_record(first.validation["east"])
 
 
 def test_a_run_is_saved_after_every_round_and_after_the_last_validation(play):
@@ -216,16 +216,16 @@ def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
 
 def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():
     given = {"b": Message(meta={"round": 1}), "c": Message(meta={"error": "no GPU"}), "a": Message()}
-    assert settled_answers(given, ["e", "d"]) == Answers(
+    assert separate_failures(given, ["e", "d"]) == Answers(
         {"a": Message(), "b": Message(meta={"round": 1})}, {"c": "no GPU"}, ["d", "e"]
     )
-    assert list(settled_answers(given, []).given) == ["a", "b"]
+    assert list(separate_failures(given, []).given) == ["a", "b"]
 
 
 @pytest.mark.parametrize(("value", "held"), [(2, {"a": 2}), ("2", {}), (True, {}), (-1, {}), (None, {}), (2.0, {})])
 def test_a_site_that_failed_may_say_which_round_it_holds(value, held):
     given = {"a": Message(meta={"error": "state", "held": value}), "b": Message(meta={"held": 5})}
-    assert settled_answers(given, []).held == held
+    assert separate_failures(given, []).held == held
 
 
 def test_a_site_is_asked_once_more_for_the_state_that_it_lost_and_not_for_ever(play):

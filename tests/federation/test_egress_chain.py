@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from silofl.federation.egress_chain import Link, checked, sealed
+from silofl.federation.egress_chain import Link, check_chain, seal_record
 
 ZEROS = "0" * 64
 
@@ -12,7 +12,7 @@ def chain(count):
     """Return the lines of some records, the first of which is of round 1."""
     lines, last = [], Link()
     for number in range(1, count + 1):
-        line, last = sealed({"round": number, "name": "a"}, last)
+        line, last = seal_record({"round": number, "name": "a"}, last)
         lines.append(line)
     return lines
 
@@ -28,13 +28,13 @@ def test_each_record_holds_its_number_the_hash_of_the_one_before_and_that_of_its
 
 def test_records_as_they_were_written_are_sound():
     lines = chain(5)
-    verdict = checked(b"".join(lines))
+    verdict = check_chain(b"".join(lines))
     assert verdict.fault is None and not verdict.is_torn
     assert verdict.last == Link(5, json.loads(lines[-1])["hash"])
 
 
 def test_no_records_are_sound_too():
-    assert (checked(b"").fault, checked(b"").last) == (None, Link(0, ZEROS))
+    assert (check_chain(b"").fault, check_chain(b"").last) == (None, Link(0, ZEROS))
 
 
 @pytest.mark.parametrize("place", range(1, 6))
@@ -45,7 +45,7 @@ def test_any_altered_byte_of_any_record_is_found_in_that_record(place, bit):
         line = bytearray(lines[place - 1])
         line[i] ^= bit
         # A byte that becomes the end of a line makes two of one; the first of the two is the altered one.
-        fault = checked(b"".join([*lines[: place - 1], bytes(line), *lines[place:]])).fault
+        fault = check_chain(b"".join([*lines[: place - 1], bytes(line), *lines[place:]])).fault
         assert fault and fault.startswith(f"record {place} must "), (i, fault)
 
 
@@ -59,43 +59,43 @@ def test_any_altered_byte_of_any_record_is_found_in_that_record(place, bit):
 )
 def test_removed_records_are_named(gone, fault):
     lines = [line for number, line in enumerate(chain(5), start=1) if number not in gone]
-    assert checked(b"".join(lines)).fault == fault
+    assert check_chain(b"".join(lines)).fault == fault
 
 
 def test_a_record_that_was_written_in_between_is_named_however_well_it_was_made():
     lines = chain(5)
-    false, _ = sealed({"round": 9, "name": "b"}, checked(b"".join(lines[:2])).last)
-    found = checked(b"".join([*lines[:2], false, *lines[2:]])).fault
+    false, _ = seal_record({"round": 9, "name": "b"}, check_chain(b"".join(lines[:2])).last)
+    found = check_chain(b"".join([*lines[:2], false, *lines[2:]])).fault
     assert found == "record 3 must stand once, not in line 4 again; one of the two was inserted"
-    assert "record 2 must stand once" in checked(b"".join([*lines[:2], lines[1], *lines[2:]])).fault
+    assert "record 2 must stand once" in check_chain(b"".join([*lines[:2], lines[1], *lines[2:]])).fault
 
 
 def test_a_record_that_was_replaced_with_its_hash_is_found_by_the_next_one():
     lines = chain(5)
-    false, _ = sealed({"round": 9, "name": "b"}, checked(b"".join(lines[:2])).last)
-    found = checked(b"".join([*lines[:2], false, *lines[3:]])).fault
+    false, _ = seal_record({"round": 9, "name": "b"}, check_chain(b"".join(lines[:2])).last)
+    found = check_chain(b"".join([*lines[:2], false, *lines[3:]])).fault
     assert found == "record 4 must follow the record that it was written after; that one was replaced"
 
 
 def test_a_cut_end_shows_only_by_a_hash_that_was_noted():
     lines = chain(5)
-    noted = checked(b"".join(lines)).last
-    cut = checked(b"".join(lines[:3]))
+    noted = check_chain(b"".join(lines)).last
+    cut = check_chain(b"".join(lines[:3]))
     assert cut.fault is None and cut.last.number == 3 and noted not in cut.links
-    assert noted in checked(b"".join(lines)).links
+    assert noted in check_chain(b"".join(lines)).links
 
 
 def test_a_line_without_its_end_is_no_record():
     lines = chain(3)
-    verdict = checked(b"".join(lines)[:-5])
+    verdict = check_chain(b"".join(lines)[:-5])
     assert (verdict.fault, verdict.is_torn, verdict.last.number) == (None, True, 2)
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1', b"[1", b'{"number": "x", "before": ""', b"7"])
 def test_a_line_that_is_no_record_is_altered_even_with_its_own_hash(body):
     line = body + b', "hash": "' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
-    assert checked(line).fault == "record 1 must be as it was written; it was altered"
+    assert check_chain(line).fault == "record 1 must be as it was written; it was altered"
 
 
 def test_a_record_of_an_older_version_is_not_taken_for_a_sound_one():
-    assert "older version of SiloFL" in checked(b'{"round": 1, "name": "a"}\n').fault
+    assert "older version of SiloFL" in check_chain(b'{"round": 1, "name": "a"}\n').fault

@@ -3,9 +3,9 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.egress_chain import checked
+from silofl.federation.egress_chain import check_chain
 from silofl.federation.egress_log import EgressLog
-from silofl.files import held
+from silofl.files import hold_lock
 
 RISKS = {kind: f"what {kind} tell" for kind in ("weights", "batchnorm", "numbers", "amplitude")}
 
@@ -21,7 +21,7 @@ def lines(folder):
 
 
 def verdict(folder):
-    return checked((folder / "egress.jsonl").read_bytes())
+    return check_chain((folder / "egress.jsonl").read_bytes())
 
 
 def test_each_record_is_a_line_with_its_time(tmp_path):
@@ -127,8 +127,8 @@ def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_pa
     first, second = EgressLog(tmp_path, "north", "organs", RISKS), EgressLog(tmp_path, "north", "organs", RISKS)
     for log in (first, second):
         log.write([record(1)])
-    with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "lock"):
+    with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "lock"):
         pass
     del first, second, log
-    with held(tmp_path / "lock"):
+    with hold_lock(tmp_path / "lock"):
         assert len(lines(tmp_path)) == 2

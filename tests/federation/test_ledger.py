@@ -3,8 +3,16 @@ import json
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.ledger import Round, absence_sentence, best_of, is_better, metrics_csv, read_ledger, validators
-from silofl.schema import plain
+from silofl.federation.ledger import (
+    Round,
+    absence_sentence,
+    find_best_round,
+    is_better,
+    metrics_csv,
+    read_ledger,
+    validators,
+)
+from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
 
 
@@ -27,7 +35,7 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert read_ledger(tmp_path) is None
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5}}, withheld={"a": ["w"]})
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
-    (tmp_path / "ledger.json").write_text(json.dumps([plain(record)]))
+    (tmp_path / "ledger.json").write_text(json.dumps([dump_record(record)]))
     (found,) = read_ledger(tmp_path)
     assert found == record and found.validation_mean == 0.25
 
@@ -79,12 +87,12 @@ def test_a_round_is_no_better_than_itself():
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
     rounds = [validated(1, a=0.1, b=0.2), validated(2, a=0.3), validated(3, a=0.5)]
-    assert [best_of(rounds[:number]).round for number in (1, 2, 3)] == [1, 2, 3]
+    assert [find_best_round(rounds[:number]).round for number in (1, 2, 3)] == [1, 2, 3]
     back = [*rounds, validated(4, a=0.6, b=0.1), validated(5, a=0.6, b=0.3), validated(6, a=0.7, b=0.0)]
     # on a, 4 is better than 3; on a and b, 5 is better than 4, and 6 is not
-    assert [best_of(back[:number]).round for number in (4, 5, 6)] == [4, 5, 5]
-    assert best_of([Round(1)]) is None
-    assert best_of([Round(1), validated(2, a=0.0)]).round == 2
+    assert [find_best_round(back[:number]).round for number in (4, 5, 6)] == [4, 5, 5]
+    assert find_best_round([Round(1)]) is None
+    assert find_best_round([Round(1), validated(2, a=0.0)]).round == 2
 
 
 def test_each_round_is_looked_at_a_few_times_however_many_there_are():
@@ -97,7 +105,7 @@ def test_each_round_is_looked_at_a_few_times_however_many_there_are():
             return super().validated
 
     rounds = [Counted(number, validation=validated(number, a=0.1).validation) for number in range(1, 101)]
-    assert best_of(rounds).round == 1
+    assert find_best_round(rounds).round == 1
     assert Counted.looks <= 4 * len(rounds)
 
 
@@ -112,19 +120,19 @@ def test_the_choice_says_which_site_had_no_say():
 
 def test_of_rounds_that_were_read_before_only_the_last_is_read_again(tmp_path):
     rounds = [validated(1, a=0.1), validated(2, a=0.2), Round(3)]
-    (tmp_path / "ledger.json").write_text(json.dumps(plain(rounds)))
+    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds)))
     known = read_ledger(tmp_path)
     rounds[2:] = [validated(3, a=0.3), Round(4)]
-    (tmp_path / "ledger.json").write_text(json.dumps(plain(rounds)))
+    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds)))
     again = read_ledger(tmp_path, known)
     assert again == rounds
     assert [one is before for one, before in zip(again, known, strict=False)] == [True, True, False]
-    (tmp_path / "ledger.json").write_text(json.dumps(plain(rounds[:1])))
+    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds[:1])))
     assert read_ledger(tmp_path, known) == rounds[:1]
 
 
 def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
-    (tmp_path / "ledger.json").write_text(json.dumps([plain(Round(1)) | {"secnds": 1.0}]))
+    (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"secnds": 1.0}]))
     with pytest.raises(ConfigError, match=r"ledger.json: secnds must .* mean 'seconds'\?\); read it with the version"):
         read_ledger(tmp_path)
 

@@ -18,7 +18,7 @@ def test_a_model_weighs_what_travels_of_it():
     study = make_study(name="fedavg")
     task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
     assert needs.models_bytes(study) == task.num_bytes
-    assert needs.beside_bytes(study, 3) == 0
+    assert needs.part_bytes(study, 3) == 0
 
 
 def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_step_of_it_sends():
@@ -26,7 +26,7 @@ def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_
     server = ServerRounds.start(study, "run", ["a", "b", "c"])
     (step,) = server.asks(AFTER, 1)
     assert needs.models_bytes(study) == 2 * needs.models_bytes(make_study(name="fedavg"))
-    assert needs.beside_bytes(study, 3) == server.task("a", step).num_bytes > 0
+    assert needs.part_bytes(study, 3) == server.task("a", step).num_bytes > 0
 
 
 def test_a_site_keeps_four_rounds_with_two_numbers_of_adam_and_the_super_model():
@@ -56,7 +56,7 @@ def test_a_personal_model_weighs_at_its_site_and_not_at_the_server():
 @pytest.mark.parametrize("algorithm", [{"name": "ditto", "parts": ["ditto", "fedsm"]}, {"name": "finetuning"}], ids=str)
 def test_of_personal_models_that_are_collected_the_server_keeps_each_sites_once(algorithm):
     study, plain = make_study(**{"parts": ["fedsm"]} | algorithm), make_study(name="fedavg")
-    model, beside = needs.models_bytes(plain), needs.beside_bytes(study, 5)
+    model, beside = needs.models_bytes(plain), needs.part_bytes(study, 5)
     # 3 checkpoints of last and best with the one shared model, the selector and two numbers of Adam
     assert needs.server_disk_bytes(study, 5) == 3 * 2 * (model + 3 * beside) + (1 + 5) * model + beside
 

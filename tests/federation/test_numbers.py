@@ -4,13 +4,13 @@ import pytest
 from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
 from silofl.federation.numbers import (
+    cap_steps,
     check_image_shape,
     check_numbers,
-    credited,
-    norm,
-    odd_ranges,
-    outweighing,
-    too_long,
+    find_long_updates,
+    find_odd_ranges,
+    find_outweighing_sites,
+    total_norm,
 )
 from silofl.methods.answer import Numbers
 from silofl.methods.task import TRAIN, Exchange
@@ -41,15 +41,15 @@ def test_what_is_not_needed_needs_the_round_alone(make_study):
 
 
 def test_the_norm_is_that_of_all_arrays_together_and_does_not_overflow():
-    assert norm({}) == 0
+    assert total_norm({}) == 0
     # sqrt(3^2 + 4^2 + 12^2) = 13
-    assert norm({"a": np.float32([[3, 4]]), "b": np.float32(12)}) == 13
-    assert norm({"a": np.float32([1e15, 1e15])}) == pytest.approx(np.sqrt(2) * 1e15)
+    assert total_norm({"a": np.float32([[3, 4]]), "b": np.float32(12)}) == 13
+    assert total_norm({"a": np.float32([1e15, 1e15])}) == pytest.approx(np.sqrt(2) * 1e15)
 
 
 def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_no_other():
-    assert too_long({"a": 1.0, "b": 3.0, "c": 200.0}, most=100, min_sites=3) == {}
-    found = too_long({"a": 1.0, "b": 3.0, "c": 201.0}, most=100, min_sites=3)
+    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 200.0}, most=100, min_sites=3) == {}
+    found = find_long_updates({"a": 1.0, "b": 3.0, "c": 201.0}, most=100, min_sites=3)
     assert found == {
         "c": "site 'c' must send an update at most 100 times as long by step as the others' median 2, not 201; look "
         "for a fault there, or raise federation.max_update_ratio"
@@ -57,14 +57,14 @@ def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_
 
 
 def test_one_mad_site_makes_no_other_look_too_long_or_hides_another():
-    assert too_long({"a": 1.0, "b": 3.0, "c": 1e30}, 100, 3).keys() == {"c"}
-    assert too_long({"a": 1.0, "b": 3.0, "c": 0.0}, 100, 3) == {}
-    assert too_long({"a": 1.0, "b": 3.0, "c": 1.0, "d": 1e4, "e": 1e30}, 100, 3).keys() == {"d", "e"}
+    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 1e30}, 100, 3).keys() == {"c"}
+    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 0.0}, 100, 3) == {}
+    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 1.0, "d": 1e4, "e": 1e30}, 100, 3).keys() == {"d", "e"}
 
 
 def test_two_sites_are_not_compared_and_a_median_of_nothing_bounds_nobody():
-    assert too_long({"a": 1.0, "b": 1e30}, 100, 3) == {}
-    assert too_long({"a": 0.0, "b": 0.0, "c": 1.0}, 100, 3) == {}
+    assert find_long_updates({"a": 1.0, "b": 1e30}, 100, 3) == {}
+    assert find_long_updates({"a": 0.0, "b": 0.0, "c": 1.0}, 100, 3) == {}
 
 
 def test_images_have_the_channels_of_their_neighbours_too(make_study):
@@ -85,16 +85,18 @@ def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_noth
 
 def test_of_steps_that_a_site_claims_ten_times_the_median_of_the_others_count():
     # The others of "mad" have 4 and 8, 6 in the median.
-    assert credited({"east": 4, "mad": 10**7, "west": 8}) == {"east": 4, "mad": 60, "west": 8}
-    assert credited({"east": 4, "north": 40}) == {"east": 4, "north": 40}
-    assert credited({"east": 4}) == {"east": 4}
+    assert cap_steps({"east": 4, "mad": 10**7, "west": 8}) == {"east": 4, "mad": 60, "west": 8}
+    assert cap_steps({"east": 4, "north": 40}) == {"east": 4, "north": 40}
+    assert cap_steps({"east": 4}) == {"east": 4}
 
 
 def test_most_of_the_weight_and_ten_times_the_others_are_worth_a_note():
-    assert outweighing({"east": 30, "west": 301}) and not outweighing({"east": 30, "west": 300})
+    assert find_outweighing_sites({"east": 30, "west": 301}) and not find_outweighing_sites({"east": 30, "west": 300})
     # Ten times each of the others, which are many: no more than half.
-    assert outweighing({"a": 1, "b": 1, "c": 11}) and not outweighing({str(n): 1 for n in range(11)} | {"c": 11})
-    assert outweighing({"alone": 10**9}) == [] == outweighing({})
+    assert find_outweighing_sites({"a": 1, "b": 1, "c": 11}) and not find_outweighing_sites(
+        {str(n): 1 for n in range(11)} | {"c": 11}
+    )
+    assert find_outweighing_sites({"alone": 10**9}) == [] == find_outweighing_sites({})
 
 
 def with_means(**means):
@@ -103,8 +105,8 @@ def with_means(**means):
 
 def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_left_out():
     # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
-    assert odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
-    found = odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3)
+    assert find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
+    found = find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3)
     assert found == {
         "west": "the super model does not take what site 'west' says of its images' mean, 0.3 to 1.81, nor its other "
         "ranges: all others' lie from 0.2 to 0.6"
@@ -112,9 +114,9 @@ def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_lef
 
 
 def test_a_range_without_end_is_left_out_and_makes_no_other_odd():
-    assert odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
+    assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
 
 
 def test_of_two_sites_nobody_knows_which_is_odd():
-    assert odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
-    assert odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
+    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
+    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}

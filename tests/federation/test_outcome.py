@@ -4,10 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.federation.outcome import finished_results, without_numbers
+from silofl.federation.outcome import finished_results, unscored_results
 from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -58,7 +58,7 @@ def test_regions_are_what_sites_send_and_the_result_names_and_training_knows_not
     unnamed = make_study(**options)
     study = parse(Study, plain_study(unnamed) | {"regions": {"whole": [1]}}, "study.yaml")
     named, numbered = play(study=study, folder="named"), play(study=unnamed, folder="numbered")
-    found, known = (plain(finished_results(game.server, game.finish())) for game in (named, numbered))
+    found, known = (dump_record(finished_results(game.server, game.finish())) for game in (named, numbered))
     for key, array in numbered.models("east").items():
         np.testing.assert_array_equal(array, named.models("east")[key])
     assert named.warnings == numbered.warnings
@@ -79,7 +79,7 @@ def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows
     game.sites["east"].data = replace(east, test=replace(east.test, patients=("p", "p")))
     found = finished_results(game.server, game.finish())
     assert found.tested.patients == {"east": 1, "north": 2, "west": None}
-    assert read(Results, json.loads(json.dumps(plain(found))), "results.json") == found
+    assert read_record(Results, json.loads(json.dumps(dump_record(found))), "results.json") == found
 
 
 def test_a_study_may_allow_a_site_to_miss_a_round(play):
@@ -109,6 +109,6 @@ def test_a_test_that_is_none_makes_the_run_incomplete_with_what_it_lacks(play):
 
 
 def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
-    failed, unknown = without_numbers(make_study(seed=7), "FAILED", ["no disk"]), without_numbers("x", "UNFINISHED")
+    failed, unknown = unscored_results(make_study(seed=7), "FAILED", ["no disk"]), unscored_results("x", "UNFINISHED")
     assert (failed.status, failed.reasons, failed.seed, failed.sites) == ("FAILED", ("no disk",), 7, {})
     assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)

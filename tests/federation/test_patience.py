@@ -7,7 +7,7 @@ from silofl.federation.course import Course
 from silofl.federation.ledger import Round, rounds_since_best
 from silofl.federation.outcome import finished_results
 from silofl.report.sentences import early_sentence
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
 
 
@@ -79,7 +79,7 @@ def test_more_patience_than_there_are_rounds_changes_nothing(play):
     tests = whole.finish(change=scoring(VALUES)), patient.finish(change=scoring(VALUES))
     ends_alike(whole, patient)
     results = [finished_results(game.server, one) for game, one in zip((whole, patient), tests, strict=True)]
-    assert [one.ended_early for one in results] == [None, None] and "ended_early" not in plain(results[0])
+    assert [one.ended_early for one in results] == [None, None] and "ended_early" not in dump_record(results[0])
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5])

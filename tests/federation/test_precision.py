@@ -8,9 +8,9 @@ import torch
 
 from silofl.federation.alone import run_alone
 from silofl.files import load_tensors
-from silofl.inference.directory import FOLDER, read
+from silofl.inference.directory import FOLDER, read_model_folder
 from silofl.methods.task import TRAIN
-from silofl.models.precision import as_received, widened
+from silofl.models.precision import round_as_received, widen_arrays
 
 
 @pytest.fixture
@@ -28,9 +28,11 @@ def test_changes_travel_in_half_precision_and_are_added_to_what_is_not_rounded(p
     assert sent.num_bytes == single.sent[TRAIN]["east"].num_bytes / 2
     examples = {site: answer.meta["num_examples"] for site, answer in answered.items()}
     for name, array in run.models("east").items():
-        changes = [n * widened(answered[site].arrays, half)[name].astype(np.float64) for site, n in examples.items()]
+        changes = [
+            n * widen_arrays(answered[site].arrays, half)[name].astype(np.float64) for site, n in examples.items()
+        ]
         np.testing.assert_allclose(array, begun[name] + sum(changes) / sum(examples.values()), rtol=1e-6, atol=1e-8)
-        assert not np.array_equal(array, as_received({name: array}, half)[name]) or not array.any()
+        assert not np.array_equal(array, round_as_received({name: array}, half)[name]) or not array.any()
 
 
 def test_the_models_that_are_written_are_those_that_sites_got(site_data, tmp_path, settings_in, make_study):
@@ -52,7 +54,7 @@ def test_the_models_of_sites_that_listen_to_themselves_are_written_as_they_were_
     run.finish()
     written = run.server.parts["model"].contents(run.server)
     for site in ("east", "north"):
-        (tested,) = read(run.folder(site) / FOLDER).models.values()
+        (tested,) = read_model_folder(run.folder(site) / FOLDER).models.values()
         for name, tensor in written.models[site].items():
             # Counts of batches do not travel.
             assert torch.equal(tensor, tested[name]) or not tensor.is_floating_point(), name

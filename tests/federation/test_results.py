@@ -5,7 +5,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.results import Results, SiteResult, read_results, schema_page
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 
 STUDY = {"study": "small", "algorithm": "fedavg", "preset": "recommended", "recipe": {"step": "plain"}, "seed": 0}
 STUDY |= {"rounds": 2, "metric": "dice", "labels": {"1": "organ"}, "normalization": "batch", "split_unit": "patient"}
@@ -28,11 +28,11 @@ def without(values, key):
 
 @pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, COMPLETE | SUPER, COMPLETE | EVERYONE])
 def test_a_result_is_written_with_the_keys_it_was_read_with(values):
-    assert json.loads(json.dumps(plain(read(Results, values, "results.json")))) == values
+    assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
 
 def test_a_site_has_all_that_is_said_of_it_in_one_place():
-    found = read(Results, COMPLETE | CLASSES | SUPER, "results.json").by_site
+    found = read_record(Results, COMPLETE | CLASSES | SUPER, "results.json").by_site
     models, labels = {"global": 0.5, "east": None}, {"organ": 0.5}
     assert found["east"] == SiteResult(0.5, 2, None, 1, 0.25, labels, {"accuracy": 0.5}, models)
     assert found["west"] == SiteResult(None, None, None, None, None, {}, {}, {})
@@ -41,18 +41,18 @@ def test_a_site_has_all_that_is_said_of_it_in_one_place():
 @pytest.mark.parametrize("key", [*COMPLETE])
 def test_a_finished_result_without_one_of_its_keys_is_refused(key):
     with pytest.raises(ConfigError, match=f"results.json: {key} must be given( with status COMPLETE)?; it is missing"):
-        read(Results, without(COMPLETE, key), "results.json")
+        read_record(Results, without(COMPLETE, key), "results.json")
 
 
 @pytest.mark.parametrize("key", [*CLASSES, *SUPER])
 def test_what_belongs_together_is_all_there_or_absent(key):
     with pytest.raises(ConfigError, match=f"results.json: {key} must be given; it is missing"):
-        read(Results, without(COMPLETE | CLASSES | SUPER, key), "results.json")
+        read_record(Results, without(COMPLETE | CLASSES | SUPER, key), "results.json")
 
 
 def test_a_finished_result_says_what_its_test_came_to():
     with pytest.raises(ConfigError, match="run must be given with status COMPLETE; it is missing"):
-        read(Results, FAILED | {"status": "COMPLETE"}, "results.json")
+        read_record(Results, FAILED | {"status": "COMPLETE"}, "results.json")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_finished_result_says_what_its_test_came_to():
 )
 def test_a_misspelt_key_or_a_value_of_another_type_is_refused_by_name(changes, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        read(Results, COMPLETE | changes, "results.json")
+        read_record(Results, COMPLETE | changes, "results.json")
 
 
 def test_the_file_of_a_run_is_read_or_named(tmp_path):

@@ -11,7 +11,7 @@ from silofl.federation.metrics_summary import round_metrics
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RECORDS, RunFolder
 from silofl.files import write_json
-from silofl.schema import plain
+from silofl.schema import dump_record
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
     for number in range(3):
         game.round()
         folder.save(game.server)
-        records = [plain(one) for one in game.server.ledger]
+        records = [dump_record(one) for one in game.server.ledger]
         assert json.loads((folder.path / "ledger.json").read_text()) == records
         assert folder.load().ledger == game.server.ledger
         lines = "".join(round_metrics("dice", record) for record in game.server.ledger)

@@ -4,10 +4,10 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange
-from silofl.software import here
+from silofl.software import read_software
 
 FIRST = {"run": "run", "round": 1, "step": 1, "best_round": None, "held": 0}
-SOFTWARE = {"software": here().model_dump()}
+SOFTWARE = {"software": read_software().model_dump()}
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 
 

@@ -16,7 +16,7 @@ from silofl.files import save_tensors
 from silofl.methods import work
 from silofl.methods.task import Message
 from silofl.methods.work import Work
-from silofl.settings import load
+from silofl.settings import load_settings
 from silofl.site import Site
 
 
@@ -255,7 +255,7 @@ def switched(play, tmp_path):
             path.write_text(yaml.safe_dump(game.settings.model_dump(mode="json", exclude_none=True) | changes))
 
         write()
-        game.sites["east"] = SiteRounds("east", game.study, game.settings, partial(load, Site, path))
+        game.sites["east"] = SiteRounds("east", game.study, game.settings, partial(load_settings, Site, path))
         return game, write, path
 
     return start

@@ -4,7 +4,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
-from silofl.federation.known_sites import present
+from silofl.federation.known_sites import list_present_sites
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
 from silofl.site import Site
@@ -91,4 +91,4 @@ def test_a_sites_own_gate_takes_a_study_that_another_has_left(make_study):
     # It counts what may leave with a run of its own that only begins.
     study = make_study(federation={"sites_left": ["north"]})
     gate = Gate.of(study, Site(data="/data", state_dir="/state"))
-    assert present(gate._server) == ["site"]
+    assert list_present_sites(gate._server) == ["site"]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from silofl.federation.ledger import Round, software_of
+from silofl.federation.ledger import Round, latest_software
 from silofl.methods.task import Message
-from silofl.schema import plain, read
-from silofl.software import here
+from silofl.schema import dump_record, read_record
+from silofl.software import read_software
 
 OTHER = "0" * 64
 
@@ -29,8 +29,8 @@ def test_each_site_says_once_what_it_runs_and_again_after_the_server_has_been_re
     game.resume()
     record = game.round()
     # The same as before is nothing new.
-    assert game.sent["train"]["east"].meta["software"] == here().model_dump() and record.software == {}
-    assert software_of(game.server.ledger)["west"] == here().model_dump()
+    assert game.sent["train"]["east"].meta["software"] == read_software().model_dump() and record.software == {}
+    assert latest_software(game.server.ledger)["west"] == read_software().model_dump()
 
 
 @pytest.mark.parametrize("release", ["0.1.9", "1.0.0"])
@@ -70,7 +70,7 @@ def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
     assert note.startswith("site 'west' runs other software than the server: torch 2.12.1 instead of ")
     assert "other files of silofl" in note
     assert record.answered == ["east", "north", "west"] and record.software["west"]["package"] == OTHER
-    assert read(Round, plain(record), "ledger.json") == record
+    assert read_record(Round, dump_record(record), "ledger.json") == record
     # Once: it has not changed again.
     assert game.round(change=running("west", package=OTHER, torch="2.12.1")).notes == []
 

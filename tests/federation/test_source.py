@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from silofl import methods
-from silofl.algorithms.presets import algorithm_names, presets
+from silofl.algorithms.presets import algorithm_names, load_presets
 from silofl.algorithms.recipe import Answer
 
 PACKAGE = Path(methods.__file__).parents[1]
@@ -51,7 +51,7 @@ def test_the_names_are_those_of_all_algorithms_their_sections_and_parts():
     wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "proximal", "softpull"}
     assert wanted | {"selector", "statistics", "super_model"} <= set(names_of_papers())
     assert all(answer.section for answer in answer_classes())
-    assert [presets(name) for name in algorithm_names()]
+    assert [load_presets(name) for name in algorithm_names()]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)

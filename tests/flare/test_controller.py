@@ -30,9 +30,9 @@ def ended(tmp_path, make_study, monkeypatch):
     study = make_study()
     settings = SimpleNamespace(run_folder=lambda name, run: tmp_path / "run", is_downloadable=True, extensions=())
     monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
-    monkeypatch.setattr(module, "job_study", lambda context: study)
-    monkeypatch.setattr(module, "job_pretrained", lambda context, study: None)
-    monkeypatch.setattr(module, "server_settings", lambda context: settings)
+    monkeypatch.setattr(module, "read_job_study", lambda context: study)
+    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
+    monkeypatch.setattr(module, "read_server_settings", lambda context: settings)
 
     def run(course):
         controller, reasons = RoundsController(), []
@@ -110,8 +110,8 @@ def test_settings_that_the_server_cannot_read_are_the_jobs_reason(tmp_path, make
         raise ConfigError("server.yaml: run_dir must be a text, not 3")
 
     monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
-    monkeypatch.setattr(module, "job_study", lambda context: make_study())
-    monkeypatch.setattr(module, "server_settings", unreadable)
+    monkeypatch.setattr(module, "read_job_study", lambda context: make_study())
+    monkeypatch.setattr(module, "read_server_settings", unreadable)
     assert panics_of_run() == ["server.yaml: run_dir must be a text, not 3"]
     results = read_results(tmp_path / "download")
     assert (results.status, results.reasons) == ("FAILED", ("server.yaml: run_dir must be a text, not 3",))
@@ -121,7 +121,7 @@ def test_a_study_that_the_server_cannot_read_is_the_jobs_reason(tmp_path, monkey
     def unreadable(context):
         raise ConfigError("study.yaml: rounds must be a whole number, not 'many'")
 
-    monkeypatch.setattr(module, "job_study", unreadable)
+    monkeypatch.setattr(module, "read_job_study", unreadable)
     assert panics_of_run() == ["study.yaml: rounds must be a whole number, not 'many'"]
 
 

@@ -19,17 +19,17 @@ from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
 from silofl.methods.amplitude import MEAN as AMPLITUDE
 from silofl.methods.task import Message
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.settings import parse
 from silofl.site import Site
-from silofl.software import here
+from silofl.software import read_software
 from silofl.study import Study
 
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}
 SMALL |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
 META = {"round": 1, "num_examples": 40, "num_patients": 20, "steps": 5, "image_shape": [1, 4, 4]}
 RUN = {"run": "run-1", "round": 1}
-META |= {"metrics": {"loss": 0.5, "drift": 0.25}, "software": here().model_dump()}
+META |= {"metrics": {"loss": 0.5, "drift": 0.25}, "software": read_software().model_dump()}
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def pack(message):
 def site(tmp_path, study, monkeypatch):
     def make(*before, **settings):
         own = Site(data="/data", state_dir=f"{tmp_path}/{{study}}/{{site}}", **settings)
-        monkeypatch.setattr(egress, "job_study", lambda fl_ctx: study)
-        monkeypatch.setattr(egress, "site_settings", lambda fl_ctx: own)
+        monkeypatch.setattr(egress, "read_job_study", lambda fl_ctx: study)
+        monkeypatch.setattr(egress, "read_site_settings", lambda fl_ctx: own)
         filtered = FilteredSite(tmp_path, before)
         filtered.receive("train", Message(meta=RUN))
         return filtered
@@ -230,7 +230,7 @@ def test_the_server_takes_a_clipped_update_and_withholds_nothing(site, server, u
 def test_percentile_privacy_does_not_know_that_an_amplitude_is_no_difference(site, monkeypatch):
     filtered = site(PercentilePrivacy(percentile=0, gamma=0.01))
     harmofl = parse(Study, SMALL | {"algorithm": {"name": "harmofl"}}, "study.yaml")
-    monkeypatch.setattr(egress, "job_study", lambda fl_ctx: harmofl)
+    monkeypatch.setattr(egress, "read_job_study", lambda fl_ctx: harmofl)
     left = filtered.send(Message({AMPLITUDE: np.full((1, 4, 3), 7, np.float32)}, META))
     np.testing.assert_allclose(left.arrays[AMPLITUDE], 0.01, rtol=1e-6)
 
@@ -252,4 +252,4 @@ def finish_round(server, answers):
 
 
 def model_of(server):
-    return with_role("model", server.parts["model"].common)
+    return add_role("model", server.parts["model"].common)

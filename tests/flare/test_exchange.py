@@ -11,7 +11,7 @@ from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
 from silofl.methods.part import AFTER
 from silofl.methods.task import TRAIN, Exchange, Message
-from silofl.models.roles import role_of
+from silofl.models.roles import read_role
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -107,7 +107,7 @@ def test_a_fedsm_round_weighs_two_models_and_a_selector_a_step_and_little_more()
     study = parse(Study, FEDSM, "study.yaml")
     server = ServerRounds.start(study, "run", ["east", "north", "west"])
     task, step = server.task("east", Exchange(TRAIN, 1)), server.task("east", server.asks(AFTER, 1)[0])
-    weights = {role: sum(a.nbytes for n, a in task.arrays.items() if role_of(n) == role) for role in ROLES}
+    weights = {role: sum(a.nbytes for n, a in task.arrays.items() if read_role(n) == role) for role in ROLES}
     assert weights["global"] == weights["personal"] > 0
     sent = size_on_the_wire(task) + 2 * size_on_the_wire(step)
     assert sent <= 1.05 * (2 * weights["global"] + 3 * weights["selector"])

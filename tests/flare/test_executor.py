@@ -13,7 +13,7 @@ from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import ConfigError
-from silofl.files import held
+from silofl.files import hold_lock
 from silofl.flare import executor as module
 from silofl.flare.egress import Egress, RunNote, check_filters
 from silofl.flare.exchange import from_model, to_model
@@ -79,7 +79,7 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     path = tmp_path / "local" / "site.yaml"
     path.parent.mkdir()
     path.write_text(f"data: {tmp_path}/data\nstate_dir: {tmp_path}/state\n")
-    monkeypatch.setattr(module, "job_study", lambda fl_ctx: make_study())
+    monkeypatch.setattr(module, "read_job_study", lambda fl_ctx: make_study())
     monkeypatch.setattr(module, "check_pinned", lambda *arguments: None)
     here, executor = context(None, is_simulation=True), SiteExecutor()
     here.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))
@@ -88,7 +88,7 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     (tmp_path / "job").mkdir()
     executor.handle_event(EventType.START_RUN, here)
     # As long as the executor lives, the job's folder counts as in use.
-    with pytest.raises(ConfigError, match="must not be in use"), held(tmp_path / "job" / JOB_LOCK):
+    with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "job" / JOB_LOCK):
         pass
     meta = {"round": 1, "run": "run", "digest": make_study().digest}
     task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))

@@ -16,7 +16,7 @@ from silofl.flare.filters import BatchNormStaysHome
 from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names, read_arrays, traveling_names
 from silofl.models.networks import build_models
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.settings import parse
 from silofl.studies.simulation import GUARD, guard_batchnorm
 from silofl.study import Study, load_study
@@ -34,7 +34,7 @@ def study():
 @pytest.fixture
 def passed(study, monkeypatch):
     """Send a message through the filter of a site that takes part in the study; returns what leaves."""
-    monkeypatch.setattr(filters, "job_study", lambda fl_ctx: study)
+    monkeypatch.setattr(filters, "read_job_study", lambda fl_ctx: study)
     context, guard = SimpleNamespace(get_job_id=lambda: "job"), BatchNormStaysHome()
     guard.log_error = lambda fl_ctx, text, fire_event: None
 
@@ -47,7 +47,7 @@ def passed(study, monkeypatch):
 
 def update_of(study):
     model = build_models(study, None)["model"]
-    return with_role("model", read_arrays(model.state_dict(), traveling_names(model, study.recipe)))
+    return add_role("model", read_arrays(model.state_dict(), traveling_names(model, study.recipe)))
 
 
 def test_an_update_with_batchnorm_is_replaced_by_the_reason(study, passed):
@@ -58,7 +58,7 @@ def test_an_update_with_batchnorm_is_replaced_by_the_reason(study, passed):
 
 
 def test_an_update_without_it_leaves_as_it_is(study, passed):
-    own = with_role("model", dict.fromkeys(batchnorm_names(build_models(study, None)["model"])))
+    own = add_role("model", dict.fromkeys(batchnorm_names(build_models(study, None)["model"])))
     update = {name: array for name, array in update_of(study).items() if name not in own}
     left = passed(Message(update, {"round": 1}))
     assert left.arrays.keys() == update.keys() and "error" not in left.meta

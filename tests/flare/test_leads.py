@@ -16,7 +16,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, sign_folders
 
 from silofl.errors import ConfigError
-from silofl.federation.outcome import without_numbers
+from silofl.federation.outcome import unscored_results
 from silofl.federation.results import read_results
 from silofl.files import write_json
 from silofl.flare import controller as module
@@ -27,7 +27,7 @@ from silofl.flare.executor import SiteExecutor
 from silofl.flare.lead import check_signed
 from silofl.inference.directory import plain_study
 from silofl.methods.task import Message
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.site import Server
 
 LEAD, OTHER = "lead@study.example.org", "other@study.example.org"
@@ -41,9 +41,9 @@ def submit(tmp_path, make_study, monkeypatch):
     def run(lead, run_dir="runs/{study}/{run}", **changes):
         study, panics = make_study().model_copy(update=changes), []
         target = tmp_path / f"download-{len(list(tmp_path.glob('download-*')))}"
-        monkeypatch.setattr(module, "job_study", lambda context: study)
-        monkeypatch.setattr(module, "job_pretrained", lambda context, study: None)
-        monkeypatch.setattr(module, "server_settings", lambda context: Server(run_dir=f"{tmp_path}/{run_dir}"))
+        monkeypatch.setattr(module, "read_job_study", lambda context: study)
+        monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
+        monkeypatch.setattr(module, "read_server_settings", lambda context: Server(run_dir=f"{tmp_path}/{run_dir}"))
         monkeypatch.setattr(module, "download_folder", lambda context: target)
         controller, controller.fl_ctx = RoundsController(), FLContext()
         meta = {} if lead is None else {"submitter_name": lead}
@@ -78,8 +78,8 @@ def test_a_lead_goes_on_with_the_own_run(first, submit):
 
 def test_a_complete_run_is_handed_out_once_more_and_stays_as_it_is(first, submit, make_study, tmp_path):
     run = first / "small" / "first"
-    done = replace(without_numbers(make_study(), "FAILED", run="first"), status="COMPLETE")
-    write_json(run / "results.json", plain(done))
+    done = replace(unscored_results(make_study(), "FAILED", run="first"), status="COMPLETE")
+    write_json(run / "results.json", dump_record(done))
     before = files_of(first)
     assert submit(LEAD, continue_run="first") == ([], [])
     assert read_results(tmp_path / "download-1").status == "COMPLETE" and files_of(first) == before

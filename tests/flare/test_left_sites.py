@@ -8,7 +8,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import RunProcessKey
 from nvflare.apis.fl_context import FLContext
 
-from silofl.flare.left_sites import LEFT, LeftSites, left_sites
+from silofl.flare.left_sites import LEFT, LeftSites, find_left_sites
 
 JOB = [Client("east", "e1"), Client("north", "n1")]
 
@@ -26,7 +26,7 @@ JOB = [Client("east", "e1"), Client("north", "n1")]
     ids=["all there", "started again", "silent", "others"],
 )
 def test_a_site_has_left_a_job_once_it_is_back_without_it(connected, left):
-    assert left_sites(JOB, connected) == left
+    assert find_left_sites(JOB, connected) == left
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from nvflare.private.privacy_manager import PrivacyService
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC
 
 from silofl.flare import messages
-from silofl.flare.messages import guard, is_for_jobs, restrict_commands
+from silofl.flare.messages import guard_messages, is_for_jobs, restrict_commands
 
 JOB, RUNNING = "b055da9b-09df-4cc3-9a66-94a5722acc6b", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
 
@@ -172,7 +172,7 @@ def test_an_archive_that_says_less_than_it_holds_is_unpacked_no_further(ask, kit
 def guarded(monkeypatch):
     """Let a server guard its messages, for as long as the test takes."""
     monkeypatch.setattr(job_cmds, "JobMetaValidator", job_cmds.JobMetaValidator)
-    guard(SimpleNamespace(core_cell=SimpleNamespace(add_incoming_filter=lambda **named: None)))
+    guard_messages(SimpleNamespace(core_cell=SimpleNamespace(add_incoming_filter=lambda **named: None)))
 
 
 def test_a_lead_does_not_fill_the_servers_disk_by_a_small_archive(guarded, tmp_path, monkeypatch):
@@ -243,7 +243,7 @@ def test_a_server_passes_no_commands_on(forged):
 def test_the_servers_cell_refuses_and_says_so(guarded, caplog):
     filters = []
     core = SimpleNamespace(add_incoming_filter=lambda channel, topic, cb: filters.append((channel, topic, cb)))
-    guard(SimpleNamespace(core_cell=core))
+    guard_messages(SimpleNamespace(core_cell=core))
     ((channel, topic, check),) = filters
     assert (channel, topic) == ("*", "*") and check(message(FQCN.ROOT_SERVER, CellChannel.SERVER_MAIN)) is None
     assert check(message("east", CellChannel.CLIENT_MAIN)) is not None

@@ -6,7 +6,7 @@ import yaml
 from nvflare.apis.workspace import Workspace
 
 from silofl.errors import ConfigError
-from silofl.flare.places import job_study, server_settings, site_settings
+from silofl.flare.places import read_job_study, read_server_settings, read_site_settings
 from silofl.site import Server, Site
 
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "a"}, "rounds": 2, "algorithm": {"name": "fedavg"}}
@@ -34,41 +34,41 @@ def write(path, values):
 def test_the_study_lies_beside_the_jobs_configuration(tmp_path):
     fl_ctx = context(tmp_path)
     write(tmp_path / JOB_ID / "app_north" / "config" / "study.yaml", STUDY)
-    assert job_study(fl_ctx).name == "small" and job_study(fl_ctx).rounds == 2
+    assert read_job_study(fl_ctx).name == "small" and read_job_study(fl_ctx).rounds == 2
 
 
 def test_a_job_without_a_study_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="study.yaml must exist; it is not there"):
-        job_study(context(tmp_path))
+        read_job_study(context(tmp_path))
 
 
 def test_a_sites_settings_are_its_own_local_file(tmp_path):
     write(tmp_path / "local" / "site.yaml", {"data": "/data", "state_dir": "/state"})
-    assert site_settings(context(tmp_path)) == Site(data="/data", state_dir="/state")
+    assert read_site_settings(context(tmp_path)) == Site(data="/data", state_dir="/state")
 
 
 def test_simulated_sites_share_the_local_folder_of_the_workspace_around_theirs(tmp_path):
     write(tmp_path / "local" / "site.yaml", {"data": "/data/{site}", "state_dir": "/state"})
     for name in ("north", "south"):
-        settings = site_settings(context(tmp_path / name, name))
+        settings = read_site_settings(context(tmp_path / name, name))
         assert settings.data_folder("small", name) == Path(f"/data/{name}")
 
 
 def test_a_sites_own_file_goes_before_the_shared_one(tmp_path):
     write(tmp_path / "local" / "site.yaml", {"data": "/shared", "state_dir": "/state"})
     write(tmp_path / "north" / "local" / "site.yaml", {"data": "/own", "state_dir": "/state"})
-    assert site_settings(context(tmp_path / "north")).data == "/own"
+    assert read_site_settings(context(tmp_path / "north")).data == "/own"
 
 
 def test_a_file_goes_before_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "/environment")
     write(tmp_path / "local" / "site.yaml", {"data": "/file", "state_dir": "/state"})
-    assert site_settings(context(tmp_path)).data == "/file"
+    assert read_site_settings(context(tmp_path)).data == "/file"
 
 
 def test_without_a_file_the_environment_names_the_data_of_all_sites(tmp_path, monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "/all")
-    settings = site_settings(context(tmp_path / "north"))
+    settings = read_site_settings(context(tmp_path / "north"))
     assert settings.data_folder("small", "north") == Path("/all/north")
     assert settings.state_folder("small", "north") == Path("/all/.silofl/small/north")
 
@@ -79,7 +79,7 @@ def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatc
     if value is not None:
         monkeypatch.setenv("SILOFL_DATA", value)
     with pytest.raises(ConfigError, match=f"local/site.yaml must exist at site '{name}'.*set SILOFL_DATA"):
-        site_settings(context(tmp_path / name, name))
+        read_site_settings(context(tmp_path / name, name))
 
 
 @pytest.mark.parametrize("settings", [{"data": "/data"}, {"data": "/data", "state_dir": "/s", "dta": "/d"}])
@@ -87,15 +87,15 @@ def test_a_wrong_file_is_refused_and_not_passed_over(tmp_path, monkeypatch, sett
     monkeypatch.setenv("SILOFL_DATA", "/all")
     write(tmp_path / "local" / "site.yaml", settings)
     with pytest.raises(ConfigError, match="site.yaml: "):
-        site_settings(context(tmp_path))
+        read_site_settings(context(tmp_path))
 
 
 def test_a_servers_settings_are_its_local_file(tmp_path):
     write(tmp_path / "local" / "server.yaml", {"run_dir": "/runs/{run}"})
-    assert server_settings(context(tmp_path, "server")) == Server(run_dir="/runs/{run}")
-    assert server_settings(context(tmp_path / "server", "server")) == Server(run_dir="/runs/{run}")
+    assert read_server_settings(context(tmp_path, "server")) == Server(run_dir="/runs/{run}")
+    assert read_server_settings(context(tmp_path / "server", "server")) == Server(run_dir="/runs/{run}")
 
 
 def test_a_server_without_settings_keeps_results_in_the_jobs_folder(tmp_path):
-    folder = server_settings(context(tmp_path / "server", "server")).run_folder("small", "r1")
+    folder = read_server_settings(context(tmp_path / "server", "server")).run_folder("small", "r1")
     assert folder == tmp_path / "server" / JOB_ID / "silofl"

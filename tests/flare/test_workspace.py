@@ -6,8 +6,8 @@ from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 from silofl.errors import ConfigError
-from silofl.flare.workspace import other_classes, prepare_workspace, simulated_site
-from silofl.settings import load
+from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl.settings import load_settings
 from silofl.site import Server, Site
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
@@ -85,33 +85,35 @@ def test_what_a_trusted_job_names_besides_is_built_too_and_nothing_else(workspac
 
 
 def test_the_settings_load_back_as_they_were_written(workspace):
-    assert load(Site, workspace / "local" / "site.yaml") == SITE
-    assert load(Server, workspace / "local" / "server.yaml") == SERVER
+    assert load_settings(Site, workspace / "local" / "site.yaml") == SITE
+    assert load_settings(Server, workspace / "local" / "server.yaml") == SERVER
 
 
 def test_settings_that_a_site_leaves_open_stay_open(tmp_path):
     site = Site(data="/data/{site}", state_dir="/state")
     prepare_workspace(tmp_path, site, SERVER)
-    assert load(Site, tmp_path / "local" / "site.yaml") == site
+    assert load_settings(Site, tmp_path / "local" / "site.yaml") == site
 
 
 def test_preparing_again_replaces_the_settings_and_keeps_other_files(workspace):
     (workspace / "local" / "privacy.json").write_text("{}")
     changed = SITE.model_copy(update={"data": "/elsewhere/{site}"})
     prepare_workspace(workspace, changed, SERVER)
-    assert load(Site, workspace / "local" / "site.yaml") == changed
+    assert load_settings(Site, workspace / "local" / "site.yaml") == changed
     names = {path.name for path in (workspace / "local").iterdir()}
     assert names == {"privacy.json", "resources.json", "server.yaml", "site.yaml"}
 
 
 def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspace):
-    assert simulated_site(workspace, "north") == SITE
+    assert read_simulated_site(workspace, "north") == SITE
     own = workspace / "north" / "local" / "site.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("data: /data\nstate_dir: /state\npaused: [small]\n")
-    assert simulated_site(workspace, "north").paused == ("small",) and simulated_site(workspace, "south") == SITE
+    assert (
+        read_simulated_site(workspace, "north").paused == ("small",) and read_simulated_site(workspace, "south") == SITE
+    )
 
 
 def test_simulated_sites_without_any_settings_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="site.yaml must exist"):
-        simulated_site(tmp_path, "north")
+        read_simulated_site(tmp_path, "north")

@@ -195,7 +195,7 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     # The phantoms and a page take seconds; `report` writes its pages all the same.
     monkeypatch.setattr("silofl.studies.simulate.write_report", lambda run: run / "report.html")
     # Hundreds of points take seconds too: all get the loss of the model itself.
-    monkeypatch.setattr("silofl.analyses.landscape.losses_at", _losses)
+    monkeypatch.setattr("silofl.analyses.landscape.measure_losses", _losses)
     monkeypatch.setattr("silofl.data.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder))
     before = files_in(place)
     # Figures are work, and so is a program that torch.export traces; neither is a hang.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silofl.data.manifest import Manifest, read_manifest
-from silofl.data.survey import survey
+from silofl.data.survey import survey_sites
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -44,7 +44,7 @@ def read(tmp_path):
         with one_sentence(str(tmp_path)), files_opened() as opened:
             assert isinstance(read_manifest(folder, study), Manifest)
         with one_sentence(str(tmp_path)):
-            survey(folder)
+            survey_sites(folder)
         assert not [name for name in opened if name.startswith("/etc") or name.endswith("b.png")]
 
     return read_both

@@ -6,11 +6,11 @@ import pydicom
 import pytest
 
 from silofl.errors import DataError
-from silofl.hospital.data import data
+from silofl.hospital.data import check_data
 
 
 def test_cases_labels_and_patients_are_counted_by_part(candidate):
-    answer = data(candidate())
+    answer = check_data(candidate())
     assert answer.status == "ok" and "5 training, 2 validation, 2 test cases" in answer.sentence
     assert answer.facts["patients"] == answer.facts["cases"] == {"training": 5, "validation": 2, "test": 2}
     assert answer.facts["labels"] == {"training": {"blob": 5}, "validation": {"blob": 2}, "test": {"blob": 2}}
@@ -21,24 +21,24 @@ def test_a_label_that_no_training_case_has_is_worth_a_look(candidate, pictures):
     labels, path = {"1": "blob", "2": "spot"}, pictures / "dataset.json"
     content = json.loads(path.read_text()) | {"labels": labels}
     path.write_text(json.dumps(content))
-    answer = data(candidate(labels=labels))
+    answer = check_data(candidate(labels=labels))
     assert answer.status == "warning" and "; spot stands in none: look at the labels" in answer.sentence
     # Who has said that nobody drew it need not look.
     path.write_text(json.dumps(content | {"labels_annotated": [1]}))
-    assert data(candidate(labels=labels)).status == "ok"
+    assert check_data(candidate(labels=labels)).status == "ok"
 
 
 def test_data_without_validation_is_worth_a_look(candidate, pictures):
     content = json.loads((pictures / "dataset.json").read_text()) | {"validation": []}
     (pictures / "dataset.json").write_text(json.dumps(content))
-    assert "validation must have cases" in data(candidate()).sentence
+    assert "validation must have cases" in check_data(candidate()).sentence
 
 
 def test_a_patient_in_two_parts_is_what_the_loader_says(candidate, pictures):
     path = pictures / "dataset.json"
     path.write_text(path.read_text().replace('"patient": "secret-test0"', '"patient": "secret-training0"'))
     with pytest.raises(DataError, match="secret-training0"):
-        data(candidate())
+        check_data(candidate())
 
 
 def test_patients_whom_nobody_knows_are_said_to_be_unknown(candidate, pictures):
@@ -47,7 +47,7 @@ def test_patients_whom_nobody_knows_are_said_to_be_unknown(candidate, pictures):
         for record in content[part]:
             del record["patient"]
     (pictures / "dataset.json").write_text(json.dumps(content))
-    answer = data(candidate(data={"split_unit": "unknown"}))
+    answer = check_data(candidate(data={"split_unit": "unknown"}))
     assert answer.facts["patients"] == {"training": 0, "validation": 0, "test": 0}
     assert "the patients are unknown, and one may stand in two" in answer.sentence
 
@@ -67,7 +67,7 @@ def test_contrasts_of_several_frames_of_reference_are_worth_a_look_and_no_case_i
         files = [f"{part}_t1", f"{part}_t2"]
         content[part] = [{"image": files, "label": f"{part}_label", "patient": f"secret-{part}"}]
     (pictures / "dataset.json").write_text(json.dumps(content))
-    answer = data(candidate(data={"intensity": "zscore", "channels": 2, "channel_names": ["T1", "T2"]}))
+    answer = check_data(candidate(data={"intensity": "zscore", "channels": 2, "channel_names": ["T1", "T2"]}))
     assert answer.status == ("warning" if is_moved else "ok")
     assert ("those of 1 of 3 cases state several: see that they were registered" in answer.sentence) is is_moved
     assert "secret" not in answer.sentence and answer.facts["cases"]["test"] == 1
@@ -82,5 +82,5 @@ def test_volumes_have_their_spacing_told(candidate, pictures):
         nibabel.save(nibabel.Nifti1Image(np.ones((32, 32, 2), np.uint8), affine), pictures / f"{part}_mask.nii")
         content[part] = [{"image": f"{part}.nii", "label": f"{part}_mask.nii", "patient": part}]
     (pictures / "dataset.json").write_text(json.dumps(content))
-    spacing = data(candidate(data={"intensity": "zscore"})).facts["spacing_mm"]
+    spacing = check_data(candidate(data={"intensity": "zscore"})).facts["spacing_mm"]
     assert spacing == {"smallest": [1.5, 2.0, 3.0], "largest": [1.5, 2.0, 3.0], "volumes": 1}

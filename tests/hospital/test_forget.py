@@ -3,8 +3,8 @@ import yaml
 
 from silofl.errors import ConfigError
 from silofl.federation.egress_log import EgressLog
-from silofl.files import held
-from silofl.hospital.forget import forget, kept_of
+from silofl.files import hold_lock
+from silofl.hospital.forget import delete_kept, find_kept
 from silofl.site import Site
 
 RUN = "organs-20260102-030405-0a1f"
@@ -30,17 +30,17 @@ def test_a_studys_folder_goes_with_all_in_it_and_data_and_other_studies_stay(tmp
     other = write(tmp_path / "state/organs2/run/rounds/round_0001.pt")
     write(tmp_path / "state/organs" / RUN / "rounds/round_0001.pt", "123")
     write(tmp_path / "state/organs/cache/x.npy", "1234")
-    kept = kept_of(site(), "organs", None)
+    kept = find_kept(site(), "organs", None)
     # 3 + 4 bytes in 2 files
     assert (kept.folders, kept.shared) == ({tmp_path / "state/organs": (2, 7)}, {})
-    forget(kept)
+    delete_kept(kept)
     assert not (tmp_path / "state/organs").exists()
     assert data.exists() and other.exists()
 
 
 def test_looking_deletes_nothing(tmp_path, site):
     kept_file = write(tmp_path / "state/organs/x")
-    kept_of(site(), "organs", None)
+    find_kept(site(), "organs", None)
     assert kept_file.exists()
 
 
@@ -50,37 +50,37 @@ def test_of_a_folder_of_several_studies_only_this_studys_runs_go(tmp_path, site)
         write(tmp_path / "state/north" / name / "x")
         for name in (f"more-{RUN}", f"organs-2-{RUN[7:]}", "organs", "cache", "south")
     ]
-    kept = kept_of(site(state="state/{site}"), "organs", "north")
+    kept = find_kept(site(state="state/{site}"), "organs", "north")
     assert list(kept.folders) == [tmp_path / "state/north" / RUN]
     assert list(kept.shared) == [tmp_path / "state/north/cache"]
-    forget(kept)
+    delete_kept(kept)
     assert not (tmp_path / "state/north" / RUN).exists() and all(path.exists() for path in others)
 
 
 def test_a_cache_of_the_studys_own_goes_too_and_a_shared_one_is_named(tmp_path, site):
     write(tmp_path / "own/organs/x")
     write(tmp_path / "shared/x")
-    assert list(kept_of(site(cache_dir="own/{study}"), "organs", None).folders) == [tmp_path / "own/organs"]
-    kept = kept_of(site(cache_dir="shared"), "organs", None)
+    assert list(find_kept(site(cache_dir="own/{study}"), "organs", None).folders) == [tmp_path / "own/organs"]
+    kept = find_kept(site(cache_dir="shared"), "organs", None)
     assert kept.folders == {} and "decoded images of any study lie there" in kept.shared[tmp_path / "shared"]
 
 
 def test_a_study_that_left_nothing_needs_nothing_deleted(site):
-    assert kept_of(site(), "organs", None).folders == {}
+    assert find_kept(site(), "organs", None).folders == {}
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/", "*"])
 def test_a_study_or_a_site_that_is_no_name_is_refused(site, name):
     with pytest.raises(ConfigError, match="study must be letters, digits"):
-        kept_of(site(), name, None)
+        find_kept(site(), name, None)
     with pytest.raises(ConfigError, match="site must be letters, digits"):
-        kept_of(site(), "organs", name)
+        find_kept(site(), "organs", name)
 
 
 @pytest.mark.parametrize("folders", [{"state": "state/{study}/{site}"}, {"data": "data/{site}"}])
 def test_the_sites_name_must_be_given_where_its_settings_use_it(site, folders):
     with pytest.raises(ConfigError, match="--site must name the site"):
-        kept_of(site(**folders), "organs", None)
+        find_kept(site(**folders), "organs", None)
 
 
 @pytest.mark.parametrize("data", ["state/organs", "state/organs/data", "link"])
@@ -88,7 +88,7 @@ def test_a_folder_around_the_data_is_never_deleted(tmp_path, site, data):
     dataset = write(tmp_path / "state/organs/data/dataset.json")
     (tmp_path / "link").symlink_to(tmp_path / "state/organs/data")
     with pytest.raises(ConfigError, match="the data must lie outside of what is deleted"):
-        kept_of(site(data=data), "organs", None)
+        find_kept(site(data=data), "organs", None)
     assert dataset.exists()
 
 
@@ -96,20 +96,20 @@ def test_the_data_of_every_study_that_the_site_names_is_kept(tmp_path):
     settings = Site(data={"other": str(tmp_path / "state/organs/other")}, state_dir=str(tmp_path / "state/{study}"))
     write(tmp_path / "state/organs/other/dataset.json")
     with pytest.raises(ConfigError, match="the data must lie outside"):
-        kept_of(settings, "organs", None)
+        find_kept(settings, "organs", None)
 
 
 def test_a_study_whose_data_the_site_no_longer_names_can_be_forgotten(tmp_path):
     settings = Site(data={"other": str(tmp_path / "data")}, state_dir=str(tmp_path / "state/{study}"))
     write(tmp_path / "state/organs/x")
-    assert kept_of(settings, "organs", None).folders == {tmp_path / "state/organs": (1, 5)}
+    assert find_kept(settings, "organs", None).folders == {tmp_path / "state/organs": (1, 5)}
 
 
 def test_a_link_in_the_state_is_deleted_and_what_it_points_to_stays(tmp_path, site):
     data = write(tmp_path / "data/organs/dataset.json")
     write(tmp_path / "state/organs/x")
     (tmp_path / "state/organs/link").symlink_to(data.parent)
-    forget(kept_of(site(), "organs", None))
+    delete_kept(find_kept(site(), "organs", None))
     assert data.exists() and not (tmp_path / "state/organs").exists()
 
 
@@ -117,7 +117,7 @@ def test_a_state_on_another_disk_is_deleted_there_with_the_link_to_it(tmp_path, 
     write(tmp_path / "large/organs/x")
     (tmp_path / "state").mkdir(exist_ok=True)
     (tmp_path / "state/organs").symlink_to(tmp_path / "large/organs")
-    forget(kept_of(site(), "organs", None))
+    delete_kept(find_kept(site(), "organs", None))
     assert not (tmp_path / "large/organs").exists() and not (tmp_path / "state/organs").is_symlink()
 
 
@@ -125,7 +125,7 @@ def test_nothing_is_deleted_while_a_run_uses_it(tmp_path, site):
     first = write(tmp_path / "state/organs/a-run/x")
     log = EgressLog(tmp_path / "state/organs" / RUN, "north", "organs", {})
     with pytest.raises(ConfigError, match="must not be in use; another run still writes it"):
-        forget(kept_of(site(), "organs", None))
+        delete_kept(find_kept(site(), "organs", None))
     assert first.exists() and log.path.parent.is_dir()
 
 
@@ -194,7 +194,7 @@ def test_forget_is_refused_where_nobody_can_answer(silofl, monkeypatch, kept):
 
 def test_forget_is_refused_without_a_sites_settings_and_while_a_run_uses_them(silofl, refused, tmp_path, kept):
     assert "nowhere.yaml must exist" in refused("forget", "organs", "--site-config", tmp_path / "nowhere.yaml")
-    with held(kept.with_name("lock")):
+    with hold_lock(kept.with_name("lock")):
         code, _, error = silofl("forget", "organs", "--yes")
     assert code == 2 and "must not be in use" in error and kept.exists()
 

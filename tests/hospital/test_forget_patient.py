@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import Source, used
+from silofl.data.cache_entries import Source, protect_entries
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
-from silofl.hospital.forget_patient import studies_of
+from silofl.hospital.forget_patient import find_studies
 from silofl.site import Site
 
 RUN, OLDER = "organs-20260102-030405-0a1f", "bones-20260102-030405-0a1f"
@@ -128,7 +128,7 @@ def test_nothing_is_removed_while_a_run_of_a_study_goes_on(silofl, site):
 
 
 def test_nothing_is_removed_while_a_job_makes_an_entry(silofl, site):
-    with used(site / "state/organs/cache"):
+    with protect_entries(site / "state/organs/cache"):
         code, _, error = silofl("forget", "--patient", "p7", "--yes")
     assert code == 2 and "must not be in use" in error and "doe-1" in scores(site / "state/organs" / RUN)
 
@@ -212,7 +212,7 @@ def test_all_studies_that_left_anything_or_have_data_are_found(site, data, state
         data = {study: f"{site}/{folder}" for study, folder in data.items()}
     else:
         data = f"{site}/{data}"
-    assert studies_of(Site(data=data, state_dir=f"{site}/{state}"), "north") == studies
+    assert find_studies(Site(data=data, state_dir=f"{site}/{state}"), "north") == studies
 
 
 def test_a_study_or_a_patient_must_be_given_and_cases_are_a_patients(refused, site):

@@ -13,7 +13,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def test_the_installed_packages_are_the_pinned_ones(candidate):
-    answer = machine.versions(candidate())
+    answer = machine.check_versions(candidate())
     assert answer.status == "ok"
     assert answer.facts["torch"] == torch.__version__
 
@@ -27,39 +27,39 @@ def test_a_wheels_extras_need_not_be_installed(candidate, monkeypatch, tmp_path)
     # As from a wheel, without a pyproject.toml above the package.
     monkeypatch.setattr(machine.silofl, "__file__", str(tmp_path / "silofl" / "__init__.py"))
     monkeypatch.setattr(machine, "distribution", lambda name: PathDistribution(info))
-    assert machine.versions(candidate()).status == "ok"
+    assert machine.check_versions(candidate()).status == "ok"
     (info / "METADATA").write_text("\n".join([*lines, "Requires-Dist: nothing-like-it==1.0"]))
-    assert "not nothing-like-it none" in machine.versions(candidate()).sentence
+    assert "not nothing-like-it none" in machine.check_versions(candidate()).sentence
 
 
 @pytest.mark.parametrize(("version", "shown"), [("0.1", "monai 0.1"), (None, "monai none")])
 def test_another_version_is_named(candidate, monkeypatch, version, shown):
-    installed = machine.installed
-    monkeypatch.setattr(machine, "installed", lambda name: version if name == "monai" else installed(name))
-    answer = machine.versions(candidate())
+    installed = machine.find_installed_version
+    monkeypatch.setattr(machine, "find_installed_version", lambda name: version if name == "monai" else installed(name))
+    answer = machine.check_versions(candidate())
     assert answer.status == "failed" and f"not {shown}; " in answer.sentence
 
 
 def test_the_cache_needs_as_much_room_as_all_cases_of_the_first_ones_size(candidate):
     # 9 pictures of 32 x 32: 4 bytes a pixel of the image, 1 of the label map
-    assert machine.disk(candidate()).facts["cache_bytes"] == 9 * 32 * 32 * 5
+    assert machine.check_disk(candidate()).facts["cache_bytes"] == 9 * 32 * 32 * 5
 
 
 def test_what_is_cached_already_needs_no_room(candidate):
     site = candidate()
     assert len(site.data.training) == 5
-    assert machine.disk(site).facts["cache_bytes"] == 0
+    assert machine.check_disk(site).facts["cache_bytes"] == 0
 
 
 def test_a_full_disk_is_named(candidate, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(1, 1, 1000))
-    answer = machine.disk(candidate())
+    answer = machine.check_disk(candidate())
     assert answer.status == "failed" and "GiB free, not 0.0" in answer.sentence
 
 
 def test_a_folder_that_cannot_be_written_is_named(candidate, monkeypatch):
     monkeypatch.setattr(machine.tempfile, "TemporaryFile", Mock(side_effect=PermissionError))
-    answer = machine.disk(candidate())
+    answer = machine.check_disk(candidate())
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
 
@@ -67,20 +67,20 @@ def test_a_folder_that_cannot_be_written_is_named(candidate, monkeypatch):
 def test_no_account_can_write_into_a_file_or_what_the_kernel_shows(candidate, kit, tmp_path, place):
     path = kit / "local" / "site.yaml"
     path.write_text(path.read_text().replace(f"{tmp_path}/state", place.format(tmp_path=tmp_path)))
-    answer = machine.disk(candidate())
+    answer = machine.check_disk(candidate())
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
 
 def test_little_memory_is_worth_a_look(candidate, monkeypatch):
-    assert machine.memory(candidate()).facts["needed_bytes"] > 1 << 30
+    assert machine.check_memory(candidate()).facts["needed_bytes"] > 1 << 30
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: namedtuple("Memory", "available")(1 << 20))
-    assert machine.memory(candidate()).status == "warning"
+    assert machine.check_memory(candidate()).status == "warning"
 
 
 def test_a_gpu_is_asked_for_only_where_the_study_does(candidate, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert machine.gpu(candidate()).facts == {"device": "cpu"}
-    answer = machine.gpu(candidate(device="cuda"))
+    assert machine.check_gpu(candidate()).facts == {"device": "cpu"}
+    answer = machine.check_gpu(candidate(device="cuda"))
     assert answer.status == "failed" and "without a usable GPU, not 'cuda'" in answer.sentence
 
 
@@ -89,7 +89,7 @@ def test_gpus_that_are_not_there_cannot_be_promised_to_jobs(candidate, kit, monk
     manager = {"id": "resource_manager", "path": "GPUResourceManager", "args": {"num_of_gpus": 2}}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"components": [manager]}))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    answer = machine.gpu(candidate())
+    answer = machine.check_gpu(candidate())
     assert answer.status == "failed" and "at most the 1 GPUs of this machine, not 2" in answer.sentence
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert machine.gpu(candidate()).status == "ok"
+    assert machine.check_gpu(candidate()).status == "ok"

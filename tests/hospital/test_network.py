@@ -32,7 +32,10 @@ def port(candidate):
 
 def test_site_and_server_of_one_project_accept_each_other(candidate, serve, federation, port):
     with serve(federation, port):
-        answers = [check(candidate()) for check in (network.server, network.tls, network.clock, network.preflight)]
+        answers = [
+            check(candidate())
+            for check in (network.check_server, network.check_tls, network.check_clock, network.check_preflight)
+        ]
     assert [answer.status for answer in answers] == ["ok"] * 4
     assert "'localhost' accept each other over TLSv1.3" in answers[1].sentence
     assert abs(answers[2].facts["seconds_ahead"]) < network.CLOCK_WARNING_S
@@ -40,7 +43,7 @@ def test_site_and_server_of_one_project_accept_each_other(candidate, serve, fede
 
 def test_a_server_of_another_project_is_not_trusted(candidate, serve, strangers, port):
     with serve(strangers, port):
-        answer = network.tls(candidate())
+        answer = network.check_tls(candidate())
     assert answer.status == "failed" and "must be signed by the kit's root" in answer.sentence
 
 
@@ -66,7 +69,7 @@ def impostor(federation, tmp_path):
 def test_an_inspection_of_tls_in_between_is_named_with_its_issuer(candidate, serve, impostor, port):
     gateway = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Clinic Web Gateway CA")])
     with serve(impostor(gateway, ec.generate_private_key(ec.SECP256R1())), port):
-        answer = network.tls(candidate())
+        answer = network.check_tls(candidate())
     assert answer.status == "failed" and answer.facts == {"issuer": "CN=Clinic Web Gateway CA"}
     assert "not by 'CN=Clinic Web Gateway CA': something between here and the server answers" in answer.sentence
     assert f"ask the network people to exempt localhost:{port} from it" in answer.sentence
@@ -75,7 +78,7 @@ def test_an_inspection_of_tls_in_between_is_named_with_its_issuer(candidate, ser
 def test_a_gateway_that_takes_the_roots_own_name_is_found_by_its_signature(candidate, serve, impostor, port):
     root = candidate().kit.root
     with serve(impostor(root.subject, ec.generate_private_key(ec.SECP256R1())), port):
-        answer = network.tls(candidate())
+        answer = network.check_tls(candidate())
     assert answer.status == "failed" and "another root of this name" in answer.sentence
 
 
@@ -83,7 +86,7 @@ def test_a_certificate_of_the_own_root_that_has_ended_is_no_inspection(candidate
     root = candidate().kit.root
     key = load_private_key(read_json(federation.parent / "state" / "cert.json")["root_pri_key"])
     with serve(impostor(root.subject, key, ends=timedelta(days=-1)), port):
-        answer = network.tls(candidate())
+        answer = network.check_tls(candidate())
     assert answer.status == "failed" and "certificate has expired: call the lead" in answer.sentence
 
 
@@ -92,7 +95,7 @@ def test_a_proxy_that_nvflare_does_not_use_is_named_where_the_server_is_out_of_r
     candidate, monkeypatch, name, port
 ):
     monkeypatch.setenv(name, "http://proxy.example.org:3128")
-    answer = network.server(candidate())
+    answer = network.check_server(candidate())
     assert answer.status == "failed" and f"{name} is set, but NVFlare uses no proxy" in answer.sentence
     assert f"let this machine connect to localhost:{port} (TCP) directly, past the proxy" in answer.sentence
     # It may hold a password.
@@ -102,7 +105,7 @@ def test_a_proxy_that_nvflare_does_not_use_is_named_where_the_server_is_out_of_r
 def test_a_proxy_is_no_matter_where_the_server_answers_without_it(candidate, monkeypatch, serve, federation, port):
     monkeypatch.setenv("https_proxy", "http://proxy.example.org:3128")
     with serve(federation, port):
-        answer = network.server(candidate())
+        answer = network.check_server(candidate())
     assert answer.status == "ok" and "proxy" not in answer.sentence
 
 
@@ -123,7 +126,7 @@ def test_a_site_of_another_project_is_refused_by_the_server(candidate, kit, serv
     for name in ("client.crt", "client.key"):
         shutil.copy(strangers / "north" / "startup" / name, kit / "startup" / name)
     with serve(federation, port):
-        answer = network.tls(candidate())
+        answer = network.check_tls(candidate())
     assert answer.status == "failed" and "must accept the kit's certificate" in answer.sentence
 
 
@@ -131,13 +134,13 @@ def test_a_server_by_another_name_is_told(candidate, kit, serve, federation, por
     path = kit / "startup" / "fed_client.json"
     path.write_text(path.read_text().replace('"identity": "localhost"', '"identity": "elsewhere"'))
     with serve(federation, port):
-        answer = network.tls(candidate())
+        answer = network.check_tls(candidate())
     assert answer.status == "failed" and "must be 'elsewhere', not 'localhost'" in answer.sentence
 
 
 def test_a_clock_that_is_off_is_told_by_the_servers(candidate, serve, federation, port):
     with serve(federation, port, ahead_s=3600):
-        answer = network.clock(candidate())
+        answer = network.check_clock(candidate())
     assert answer.status == "failed" and answer.facts["seconds_ahead"] == pytest.approx(-3600, abs=20)
 
 
@@ -145,34 +148,34 @@ def test_a_clock_that_is_off_is_told_by_the_servers(candidate, serve, federation
     ("seconds", "status"), [(0, "ok"), (-29, "ok"), (31, "warning"), (-299, "warning"), (301, "failed")]
 )
 def test_half_a_minute_is_worth_a_look_and_five_minutes_are_too_much(seconds, status):
-    assert network.agreement(seconds).status == status
+    assert network.judge_clock(seconds).status == status
 
 
 def test_without_a_server_the_clock_is_held_against_the_certificates(candidate):
-    assert network.clock(candidate()).status == "ok"
+    assert network.check_clock(candidate()).status == "ok"
 
 
 def test_a_server_that_does_not_run_is_named(candidate, port):
-    answer = network.server(candidate())
+    answer = network.check_server(candidate())
     assert answer.status == "failed" and f"localhost:{port} must be reachable" in answer.sentence
-    assert network.preflight(candidate()).status == "failed"
+    assert network.check_preflight(candidate()).status == "failed"
 
 
 def test_a_name_that_nobody_knows_is_told_apart_from_a_closed_port(candidate, kit):
     path = kit / "startup" / "fed_client.json"
     path.write_text(path.read_text().replace('"target": "localhost', '"target": "nowhere.invalid'))
-    answer = network.server(candidate())
+    answer = network.check_server(candidate())
     assert answer.status == "failed" and "nowhere.invalid must be known to this network" in answer.sentence
 
 
 @pytest.mark.parametrize(("days", "status"), [(31, "ok"), (29, "warning"), (0.5, "warning"), (-1, "failed")])
 def test_certificates_that_end_soon_are_worth_a_look_and_ended_ones_are_refused(days, status):
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    assert network.validity(now + timedelta(days=days), now).status == status
+    assert network.judge_validity(now + timedelta(days=days), now).status == status
 
 
 def test_a_key_of_another_certificate_is_refused(candidate, kit, strangers):
-    assert network.certificate(candidate()).status == "ok"
+    assert network.check_certificate(candidate()).status == "ok"
     shutil.copy(strangers / "north" / "startup" / "client.key", kit / "startup" / "client.key")
-    answer = network.certificate(candidate())
+    answer = network.check_certificate(candidate())
     assert answer.status == "failed" and "must be a whole pair" in answer.sentence

@@ -8,7 +8,14 @@ from silofl import extensions
 from silofl.errors import ConfigError
 from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.check_site import CHECKS, check_site
-from silofl.hospital.policy import allowed_classes, brought_code, egress, job_files, packages, pinned
+from silofl.hospital.policy import (
+    check_brought_code,
+    check_classes,
+    check_egress,
+    check_job_files,
+    check_packages,
+    check_pin,
+)
 
 
 def write(kit, name, content):
@@ -20,7 +27,7 @@ def allow(kit, *entries, **others):
 
 
 def test_the_digest_is_shown_to_a_site_without_pins(candidate):
-    answer = pinned(candidate())
+    answer = check_pin(candidate())
     assert answer.status == "ok" and answer.facts == {"sha256": candidate().study.digest}
     assert candidate().study.digest in answer.sentence
 
@@ -29,10 +36,10 @@ def test_a_pinned_study_is_compared_and_its_lead_shown(candidate, kit):
     settings = yaml.safe_load((kit / "local" / "site.yaml").read_text())
     pin = {"sha256": candidate().study.digest, "lead": "lead@example.org"}
     (kit / "local" / "site.yaml").write_text(yaml.safe_dump(settings | {"studies": {"small": pin}}))
-    assert "pinned, for lead lead@example.org" in pinned(candidate()).sentence
-    edited = pinned(candidate(rounds=5))
+    assert "pinned, for lead lead@example.org" in check_pin(candidate()).sentence
+    edited = check_pin(candidate(rounds=5))
     assert edited.status == "failed" and "must be as the site has pinned it" in edited.sentence
-    assert pinned(candidate(name="other")).status == "failed"
+    assert check_pin(candidate(name="other")).status == "failed"
 
 
 def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_joins(candidate, kit):
@@ -41,57 +48,57 @@ def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_
     (kit / "local" / "site.yaml").write_text(yaml.safe_dump(settings | limits))
     private = {"guard": False, "model": {"features": [4] * 6, "normalization": "instance"}}
     private |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.1}}}
-    answer = pinned(candidate(**private))
+    answer = check_pin(candidate(**private))
     assert answer.status == "failed"
     assert "privacy.dp_sgd.delta of at most 0.001, as max_delta of the site asks, not 0.1" in answer.sentence
 
 
 def test_a_list_of_the_very_classes_is_right(candidate, kit):
-    assert allowed_classes(candidate()).status == "ok"
+    assert check_classes(candidate()).status == "ok"
     allow(kit, *SITE_CLASSES)
-    assert allowed_classes(candidate()).status == "ok"
+    assert check_classes(candidate()).status == "ok"
 
 
 def test_nvflares_own_list_does_not_let_the_package_in(candidate, kit):
     (kit / "local" / "resources.json").unlink()
-    answer = allowed_classes(candidate())
+    answer = check_classes(candidate())
     assert answer.status == "failed" and "must name 'silofl.flare.executor.SiteExecutor'" in answer.sentence
 
 
 @pytest.mark.parametrize("entry", ["silofl.", "silofl.flare", "silofl.studies.processes", "nvflare.app_common.", "*"])
 def test_an_entry_that_opens_more_than_one_class_keeps_a_site_from_joining(candidate, kit, entry):
     allow(kit, *SITE_CLASSES, entry)
-    answer = allowed_classes(candidate())
+    answer = check_classes(candidate())
     assert answer.status == "failed" and f"not {entry!r}, which lets" in answer.sentence
 
 
 def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
     allow(kit, *SITE_CLASSES, "subprocess.Popen")
-    answer = allowed_classes(candidate())
+    answer = check_classes(candidate())
     assert (answer.status, answer.facts["others"]) == ("warning", ["subprocess.Popen"])
 
 
 @pytest.mark.parametrize("validator", [None, "silofl.flare.job_files.JobFiles", {"path": "other.Validator"}])
 def test_a_site_that_lets_in_any_file_of_a_job_may_not_join(candidate, kit, validator):
-    assert job_files(candidate()).status == "ok"
+    assert check_job_files(candidate()).status == "ok"
     path = kit / "local" / "resources.json"
     resources = json.loads(path.read_text())
     del resources["app_validator"]
     path.write_text(json.dumps(resources | ({"app_validator": validator} if validator else {})))
-    answer = job_files(candidate())
+    answer = check_job_files(candidate())
     assert answer.status == "failed" and "app_validator in local/resources.json must be silofl" in answer.sentence
 
 
 def test_a_list_that_is_not_enforced_keeps_a_site_from_joining(candidate, kit):
     allow(kit, *SITE_CLASSES, class_list_enforcement_mode="warn")
-    answer = allowed_classes(candidate())
+    answer = check_classes(candidate())
     assert answer.status == "failed" and "must be 'enforce', not 'warn'" in answer.sentence
 
 
 def test_roles_that_may_bring_code_are_named(candidate, kit):
-    assert brought_code(candidate()).status == "ok"
+    assert check_brought_code(candidate()).status == "ok"
     (kit / "local" / "authorization.json").unlink()
-    answer = brought_code(candidate())
+    answer = check_brought_code(candidate())
     # NVFlare's default: the project admin may do anything, a lead may bring code, an org admin may not.
     assert (answer.status, answer.facts["roles"]) == ("failed", ["lead", "project_admin"])
 
@@ -99,7 +106,7 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
 @pytest.mark.parametrize(("right", "status"), [("o:site", "warning"), ("any", "failed"), ("none", "ok")])
 def test_a_site_may_trust_its_own_people_with_code_but_nobody_elses(candidate, kit, right, status):
     write(kit, "authorization.json", {"format_version": "1.0", "permissions": {"lead": {"byoc": right}}})
-    assert brought_code(candidate()).status == status
+    assert check_brought_code(candidate()).status == status
 
 
 # --- the filters of privacy.json
@@ -175,21 +182,21 @@ def test_a_key_that_others_may_read_keeps_the_site_from_joining(candidate, kit):
 
 
 def test_the_filters_of_the_hospitals_kits_are_sound(candidate):
-    assert egress(candidate()).status == "ok"
+    assert check_egress(candidate()).status == "ok"
 
 
 def test_a_list_that_nvflare_cannot_enforce_lets_nothing_in(candidate, kit):
     allow(kit, *SITE_CLASSES, class_list_enforcement_mode="sometimes")
-    answer = allowed_classes(candidate())
+    answer = check_classes(candidate())
     assert answer.status == "failed" and "must be 'enforce', not 'sometimes'" in answer.sentence
     write(kit, "resources.json", {"class_allow_list": SITE_CLASSES[0]})
-    assert allowed_classes(candidate()).status == "failed"
+    assert check_classes(candidate()).status == "failed"
 
 
 def test_an_authorization_that_nvflare_cannot_read_is_refused(candidate, kit):
     write(kit, "authorization.json", {"permissions": {"lead": {"byoc": "none"}}})
     with pytest.raises(ConfigError, match=r"local/authorization.json of 'north' must be a policy; .*format_version"):
-        brought_code(candidate())
+        check_brought_code(candidate())
 
 
 # --- parts of packages
@@ -205,7 +212,7 @@ def package(tmp_path, monkeypatch):
     (info.parent / "acme_parts.py").write_text("raise SystemExit('code ran')")
     monkeypatch.syspath_prepend(str(info.parent))
     yield
-    extensions.allow(None)
+    extensions.allow_extensions(None)
 
 
 def let(kit, *names):
@@ -234,6 +241,6 @@ def test_a_site_that_lacks_a_package_or_its_leave_may_not_join(candidate, kit, p
 
 def test_a_package_that_is_installed_and_allowed_is_named_and_not_imported(candidate, kit, package):
     let(kit, "acme-parts==1.2.0/brier")
-    answer = packages(candidate(training={"loss": "acme-parts==1.2.0/brier"}))
+    answer = check_packages(candidate(training={"loss": "acme-parts==1.2.0/brier"}))
     assert (answer.status, answer.facts["extensions"]) == ("ok", ["acme-parts==1.2.0/brier"])
-    assert packages(candidate()).facts["extensions"] == [] and "acme_parts" not in sys.modules
+    assert check_packages(candidate()).facts["extensions"] == [] and "acme_parts" not in sys.modules

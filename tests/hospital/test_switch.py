@@ -2,17 +2,17 @@ import pytest
 import yaml
 
 from silofl.hospital.check_site import CHECKS, check_site
-from silofl.hospital.switch import paused
+from silofl.hospital.switch import check_pause
 
 
 @pytest.fixture
 def found(candidate, kit):
-    """Return what check-site says of the pause with some names under ``paused``."""
+    """Return what check-site says of the pause with some names under ``check_pause``."""
 
     def check(*names):
         path = kit / "local" / "site.yaml"
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"paused": list(names)}))
-        return paused(candidate())
+        return check_pause(candidate())
 
     return check
 

@@ -8,16 +8,16 @@ import pytest
 from PIL import Image
 
 from silofl.federation.egress import Gate
-from silofl.hospital.trial import kinds_of, leaving, privacy, training
+from silofl.hospital.trial import check_leaving, check_privacy, check_training, group_by_kind
 from silofl.models import build_plain_model
-from silofl.studies.methods import algorithm_of
-from silofl.training.private import Spent, epsilon_of
+from silofl.studies.methods import find_method_algorithm
+from silofl.training.private import Spent, compute_epsilon
 
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
 
 
 def test_a_rounds_steps_are_counted_and_timed(candidate):
-    answer = training(candidate(training={"batch_size": 2, "local_epochs": 3}))
+    answer = check_training(candidate(training={"batch_size": 2, "local_epochs": 3}))
     # 5 examples are 3 batches of at most 2, three times
     assert answer.status == "ok" and answer.facts["steps_per_round"] == 9
     assert answer.facts["seconds_per_round"] == pytest.approx(9 * answer.facts["seconds_per_step"])
@@ -25,7 +25,7 @@ def test_a_rounds_steps_are_counted_and_timed(candidate):
 
 
 def test_a_site_that_would_always_be_late_must_not_join(candidate):
-    answer = training(candidate(federation={"task_timeout_s": 1e-6}))
+    answer = check_training(candidate(federation={"task_timeout_s": 1e-6}))
     assert answer.status == "failed" and "must train in less than federation.task_timeout_s" in answer.sentence
 
 
@@ -42,7 +42,7 @@ def test_a_site_that_would_always_be_late_must_not_join(candidate):
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
 def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
-    answer = leaving(candidate(algorithm=algorithm))
+    answer = check_leaving(candidate(algorithm=algorithm))
     assert answer.status == "ok" and set(answer.facts["kinds"]) == kinds
     assert "secret" not in str(answer)
 
@@ -50,7 +50,7 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 # What ready-made settings of a hospital let leave.
 READY = ["weights", "batchnorm", "amplitude", "statistics", "selector", "control", "advice", "fingerprint"]
 MEAN, NEAREST = ({"name": "oneshot", "hand_over": {"answer": answer}} for answer in ("mean", "choice"))
-INSIDE = algorithm_of("fedsm-apfl")
+INSIDE = find_method_algorithm("fedsm-apfl")
 AFTERWARDS = {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 2}
 
 
@@ -66,7 +66,7 @@ AFTERWARDS = {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_roun
 )
 def test_what_leaves_only_in_a_later_round_is_named_too(candidate, algorithm, first, later):
     site = candidate(algorithm=algorithm, training=SGD)
-    answer = leaving(site)
+    answer = check_leaving(site)
     assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers"}
     for kind in later:
         assert f"{kind} {answer.facts['kinds'][kind]['bytes']} bytes" in answer.sentence.partition("a later round")[2]
@@ -84,7 +84,7 @@ def test_what_leaves_only_in_a_later_round_is_named_too(candidate, algorithm, fi
 def test_a_site_whose_settings_would_refuse_a_later_round_may_not_join(candidate, kit, algorithm, lacking):
     path = kit / "local" / "site.yaml"
     path.write_text(path.read_text() + f"may_leave: {READY}\n")
-    answer = leaving(candidate(algorithm=algorithm, training=SGD))
+    answer = check_leaving(candidate(algorithm=algorithm, training=SGD))
     # Without a personal model the global one answers for the site.
     assert answer.status == ("failed" if lacking else "ok") and "personal_model" not in answer.sentence
     if lacking:
@@ -94,12 +94,12 @@ def test_a_site_whose_settings_would_refuse_a_later_round_may_not_join(candidate
 def test_features_of_too_few_patients_are_not_named(candidate, kit):
     path = kit / "local" / "site.yaml"
     path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 6") + "may_leave: [site_model]\n")
-    answer = leaving(candidate(algorithm=NEAREST))
+    answer = check_leaving(candidate(algorithm=NEAREST))
     assert answer.status == "ok" and set(answer.facts["kinds"]) == {"numbers", "site_model"}
 
 
 def test_what_a_new_algorithm_sends_is_named_and_explained_by_its_part(candidate):
-    kinds = leaving(candidate(algorithm={"name": "scaffold"}, training=SGD)).facts["kinds"]
+    kinds = check_leaving(candidate(algorithm={"name": "scaffold"}, training=SGD)).facts["kinds"]
     assert kinds.keys() == {"weights", "batchnorm", "control", "numbers"}
     # one number for each parameter; the buffers' are BatchNorm's
     assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"]
@@ -109,14 +109,14 @@ def test_what_a_new_algorithm_sends_is_named_and_explained_by_its_part(candidate
 def test_as_much_leaves_as_the_models_hold(candidate):
     site = candidate()
     wanted = sum(array.nbytes for array in site.server.parts["model"].common.values())
-    kinds = leaving(site).facts["kinds"]
+    kinds = check_leaving(site).facts["kinds"]
     assert kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
 
 
 def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
     path = kit / "local" / "site.yaml"
     path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 6"))
-    answer = leaving(candidate(algorithm={"name": "adafed"}))
+    answer = check_leaving(candidate(algorithm={"name": "adafed"}))
     assert "statistics" not in answer.facts["kinds"]
     assert "withheld: fewer than 6 patients in training" in answer.sentence
 
@@ -125,7 +125,7 @@ def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
 def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, kinds):
     path = kit / "local" / "site.yaml"
     path.write_text(path.read_text() + f"may_leave: {kinds}\n")
-    answer = leaving(candidate())
+    answer = check_leaving(candidate())
     # The study's network has BatchNorm, which travels with FedAvg.
     assert answer.status == "failed" and "widen may_leave in site.yaml" in answer.sentence
     assert f"the site lets {'only weights' if kinds else 'no arrays'} leave, not batchnorm" in answer.sentence
@@ -139,16 +139,16 @@ def test_a_trial_passes_the_filters_that_the_site_has_added(candidate, kit):
         "path": "nvflare.app_common.filters.exclude_vars.ExcludeVars",
         "args": {"exclude_vars": [f"model/{first}"]},
     }
-    assert f"model/{first}" in leaving(candidate()).facts["kinds"]["weights"]["names"]
+    assert f"model/{first}" in check_leaving(candidate()).facts["kinds"]["weights"]["names"]
     policy["scopes"][0]["task_result_filters"].insert(0, excluded)
     path.write_text(json.dumps(policy))
-    assert f"model/{first}" not in leaving(candidate()).facts["kinds"]["weights"]["names"]
+    assert f"model/{first}" not in check_leaving(candidate()).facts["kinds"]["weights"]["names"]
 
 
 def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    leaving(candidate())
+    check_leaving(candidate())
     assert list((tmp_path / "temporary").iterdir()) == []
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["cache"]
 
@@ -157,7 +157,7 @@ def test_kinds_are_those_of_the_sites_own_gate(candidate):
     site = candidate(algorithm={"name": "fedavg"})
     gate = Gate.of(site.study, site.settings)
     name = next(f"model/{name}" for name in site.server.parts["model"].common)
-    kinds = kinds_of([{name: np.zeros(2, np.float32), "image": np.zeros(3, np.float32)}], gate)
+    kinds = group_by_kind([{name: np.zeros(2, np.float32), "image": np.zeros(3, np.float32)}], gate)
     assert {kind: entry["bytes"] for kind, entry in kinds.items()} == {"weights": 8, "unknown": 12}
     assert kinds["unknown"]["purpose"] == "not a part of the study's model"
 
@@ -173,9 +173,9 @@ def test_a_trial_trains_on_slices_between_their_neighbours(candidate, pictures):
                 nibabel.save(volume, pictures / record[key])
     (pictures / "dataset.json").write_text(json.dumps(content))
     settings = {"data": {"neighbours": 1}, "algorithm": {"name": "harmofl", "stays_home": "batchnorm"}}
-    assert training(candidate(**settings)).status == "ok"
+    assert check_training(candidate(**settings)).status == "ok"
     # Three channels of 32 x (32 / 2 + 1) frequencies in float32
-    assert leaving(candidate(**settings)).facts["kinds"]["amplitude"]["bytes"] == 3 * 32 * 17 * 4
+    assert check_leaving(candidate(**settings)).facts["kinds"]["amplitude"]["bytes"] == 3 * 32 * 17 * 4
 
 
 def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
@@ -187,8 +187,8 @@ def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
     classes = {"task": "classification", "labels": {0: "no", 1: "yes"}, "metric": "accuracy"}
     classes |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy", "batch_size": 2}}
     site = candidate(**classes, algorithm={"name": "moon", "preset": "paper"})
-    kinds = leaving(site).facts["kinds"]
-    assert training(site).status == "ok" and kinds.keys() == {"weights", "batchnorm", "numbers"}
+    kinds = check_leaving(site).facts["kinds"]
+    assert check_training(site).status == "ok" and kinds.keys() == {"weights", "batchnorm", "numbers"}
     assert {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")} <= {
         *kinds["weights"]["names"]
     }
@@ -199,18 +199,20 @@ PRIVATE |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}}
 
 
 def test_a_site_learns_what_the_whole_study_would_spend(candidate):
-    answer = privacy(candidate(**PRIVATE))
+    answer = check_privacy(candidate(**PRIVATE))
     assert answer.status == "ok" and "4 rounds spend epsilon" in answer.sentence
     assert "at delta 0.01 for each of 5 patients" in answer.sentence
-    assert answer.facts["epsilon"] == epsilon_of([Spent(2.0, 0.4, 8)], 0.01)
-    trained = leaving(candidate(**PRIVATE))
+    assert answer.facts["epsilon"] == compute_epsilon([Spent(2.0, 0.4, 8)], 0.01)
+    trained = check_leaving(candidate(**PRIVATE))
     assert trained.status == "ok" and set(trained.facts["kinds"]) == {"weights", "numbers"}
 
 
 def test_a_site_that_allows_less_must_not_join(candidate):
     held = candidate(**PRIVATE)
     limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.1}))
-    answer = privacy(limited)
+    answer = check_privacy(limited)
     assert answer.status == "failed"
     assert "max_epsilon of site.yaml must be at least what the study spends, not 0.1" in answer.sentence
-    assert privacy(candidate()).status == "ok" and "no differential privacy" in privacy(candidate()).sentence
+    assert (
+        check_privacy(candidate()).status == "ok" and "no differential privacy" in check_privacy(candidate()).sentence
+    )

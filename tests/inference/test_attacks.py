@@ -12,7 +12,7 @@ from PIL import Image
 from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
-from silofl.inference.directory import write
+from silofl.inference.directory import write_model_folder
 from silofl.inference.export import export_bundle
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def smooth_volume(shape=(32, 32, 6)):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e7])
 def test_weights_that_no_training_ends_with_are_refused_by_predict_and_by_export(tmp_path, make_contents, value):
-    write(tmp_path / "supermodel", spoilt(make_contents("only"), value))
+    write_model_folder(tmp_path / "supermodel", spoilt(make_contents("only"), value))
     with pytest.raises(ConfigError, match="the weights of 'global' must be finite numbers of at most 1e.06 in size"):
         SuperModel.load(tmp_path / "supermodel", "cpu")
     with pytest.raises(ConfigError, match="the weights of 'global' must be finite"):

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from silofl.data.domain import Domain, Range
-from silofl.inference.card import model_card, table
-from silofl.inference.directory import fingerprint_of, write
+from silofl.inference.card import format_markdown_table, model_card
+from silofl.inference.directory import read_fingerprint, write_model_folder
 
 SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}
@@ -26,7 +26,7 @@ def card_of(contents):
 
 
 def test_a_table_is_aligned_and_says_what_is_not_known():
-    assert table(("a", "long"), [("north", 1), ("b", None)]) == (
+    assert format_markdown_table(("a", "long"), [("north", 1), ("b", None)]) == (
         "| a     | long      |\n|-------|-----------|\n| north | 1         |\n| b     | not known |"
     )
 
@@ -131,9 +131,9 @@ def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(
 
 
 def test_a_super_model_has_its_card(tmp_path, make_contents):
-    write(tmp_path / "supermodel", make_contents())
+    write_model_folder(tmp_path / "supermodel", make_contents())
     card = tmp_path / "supermodel" / "MODEL_CARD.md"
-    assert fingerprint_of(tmp_path / "supermodel") in card.read_text()
+    assert read_fingerprint(tmp_path / "supermodel") in card.read_text()
 
 
 def test_a_label_is_no_link_no_tag_and_no_cell_of_the_card(make_contents, make_study):

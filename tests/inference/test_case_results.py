@@ -7,14 +7,21 @@ import torch
 
 from silofl.data.parts import Examples
 from silofl.inference import SuperModel
-from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.inference.case_results import (
+    CaseResult,
+    choose_models,
+    predict_cases,
+    score_choice,
+    value_or_none,
+    values_by_model,
+)
 from silofl.inference.contents import Contents
-from silofl.inference.geometry import decide
+from silofl.inference.geometry import decide_labels
 from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.training.evaluation import predict, score
+from silofl.training.evaluation import predict, score_predictions
 from silofl.training.metrics import Score
 
 CPU = torch.device("cpu")
@@ -55,17 +62,17 @@ def measured(case, **values):
 def test_a_models_value_over_the_cases_is_that_of_the_evaluation_in_training(make_model, part):
     model = make_model()
     study = model.contents.study
-    results = case_results(model, part, study)
+    results = predict_cases(model, part, study)
     assert list(results) == ["a", "b"]
     for name in ("global", *SITES):
-        wanted = score(predict(model.network(name), part, 2, CPU), part, study)
-        assert by_model(results)[name] == pytest.approx(wanted.value)
+        wanted = score_predictions(predict(model.network(name), part, 2, CPU), part, study)
+        assert values_by_model(results)[name] == pytest.approx(wanted.value)
 
 
 def test_the_selector_sees_each_slice_once_and_both_case_and_slices_are_scored_by_that(make_model, part):
     model, seen = make_model(), []
     model.selector.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
-    results = case_results(model, part, model.contents.study)
+    results = predict_cases(model, part, model.contents.study)
     # the study's batches of 2: two of case a, one of case b
     assert seen == [2, 1, 1]
     np.testing.assert_array_equal(results["a"].scores, model.scores(part.images[:3], 2))
@@ -76,15 +83,15 @@ def test_the_selector_sees_each_slice_once_and_both_case_and_slices_are_scored_b
 @pytest.mark.parametrize("rule", ["selector", "mean"])
 def test_the_ensemble_is_the_mean_of_the_models_by_the_scores_or_alike_without_a_selector(make_model, part, rule):
     model = make_model(rule)
-    result = case_results(model, part, model.contents.study)["a"]
+    result = predict_cases(model, part, model.contents.study)["a"]
     north, south = (model.probabilities(name, part.images[:3], 2) for name in SITES)
     share = result.scores[0] if rule == "selector" else 0.5
     mean = np.float32(share) * north + np.float32(1 - share) * south
-    np.testing.assert_array_equal(result.predictions["ensemble"], decide(mean))
+    np.testing.assert_array_equal(result.predictions["ensemble"], decide_labels(mean))
 
 
 def test_without_a_selector_no_slice_is_given_to_a_site(make_model, part):
-    result = case_results(make_model("mean"), part, make_model("mean").contents.study)["b"]
+    result = predict_cases(make_model("mean"), part, make_model("mean").contents.study)["b"]
     assert result.scores.shape == (0,) and result.slices == Counter()
 
 
@@ -94,7 +101,7 @@ def test_a_class_is_measured_with_the_probability_of_each(part):
     study = parse(Study, settings | {"metric": "accuracy", "algorithm": {"name": "fedavg"}}, "study.yaml")
     model = SuperModel(Contents(study, SHAPE, {"global": build_model(study, SHAPE, 0).state_dict()}, "only"), CPU)
     classes = replace(part, targets=np.array([1, 1, 1, 0]))
-    result = case_results(model, classes, study)["a"].measured["global"]
+    result = predict_cases(model, classes, study)["a"].measured["global"]
     said = model.probabilities("global", part.images[:3], 2)
     assert result.value == np.mean(said.argmax(axis=1) == 1)
     np.testing.assert_allclose(result.probabilities_by_case[1]["a"], said.mean(axis=0), rtol=1e-6)
@@ -116,19 +123,19 @@ def test_sure_probabilities_of_a_class_are_told_apart():
 def test_a_threshold_gives_every_case_its_model(make_model):
     sure, unsure = (CaseResult(np.array(scores), {}, {}, Counter()) for scores in ((0.125, 0.875), (0.375, 0.625)))
     results = {"a": sure, "b": unsure}
-    assert choices(make_model(), results, 0.75) == {"a": "south", "b": "global"}
+    assert choose_models(make_model(), results, 0.75) == {"a": "south", "b": "global"}
     # the super model's own is 0.5
-    assert choices(make_model(), results, None) == {"a": "south", "b": "south"}
+    assert choose_models(make_model(), results, None) == {"a": "south", "b": "south"}
 
 
 def test_a_choice_is_scored_by_the_models_that_it_names():
     values = {"a": {"x": 1.0, "y": 0.0}, "b": {"x": 0.5, "y": 0.25}, "c": {"x": None, "y": None}}
     results = {case: measured(case, **by_name) for case, by_name in values.items()}
-    found = score_of(results, {"a": "y", "b": "x", "c": "x"})
+    found = score_choice(results, {"a": "y", "b": "x", "c": "x"})
     # a by y is 0, b by x is 0.5, c does not count
     assert (found.value, found.num_cases, found.num_excluded) == (0.25, 2, 1)
-    assert by_model(results) == {"x": 0.75, "y": 0.125}
+    assert values_by_model(results) == {"x": 0.75, "y": 0.125}
 
 
 def test_no_case_has_no_value():
-    assert by_model({}) == {} and value_of(Score.of({})) is None
+    assert values_by_model({}) == {} and value_or_none(Score.of({})) is None

@@ -18,13 +18,13 @@ from silofl.cli import main
 from silofl.errors import ConfigError, ExitCode
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
-from silofl.inference.directory import fingerprint_of, read, write
+from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 
 
 @pytest.fixture
 def super_model(tmp_path, make_contents, make_study):
     study = make_study(data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
-    write(tmp_path / "supermodel", make_contents(study=study))
+    write_model_folder(tmp_path / "supermodel", make_contents(study=study))
     return tmp_path / "supermodel"
 
 
@@ -62,7 +62,7 @@ def test_every_input_gets_its_label_map_its_record_and_its_line(predict, super_m
         "organ",
         "lesion",
     }
-    assert volume["super_model"] == fingerprint_of(super_model)
+    assert volume["super_model"] == read_fingerprint(super_model)
     # As sha256sum prints it.
     assert plane["sha256"] == {"pic.png": hashlib.sha256(picture.read_bytes()).hexdigest()}
     assert volume["versions"].keys() == {"silofl", "torch", "monai", "numpy"}
@@ -218,7 +218,7 @@ def test_an_earlier_answer_goes_whatever_its_capitals(predict, write_volume, tmp
 def test_each_contrast_has_its_checksum_whatever_its_files_are_called(tmp_path, make_contents, make_study):
     data = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "zscore"}
     study = make_study(data=data | {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
-    write(tmp_path / "two", make_contents("only", study=study, shape=(2, 32, 32)))
+    write_model_folder(tmp_path / "two", make_contents("only", study=study, shape=(2, 32, 32)))
     case, rng = {name: tmp_path / name / "p1.nii.gz" for name in ("T1", "T2")}, np.random.default_rng(0)
     for path in case.values():
         path.parent.mkdir()
@@ -247,15 +247,15 @@ def test_a_link_that_names_no_patient_stands_for_its_file(predict, write_volume,
 
 
 def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predict, picture):
-    contents = read(super_model)
+    contents = read_model_folder(super_model)
     score = {"value": 0.5, "num_cases": 3, "num_excluded": 0}
     tests = {"north": score | {"labels": {"1": 0.7}}, "south": score | {"labels": {"1": 0.02}}}
-    write(super_model, replace(contents, facts=contents.facts | {"test": tests}))
+    write_model_folder(super_model, replace(contents, facts=contents.facts | {"test": tests}))
     assert not any("not learnt" in warning for warning in predict(picture)[1][0]["warnings"])
     tests["north"]["labels"]["1"] = 0.04
-    write(super_model, replace(contents, facts=contents.facts | {"test": tests}))
+    write_model_folder(super_model, replace(contents, facts=contents.facts | {"test": tests}))
     warnings = predict(picture)[1][0]["warnings"]
-    write(super_model, replace(contents, facts=contents.facts | {"validation": tests}))
+    write_model_folder(super_model, replace(contents, facts=contents.facts | {"validation": tests}))
     assert "organ was not learnt: its validation Dice is 0.04" in " ".join(predict(picture)[1][0]["warnings"])
     assert (
         "organ was not learnt: its test Dice is 0.04 at the best site; to find it, or none, means nothing" in warnings
@@ -263,11 +263,11 @@ def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predic
 
 
 def test_a_label_that_a_sites_own_model_did_not_learn_is_said_with_the_answer(super_model, predict, picture):
-    contents, score = read(super_model), {"value": 0.5, "num_cases": 3, "num_excluded": 0}
-    write(super_model, replace(contents, facts=score | {"labels": {"1": 0.04}}))
+    contents, score = read_model_folder(super_model), {"value": 0.5, "num_cases": 3, "num_excluded": 0}
+    write_model_folder(super_model, replace(contents, facts=score | {"labels": {"1": 0.04}}))
     warnings = predict(picture)[1][0]["warnings"]
     assert "organ was not learnt: its test Dice is 0.04 at the site; to find it, or none, means nothing" in warnings
-    write(super_model, replace(contents, facts=score | {"labels": {"1": 0.4}}))
+    write_model_folder(super_model, replace(contents, facts=score | {"labels": {"1": 0.4}}))
     assert not any("not learnt" in warning for warning in predict(picture)[1][0]["warnings"])
 
 
@@ -292,7 +292,7 @@ def test_a_picture_is_drawn_when_asked_for(predict, picture, write_volume, tmp_p
 
 def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict, picture, monkeypatch):
     titles = []
-    monkeypatch.setattr("silofl.inference.picture.overlay", lambda *arguments: titles.append(arguments[-2]) or b"")
+    monkeypatch.setattr("silofl.inference.picture.draw_overlay", lambda *arguments: titles.append(arguments[-2]) or b"")
     _, (record,), text = predict(picture, threshold=0.9, has_picture=True)
     fallback, unknown = record["warnings"]
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
@@ -305,10 +305,10 @@ def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict
 
 
 def test_a_super_model_of_weights_that_are_not_finite_is_a_bad_command(super_model, picture, tmp_path, capsys):
-    contents = read(super_model)
+    contents = read_model_folder(super_model)
     state = contents.models["south"]
     state = {name: value * torch.nan if value.is_floating_point() else value for name, value in state.items()}
-    write(super_model, replace(contents, models=contents.models | {"south": state}))
+    write_model_folder(super_model, replace(contents, models=contents.models | {"south": state}))
     out = str(tmp_path / "out")
     assert main(["predict", str(super_model), str(picture), "--device", "cpu", "-o", out]) == ExitCode.BAD_INPUT
     assert "the weights of 'south' must be finite numbers" in capsys.readouterr().err and not Path(out).exists()
@@ -317,7 +317,7 @@ def test_a_super_model_of_weights_that_are_not_finite_is_a_bad_command(super_mod
 
 def test_a_class_is_recorded_without_a_label_map(tmp_path, make_contents, make_study, picture):
     data = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
-    write(tmp_path / "classes", make_contents("only", study=make_study("classification", data=data)))
+    write_model_folder(tmp_path / "classes", make_contents("only", study=make_study("classification", data=data)))
     console = Console(file=io.StringIO())
     options = Options(has_picture=True, device="cpu")
     code, (record,) = predict_inputs(tmp_path / "classes", [picture], tmp_path / "out", options, console)

@@ -10,7 +10,13 @@ import torch
 from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError
 from silofl.inference import directory
-from silofl.inference.directory import _fingerprint, fingerprint_of, plain_study, read, write
+from silofl.inference.directory import (
+    _compute_fingerprint,
+    plain_study,
+    read_fingerprint,
+    read_model_folder,
+    write_model_folder,
+)
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -19,7 +25,7 @@ DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean",
 
 @pytest.fixture
 def folder(tmp_path, make_contents):
-    write(tmp_path / "supermodel", make_contents())
+    write_model_folder(tmp_path / "supermodel", make_contents())
     return tmp_path / "supermodel"
 
 
@@ -28,7 +34,7 @@ def as_before(folder):
     facts = json.loads((folder / "model.json").read_text())
     study = parse(Study, facts["study"], "study")
     facts = {key: value for key, value in facts.items() if key not in ("domain", "content", "pages")} | {"format": 2}
-    facts["fingerprint"] = directory._fingerprint(facts, study)
+    facts["fingerprint"] = directory._compute_fingerprint(facts, study)
     (folder / "model.json").write_text(json.dumps(facts))
 
 
@@ -40,22 +46,22 @@ def edit(folder, **changes):
 def test_the_fingerprint_knows_whose_model_is_beside(tmp_path, make_contents):
     contents = make_contents(beside="local")
     for name, beside in (("with", "local"), ("without", None)):
-        write(tmp_path / name, replace(contents, beside=beside))
-    assert fingerprint_of(tmp_path / "with") != fingerprint_of(tmp_path / "without")
+        write_model_folder(tmp_path / name, replace(contents, beside=beside))
+    assert read_fingerprint(tmp_path / "with") != read_fingerprint(tmp_path / "without")
     # Who takes the word out, or gives it another share, has another super model, and is told so.
     for changes in ({"beside": None}, {"beside": "local", "beside_share": 0.6}):
         edit(tmp_path / "with", **changes)
         with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
-            read(tmp_path / "with")
+            read_model_folder(tmp_path / "with")
 
 
 def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_path, make_contents):
-    write(tmp_path / "old", make_contents(beside="local", beside_share=0.7))
+    write_model_folder(tmp_path / "old", make_contents(beside="local", beside_share=0.7))
     facts = json.loads((tmp_path / "old" / "model.json").read_text())
     del facts["beside_share"], facts["content"]
-    facts["fingerprint"] = _fingerprint(facts, make_contents().study)
+    facts["fingerprint"] = _compute_fingerprint(facts, make_contents().study)
     (tmp_path / "old" / "model.json").write_text(json.dumps(facts))
-    assert read(tmp_path / "old").beside_share == 0.5
+    assert read_model_folder(tmp_path / "old").beside_share == 0.5
 
 
 @pytest.mark.parametrize(
@@ -63,8 +69,8 @@ def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_p
 )
 def test_what_was_written_is_read_back(tmp_path, make_contents, rule, beside):
     contents = replace(make_contents(rule, beside=beside, beside_share=0.7 if beside else 0.5), domain=DOMAIN)
-    write(tmp_path / "supermodel", contents)
-    found = read(tmp_path / "supermodel")
+    write_model_folder(tmp_path / "supermodel", contents)
+    found = read_model_folder(tmp_path / "supermodel")
     for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain", "beside", "beside_share"):
         assert getattr(found, name) == getattr(contents, name)
     for ours, theirs in zip(
@@ -94,9 +100,9 @@ def test_a_study_with_transforms_is_plain_and_read_back(make_study):
 
 
 def test_an_older_super_model_is_replaced_and_nothing_else_is_left(folder, make_contents):
-    before = fingerprint_of(folder)
-    write(folder, make_contents("only"))
-    assert read(folder).rule == "only" and fingerprint_of(folder) != before
+    before = read_fingerprint(folder)
+    write_model_folder(folder, make_contents("only"))
+    assert read_model_folder(folder).rule == "only" and read_fingerprint(folder) != before
     assert sorted(path.name for path in folder.parent.iterdir()) == ["supermodel"]
     assert sorted(path.name for path in (folder / "weights").iterdir()) == ["global.pt"]
 
@@ -105,11 +111,11 @@ def test_a_write_that_fails_leaves_the_older_one(folder, make_contents, monkeypa
     def fail(*_):
         raise OSError("disk full")
 
-    before = fingerprint_of(folder)
+    before = read_fingerprint(folder)
     monkeypatch.setattr(directory, "write_json", fail)
     with pytest.raises(OSError, match="disk full"):
-        write(folder, make_contents("only"))
-    assert fingerprint_of(folder) == before and read(folder).rule == "selector"
+        write_model_folder(folder, make_contents("only"))
+    assert read_fingerprint(folder) == before and read_model_folder(folder).rule == "selector"
     assert sorted(path.name for path in folder.parent.iterdir()) == ["supermodel"]
 
 
@@ -117,27 +123,27 @@ def test_a_place_that_holds_something_else_is_refused_and_kept(tmp_path, make_co
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("mine")
     with pytest.raises(ConfigError, match="photos must be free or an older super model"):
-        write(tmp_path / "photos", make_contents())
+        write_model_folder(tmp_path / "photos", make_contents())
     assert (tmp_path / "photos" / "a.txt").read_text() == "mine"
 
 
 def test_facts_that_are_no_plain_values_are_refused(tmp_path, make_contents):
     with pytest.raises(ConfigError, match="facts of a super model must be plain finite values"):
-        write(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
+        write_model_folder(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_super_model_of_the_format_before_is_read_and_its_domain_is_not_known(tmp_path, make_contents):
-    write(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
+    write_model_folder(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
     as_before(tmp_path / "supermodel")
-    assert read(tmp_path / "supermodel").domain == Domain()
+    assert read_model_folder(tmp_path / "supermodel").domain == Domain()
 
 
 def test_a_domain_that_was_taken_out_is_refused(tmp_path, make_contents):
-    write(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
+    write_model_folder(tmp_path / "supermodel", replace(make_contents(), domain=DOMAIN))
     edit(tmp_path / "supermodel", format=2)
     with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
-        read(tmp_path / "supermodel")
+        read_model_folder(tmp_path / "supermodel")
 
 
 @pytest.mark.parametrize(
@@ -157,14 +163,14 @@ def test_facts_of_another_kind_in_an_older_super_model_are_one_sentence(folder, 
     as_before(folder)
     edit(folder, facts=facts)
     with pytest.raises(ConfigError, match=wrong):
-        read(folder)
+        read_model_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["weights/north.pt", "weights/selector.pt"])
 def test_a_missing_file_is_refused(folder, name):
     (folder / name).unlink()
     with pytest.raises(ConfigError, match=f"supermodel must hold {name}; it is missing"):
-        read(folder)
+        read_model_folder(folder)
 
 
 def test_a_changed_file_is_refused(folder):
@@ -172,13 +178,13 @@ def test_a_changed_file_is_refused(folder):
     content[len(content) // 2] ^= 1
     (folder / "weights" / "north.pt").write_bytes(content)
     with pytest.raises(ConfigError, match="weights/north.pt must be the file that was written"):
-        read(folder)
+        read_model_folder(folder)
 
 
 def test_models_that_changed_places_are_refused(folder):
     shutil.copy(folder / "weights" / "north.pt", folder / "weights" / "south.pt")
     with pytest.raises(ConfigError, match="weights/south.pt must be the file that was written"):
-        read(folder)
+        read_model_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_models_that_changed_places_are_refused(folder):
 def test_a_changed_decision_is_refused(folder, changes):
     edit(folder, **changes)
     with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
-        read(folder)
+        read_model_folder(folder)
 
 
 def test_a_change_of_how_images_are_prepared_is_refused(folder):
@@ -202,14 +208,14 @@ def test_a_change_of_how_images_are_prepared_is_refused(folder):
     study["data"]["intensity"] = "raw"
     edit(folder, study=study)
     with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
-        read(folder)
+        read_model_folder(folder)
 
 
 @pytest.mark.parametrize("changes", [{"facts": {"test": {}}}, {"facts": []}, {"sites": ["east"]}, {"note": 1}])
 def test_a_change_of_what_decides_nothing_is_refused_too(folder, changes):
     edit(folder, **changes)
     with pytest.raises(ConfigError, match="supermodel/model.json must be as it was written; it was changed"):
-        read(folder)
+        read_model_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["README.md", "MODEL_CARD.md"])
@@ -217,24 +223,24 @@ def test_a_page_that_is_gone_or_was_changed_is_refused(folder, name):
     (folder / name).write_text((folder / name).read_text() + "Approved.\n")
     sentence = f"supermodel/{name} must be the file that was written; it is missing or was changed: copy the folder"
     with pytest.raises(ConfigError, match=sentence):
-        read(folder)
+        read_model_folder(folder)
     (folder / name).unlink()
     with pytest.raises(ConfigError, match=sentence):
-        read(folder)
+        read_model_folder(folder)
 
 
 def test_a_super_model_without_a_digest_of_its_facts_is_read(folder):
     facts = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps({k: v for k, v in facts.items() if k not in ("content", "pages")}))
     (folder / "README.md").unlink()
-    assert read(folder).sites == ("north", "south")
+    assert read_model_folder(folder).sites == ("north", "south")
 
 
 @pytest.mark.parametrize("number", [0, 1, "2", None])
 def test_an_unknown_format_is_refused(folder, number):
     edit(folder, format=number)
     with pytest.raises(ConfigError, match="model.json must have format 3 or 2"):
-        read(folder)
+        read_model_folder(folder)
 
 
 def test_a_file_outside_of_the_folder_is_refused(folder):
@@ -242,35 +248,35 @@ def test_a_file_outside_of_the_folder_is_refused(folder):
     weights["north"]["file"] = "../../north.pt"
     edit(folder, weights=weights)
     with pytest.raises(ConfigError, match="must name weights by their models"):
-        read(folder)
+        read_model_folder(folder)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "study": 3}'])
 def test_a_broken_model_json_is_refused(folder, text):
     (folder / "model.json").write_text(text)
     with pytest.raises(ConfigError, match="supermodel/model.json"):
-        read(folder)
+        read_model_folder(folder)
 
 
 def test_a_folder_that_is_no_super_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be a super model with a model.json"):
-        read(tmp_path)
+        read_model_folder(tmp_path)
     with pytest.raises(ConfigError, match="must be a super model with a model.json"):
-        read(tmp_path / "missing")
+        read_model_folder(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("given", ["", "supermodel"])
 def test_where_each_site_has_its_own_super_model_a_runs_folder_is_answered_with_one(tmp_path, make_contents, given):
-    write(tmp_path / "sites" / "north" / "small-1" / "supermodel", make_contents())
+    write_model_folder(tmp_path / "sites" / "north" / "small-1" / "supermodel", make_contents())
     with pytest.raises(ConfigError, match="did you mean .*sites/north/small-1/supermodel[?]"):
-        read(tmp_path / given)
+        read_model_folder(tmp_path / given)
 
 
 def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(tmp_path, make_contents):
     contents = make_contents()
-    write(tmp_path / "a", contents)
-    write(tmp_path / "b", replace(contents, facts={"rounds": 9}))
-    assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "b")
+    write_model_folder(tmp_path / "a", contents)
+    write_model_folder(tmp_path / "b", replace(contents, facts={"rounds": 9}))
+    assert read_fingerprint(tmp_path / "a") == read_fingerprint(tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -281,10 +287,10 @@ def test_a_folder_made_by_hand_with_weights_that_are_none_is_refused_in_one_sent
     facts = json.loads((folder / "model.json").read_text())
     digest = hashlib.sha256((folder / "weights" / "north.pt").read_bytes()).hexdigest()
     facts["weights"]["north"]["sha256"] = digest
-    facts["fingerprint"] = directory._fingerprint(facts, parse(Study, facts["study"], "study"))
-    edit(folder, **facts | {"content": directory._content(facts)})
+    facts["fingerprint"] = directory._compute_fingerprint(facts, parse(Study, facts["study"], "study"))
+    edit(folder, **facts | {"content": directory._hash_facts(facts)})
     with pytest.raises(ConfigError, match="supermodel/weights/north.pt must hold weights; it does not"):
-        read(folder)
+        read_model_folder(folder)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
@@ -293,4 +299,4 @@ def test_weights_without_an_end_are_refused_and_not_waited_for(folder, make):
     path.unlink()
     make(path)
     with pytest.raises(ConfigError, match="must hold weights/north.pt; it is missing or unreadable"):
-        read(folder)
+        read_model_folder(folder)

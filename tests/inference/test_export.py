@@ -14,7 +14,7 @@ import torch
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.inference import SuperModel
-from silofl.inference.directory import fingerprint_of, write
+from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.export import _channel_names, export_bundle
 from silofl.inference.readme import bundle_readme
 
@@ -34,7 +34,7 @@ def super_model(request, tmp_path, make_contents, make_study):
         "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     }
     shape = (2 * neighbours + 1, 32, 32)
-    write(tmp_path / "supermodel", make_contents(scores=None, study=make_study(data=data), shape=shape))
+    write_model_folder(tmp_path / "supermodel", make_contents(scores=None, study=make_study(data=data), shape=shape))
     return tmp_path / "supermodel"
 
 
@@ -46,7 +46,7 @@ def exported():
 
 @pytest.fixture
 def bundle(super_model, tmp_path, tmp_path_factory, exported):
-    key = fingerprint_of(super_model)
+    key = read_fingerprint(super_model)
     if key not in exported:
         exported[key] = export_bundle(super_model, tmp_path_factory.mktemp("exported") / "bundle")
     return shutil.copytree(exported[key], tmp_path / "bundle")
@@ -79,7 +79,7 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
         "models/model.ts",
     }
     metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
-    assert metadata["super_model"]["fingerprint"] == fingerprint_of(super_model)
+    assert metadata["super_model"]["fingerprint"] == read_fingerprint(super_model)
     assert metadata["super_model"]["members"] == ["global", "north", "south"]
     assert metadata["network_data_format"]["outputs"]["pred"]["channel_def"] == {
         "0": "background",
@@ -166,7 +166,9 @@ def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_pat
 
 @pytest.fixture
 def volume_model(tmp_path, make_contents, make_volume_study):
-    write(tmp_path / "volumes", make_contents(scores=None, study=make_volume_study(), shape=(1, 32, 32, 16)))
+    write_model_folder(
+        tmp_path / "volumes", make_contents(scores=None, study=make_volume_study(), shape=(1, 32, 32, 16))
+    )
     return tmp_path / "volumes"
 
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.contrasts import source_of
-from silofl.data.preparation import preparation, prepare_image, prepare_with_way_back
+from silofl.data.contrasts import build_source
+from silofl.data.preparation import build_preparation, prepare_image, prepare_with_way_back
 from silofl.errors import DataError
-from silofl.inference.geometry import check_images, decide, decide_on_input
+from silofl.inference.geometry import check_images, decide_labels, decide_on_input
 
 # Every way in which a volume's axes can lie in the body.
 TURNS = [(order, signs) for order in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)]
@@ -31,8 +31,8 @@ def blobs(shape):
 
 def there_and_back(path, study):
     """Prepare a label map as if it were an image, and bring the one-hot probabilities of what comes out back."""
-    steps = preparation(study, has_label_map=False)
-    prepared = prepare_with_way_back(source_of(path, study.data), steps)
+    steps = build_preparation(study, has_label_map=False)
+    prepared = prepare_with_way_back(build_source(path, study.data), steps)
     labels = np.rint(prepared.images[:, 0])
     one_hot = np.stack([labels == number for number in range(3)], axis=1).astype(np.float32)
     return decide_on_input(one_hot, prepared, steps)
@@ -159,15 +159,15 @@ def test_the_way_back_knows_the_images_that_training_knows(tmp_path, make_study,
             "transforms": [{"Resize": {"spatial_size": [32, 32]}}, "NormalizeIntensity"],
         }
     )
-    source = source_of(path, study.data)
-    prepared = prepare_with_way_back(source, preparation(study, has_label_map=False))
+    source = build_source(path, study.data)
+    prepared = prepare_with_way_back(source, build_preparation(study, has_label_map=False))
     np.testing.assert_array_equal(prepared.images, prepare_image(source, study))
     assert prepared.images.shape == (4, 1, 32, 32) and prepared.shape == (20, 30, 4)
 
 
 def test_one_output_is_the_label_above_one_half():
     probabilities = np.float32([0.2, 0.5, 0.51, 1.0]).reshape(1, 1, 2, 2)
-    np.testing.assert_array_equal(decide(probabilities), [[[0, 0], [1, 1]]])
+    np.testing.assert_array_equal(decide_labels(probabilities), [[[0, 0], [1, 1]]])
 
 
 @pytest.mark.parametrize(

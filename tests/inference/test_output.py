@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.inference.output import model_sentence, record_of, sentence_of, stem_of, write_label_map
+from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_label_map
 from silofl.inference.prediction import Prediction
 
 
@@ -14,7 +14,7 @@ from silofl.inference.prediction import Prediction
     [("a/scan.nii.gz", "scan"), ("scan.v2.NII", "scan.v2"), ("x.png", "x"), ("series", "series"), ("a.b/", "a.b")],
 )
 def test_a_stem_is_the_name_without_the_formats_ending(name, stem):
-    assert stem_of(Path(name)) == stem
+    assert input_stem(Path(name)) == stem
 
 
 def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
@@ -75,15 +75,15 @@ def test_a_sentence_says_whose_model_answered_and_how_sure(prediction, wanted):
 
 def test_a_record_and_a_sentence_say_what_was_found(make_study):
     volumes = Prediction("global", {}, False, np.ones((2, 2, 1)), volumes_ml={"organ": 0.5, "lesion": 0.0})
-    assert record_of(volumes, make_study(), None)["volumes_ml"] == {"organ": 0.5, "lesion": 0.0}
-    assert sentence_of(volumes, make_study(), None) == "global model; organ 0.50 ml, lesion 0.00 ml"
+    assert prediction_record(volumes, make_study(), None)["volumes_ml"] == {"organ": 0.5, "lesion": 0.0}
+    assert prediction_sentence(volumes, make_study(), None) == "global model; organ 0.50 ml, lesion 0.00 ml"
     unmeasured = Prediction("global", {}, False, np.ones((2, 2, 1)), warnings=("no grid",))
-    assert sentence_of(unmeasured, make_study(), None) == "global model; organ 4 voxels, lesion 0 voxels"
-    record = record_of(unmeasured, make_study(), None)
+    assert prediction_sentence(unmeasured, make_study(), None) == "global model; organ 4 voxels, lesion 0 voxels"
+    record = prediction_record(unmeasured, make_study(), None)
     assert record["volumes_ml"] is None and record["warnings"] == ["no grid"]
     picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
-    assert sentence_of(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixels"
+    assert prediction_sentence(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixels"
     found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
-    record = record_of(found, make_study("classification"), None)
+    record = prediction_record(found, make_study("classification"), None)
     assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record
-    assert sentence_of(found, make_study("classification"), None) == "global model; tumour (0.90)"
+    assert prediction_sentence(found, make_study("classification"), None) == "global model; tumour (0.90)"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.inference.picture import _slices, _upright, overlay
+from silofl.inference.picture import _choose_slices, _turn_upright, draw_overlay
 
 LABELS = {1: "organ", 2: "$lesion$"}
 
@@ -12,9 +12,9 @@ LABELS = {1: "organ", 2: "$lesion$"}
 def test_an_overlay_is_a_png_and_shows_the_labels():
     image = np.random.default_rng(0).random((1, 20, 30, 4))
     mask = np.zeros((20, 30, 4), np.uint8)
-    empty = overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
+    empty = draw_overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
     mask[4:12, 5:20, 2] = 1
-    shown = overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
+    shown = draw_overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
     assert Image.open(io.BytesIO(shown)).format == "PNG" and shown != empty
 
 
@@ -22,7 +22,7 @@ def test_an_overlay_is_a_png_and_shows_the_labels():
 def test_a_picture_is_drawn_with_and_without_a_label_map(channels):
     image = np.random.default_rng(0).integers(0, 255, (channels, 20, 30), dtype=np.uint8)
     for mask in (None, np.ones((20, 30), np.uint8)):
-        content = overlay(image, mask, None, {1: "organ"}, "x", True)
+        content = draw_overlay(image, mask, None, {1: "organ"}, "x", True)
         assert Image.open(io.BytesIO(content)).width > 100
 
 
@@ -30,7 +30,7 @@ def test_a_volume_is_seen_with_front_at_the_top_and_the_patients_left_on_the_rig
     # RAS voxels: the corner at left, back, foot holds 1.
     volume = np.zeros((3, 4, 2), np.uint8)
     volume[0, 0, 0] = 1
-    image, mask, aspect, sides = _upright(volume[None], volume, np.diag([1, 2, 5, 1.0]))
+    image, mask, aspect, sides = _turn_upright(volume[None], volume, np.diag([1, 2, 5, 1.0]))
     # Left, right, above, below.
     assert image.shape == (1, 4, 3, 2) and aspect == 2 and sides == "RLAP"
     # Rows run from front to back, columns from the patient's right to the left, slices from foot to head.
@@ -40,19 +40,19 @@ def test_a_volume_is_seen_with_front_at_the_top_and_the_patients_left_on_the_rig
 def test_a_sagittal_volume_is_seen_from_the_side_with_the_head_at_the_top():
     volume = np.zeros((2, 4, 3), np.uint8)
     volume[0, 0, 2] = 1  # back and head
-    _, mask, _, sides = _upright(volume[None], volume, np.diag([4, 1, 1, 1.0]))
+    _, mask, _, sides = _turn_upright(volume[None], volume, np.diag([4, 1, 1, 1.0]))
     assert mask.shape == (3, 4, 2) and mask[0, -1].any() and sides == "APHF"
 
 
 def test_the_slices_with_most_of_each_label_are_shown_or_the_middle_one():
     mask = np.zeros((4, 4, 9), np.uint8)
-    assert _slices(mask) == [4]
+    assert _choose_slices(mask) == [4]
     mask[:3, :3, 2], mask[0, 0, 7] = 1, 2
-    assert _slices(mask) == [2, 7]
+    assert _choose_slices(mask) == [2, 7]
 
 
 def test_sides_have_letters_only_where_the_file_says_how_its_axes_lie():
     image, affine = np.random.default_rng(0).random((1, 20, 30, 4)), np.diag([1, 1, 3, 1.0])
     mask = np.zeros((20, 30, 4), np.uint8)
-    known, unknown = (overlay(image, mask, affine, LABELS, "x", is_oriented) for is_oriented in (True, False))
+    known, unknown = (draw_overlay(image, mask, affine, LABELS, "x", is_oriented) for is_oriented in (True, False))
     assert known != unknown

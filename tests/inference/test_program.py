@@ -9,8 +9,8 @@ from silofl import __version__
 from silofl.errors import ConfigError, TrainingError
 from silofl.inference import SuperModel
 from silofl.inference.bundle import VolumeNetwork
-from silofl.inference.program import ABOUT, MODEL, WEIGHTS, save, to_programs
-from silofl.inference.weigher import names
+from silofl.inference.program import ABOUT, MODEL, WEIGHTS, save_program, to_programs
+from silofl.inference.weigher import member_names
 
 from ..models.test_volumes import DYNUNET, SEGRESNET
 
@@ -28,7 +28,7 @@ def saved_and_loaded(super_model, path, found=None):
     """Return a super model's program from its file, made and read without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        save(to_programs(super_model)[MODEL], path, super_model.contents, "f1")
+        save_program(to_programs(super_model)[MODEL], path, super_model.contents, "f1")
         return torch.export.load(path, extra_files=found).module()
 
 
@@ -39,7 +39,7 @@ def assert_equal(super_model, path, cases):
         probabilities, weights = model(torch.from_numpy(case))
         assert probabilities.dtype == torch.float32
         np.testing.assert_allclose(probabilities.numpy(), wanted.probabilities, atol=1e-5)
-        named = dict(zip(names(super_model.contents), weights.tolist(), strict=True))
+        named = dict(zip(member_names(super_model.contents), weights.tolist(), strict=True))
         assert {name: weight for name, weight in named.items() if weight > 0} == pytest.approx(wanted.weights, abs=1e-5)
 
 
@@ -138,13 +138,13 @@ def assert_windows_equal(super_model, folder, tolerance=1e-5):
         The convolutions of the members for one window.
     """
     for name, program in to_programs(super_model).items():
-        save(program, folder / f"{name}.pt2", super_model.contents, "f1")
+        save_program(program, folder / f"{name}.pt2", super_model.contents, "f1")
     network, weigh = VolumeNetwork(folder, CPU), torch.export.load(folder / f"{WEIGHTS}.pt2").module()
     for shape in ((1, 45, 36, 20), (1, 20, 40, 9), VOLUME):
         volume = images(1, shape)
         wanted = super_model.answer(volume)
         np.testing.assert_allclose(network(torch.from_numpy(volume)).numpy(), wanted.probabilities, atol=tolerance)
-        weights = dict(zip(names(super_model.contents), weigh(torch.from_numpy(volume)).tolist(), strict=True))
+        weights = dict(zip(member_names(super_model.contents), weigh(torch.from_numpy(volume)).tolist(), strict=True))
         assert {name: weight for name, weight in weights.items() if weight > 0} == pytest.approx(wanted.weights)
     return convolutions(network, images(1, VOLUME)) - convolutions(weigh, images(1, VOLUME))
 
@@ -164,7 +164,7 @@ def test_volumes_have_a_program_of_weights_and_one_of_windows(
 ):
     contents = make_contents(rule, scores=None, threshold=0.1, study=make_volume_study(**settings), shape=VOLUME)
     members = assert_windows_equal(SuperModel(contents, CPU), tmp_path)
-    alone = SuperModel(contents, CPU).network(names(contents)[0])
+    alone = SuperModel(contents, CPU).network(member_names(contents)[0])
     # Only members with a weight are computed.
     assert members == num_members * convolutions(alone, images(1, VOLUME))
 

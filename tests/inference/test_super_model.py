@@ -10,7 +10,7 @@ from PIL import Image
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
-from silofl.inference.directory import write
+from silofl.inference.directory import write_model_folder
 from silofl.models import build_model
 from silofl.training.evaluation import predict as evaluate
 
@@ -188,7 +188,7 @@ def test_a_class_is_the_mean_over_the_cases_slices(make, make_study):
 
 def test_a_loaded_super_model_is_the_one_that_was_written(tmp_path, make_contents):
     contents = make_contents(scores=None)
-    write(tmp_path / "supermodel", contents)
+    write_model_folder(tmp_path / "supermodel", contents)
     ours, theirs = (
         m.answer(images(3)) for m in (SuperModel(contents, CPU), SuperModel.load(tmp_path / "supermodel", "cpu"))
     )

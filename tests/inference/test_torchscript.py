@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from silofl.inference import SuperModel
-from silofl.inference.torchscript import known_warnings, to_torchscript
-from silofl.inference.weigher import names
+from silofl.inference.torchscript import silence_known_warnings, to_torchscript
+from silofl.inference.weigher import member_names
 
 pytestmark = pytest.mark.long
 
@@ -21,7 +21,7 @@ def images(n, shape=SHAPE, seed=0):
 
 def saved_and_loaded(super_model):
     content = io.BytesIO()
-    with known_warnings():
+    with silence_known_warnings():
         torch.jit.save(to_torchscript(super_model), content)
         content.seek(0)
         return torch.jit.load(content)
@@ -32,7 +32,9 @@ def assert_equal(super_model, cases):
     for case in cases:
         wanted = super_model.answer(case)
         np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted.probabilities, atol=1e-5)
-        weights = dict(zip(names(super_model.contents), script.member_weights(torch.from_numpy(case)), strict=True))
+        weights = dict(
+            zip(member_names(super_model.contents), script.member_weights(torch.from_numpy(case)), strict=True)
+        )
         assert {name: float(weight) for name, weight in weights.items() if weight > 0} == pytest.approx(wanted.weights)
 
 
@@ -101,7 +103,7 @@ def test_images_of_another_shape_are_refused_by_the_script(make_contents, shape)
 
 
 def test_other_warnings_than_those_of_torchscript_are_shown():
-    with warnings.catch_warnings(record=True) as found, known_warnings():
+    with warnings.catch_warnings(record=True) as found, silence_known_warnings():
         warnings.warn("`torch.jit.script` is deprecated. Please switch", DeprecationWarning, stacklevel=1)
         warnings.warn("`np.old` is deprecated", DeprecationWarning, stacklevel=1)
         warnings.warn("Trace had nondeterministic nodes", torch.jit.TracerWarning, stacklevel=1)

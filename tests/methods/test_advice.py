@@ -8,7 +8,7 @@ from silofl.federation.egress import Gate, Request
 from silofl.methods.advice import FILE, ROLE
 from silofl.methods.parts import start_parts
 from silofl.methods.task import Message
-from silofl.training.sketch import fixed_network, sketch
+from silofl.training.sketch import build_fixed_network, sketch
 
 SITES = ("east", "north", "west")
 
@@ -28,7 +28,7 @@ def test_a_run_advises_what_the_sites_data_say_and_trains_as_without(play):
     game, without = play(name="advice", folder="with"), play(name="fedavg", folder="without")
     game.rounds(2)
     without.rounds(2)
-    network = fixed_network(game.study)
+    network = build_fixed_network(game.study)
     sketches = {name: sketch(name, game.sites[name].data.training, game.study, network) for name in SITES}
     expected = advise(sketches, has_batchnorm=game.study.model.normalization == "batch")
     found, sentences = advice_of(game)

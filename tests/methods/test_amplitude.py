@@ -4,7 +4,7 @@ import torch
 
 from silofl.files import load_tensors
 from silofl.methods.amplitude import MEAN, AmplitudePart
-from silofl.methods.parts import kinds
+from silofl.methods.parts import list_kinds
 from silofl.methods.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}
@@ -34,7 +34,7 @@ def validating(*values):
 def test_the_amplitude_is_the_plain_mean_sent_once_and_then_fixed(play):
     game = play(**PAPER)
     game.round()
-    assert game.sent["train"]["east"].about("amplitude") == {"is_wanted": True}
+    assert game.sent["train"]["east"].find_entry("amplitude") == {"is_wanted": True}
     amplitudes = [answer.arrays[MEAN] for answer in game.answers["train"].values()]
     part = game.server.parts["amplitude"]
     np.testing.assert_allclose(part.amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
@@ -165,5 +165,5 @@ def test_a_checkpoint_brings_back_mean_shape_and_who_holds_it(play):
 
 
 def test_it_is_a_mean_over_images(make_study):
-    (kind,) = [kind for kind in kinds(make_study(**PAPER)) if kind.role == "amplitude"]
+    (kind,) = [kind for kind in list_kinds(make_study(**PAPER)) if kind.role == "amplitude"]
     assert kind.is_of_images and kind.name == "amplitude"

@@ -2,9 +2,9 @@ import pytest
 
 from silofl.data.domain import Domain, Range
 from silofl.errors import AggregationError
-from silofl.methods.answer import LONGEST_META, LONGEST_TEXT, plain_text, read_answer, reason_of
+from silofl.methods.answer import LONGEST_META, LONGEST_TEXT, explain_refusal, plain_text, read_answer
 from silofl.methods.asked_once import Withheld
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.training.site_score import SuperScore
 
 SCORE = {
@@ -31,7 +31,7 @@ def test_an_answer_is_read_as_it_was_sent():
         "is_recorded": False,
     }
     assert answer.numbers.metrics.training == {"loss": 0.5, "drift": 0.25, "loss_selector": 1.0}
-    assert answer.numbers.metrics.validation is None and plain(answer.numbers.metrics.test) == SCORE
+    assert answer.numbers.metrics.validation is None and dump_record(answer.numbers.metrics.test) == SCORE
     assert answer.entries["statistics"].withheld == "policy" and read().entries["statistics"].withheld == ""
 
 
@@ -44,9 +44,9 @@ def test_images_as_large_as_any_study_may_make_them_pass_and_no_larger_ones():
 
 def test_an_empty_test_and_one_without_numbers_of_classes_pass():
     nothing = {"value": None, "num_cases": 0, "num_excluded": 2, "labels": {}}
-    assert plain(read(nothing).numbers.metrics.test) == nothing
+    assert dump_record(read(nothing).numbers.metrics.test) == nothing
     segmentation = {key: value for key, value in SCORE.items() if key not in ("also", "label_cases")}
-    assert plain(read(segmentation).numbers.metrics.test) == segmentation
+    assert dump_record(read(segmentation).numbers.metrics.test) == segmentation
 
 
 SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1, "unit": "mm"}
@@ -55,7 +55,7 @@ SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1
 def test_the_surface_distances_of_a_test_pass_with_and_without_a_case_that_counts():
     none = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 4}
     for surface in (SURFACE, none):
-        assert plain(read(SCORE | {"surface": surface}).numbers.metrics.test)["surface"] == surface
+        assert dump_record(read(SCORE | {"surface": surface}).numbers.metrics.test)["surface"] == surface
     # pixels where nothing else is said, as sites of version 0.2 and before say nothing
     assert read(SCORE | {"surface": none}).numbers.metrics.test.surface.unit == "pixels"
 
@@ -158,8 +158,8 @@ def test_a_sites_text_becomes_one_bounded_line(value, text):
 
 
 def test_the_reason_of_a_refusal_is_a_bounded_line_that_names_the_site():
-    assert reason_of("east", AggregationError("it\nis so")) == "it is so"
-    reason = reason_of("east", TypeError("unhashable" * 1000))
+    assert explain_refusal("east", AggregationError("it\nis so")) == "it is so"
+    reason = explain_refusal("east", TypeError("unhashable" * 1000))
     assert reason.startswith("site 'east' must send an answer that can be read; TypeError: unhashable")
     assert len(reason) == LONGEST_TEXT
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.federation.checkpoint import FORMAT, checkpoint, restored
+from silofl.federation.checkpoint import FORMAT, checkpoint, restore_run
 from silofl.files import load_state, save_state
 from silofl.methods.average import Mean
 from silofl.methods.task import TEST
@@ -108,7 +108,7 @@ def test_a_run_that_is_taken_up_in_the_last_rounds_has_the_same_mean(play, tmp_p
     for number in range(3):
         broken.round()
         save_state(tmp_path / f"{number}.pt", FORMAT, checkpoint(broken.server))
-        broken.server = restored(broken.study, load_state(tmp_path / f"{number}.pt", FORMAT))
+        broken.server = restore_run(broken.study, load_state(tmp_path / f"{number}.pt", FORMAT))
     tests = [game.finish(change=scored(0.9)) for game in (straight, broken)]
     assert tests[0].scores == tests[1].scores
     ours, theirs = (torch.load(g.folder("east") / "supermodel/weights/east.pt") for g in (straight, broken))
@@ -119,7 +119,7 @@ def test_what_was_decided_is_not_asked_again_after_a_restart(play, tmp_path):
     game = play(**HALF, name="fedbn")
     game.finish(change=scored(0.9))
     save_state(tmp_path / "end.pt", FORMAT, checkpoint(game.server))
-    again = restored(game.study, load_state(tmp_path / "end.pt", FORMAT))
+    again = restore_run(game.study, load_state(tmp_path / "end.pt", FORMAT))
     assert again.reported.how == game.server.reported.how
     assert again.reported.validation == game.server.reported.validation
     game.server, game.asked = again, []

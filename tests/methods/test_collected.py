@@ -12,9 +12,9 @@ from silofl.methods import guard
 from silofl.methods.super_model import ASSEMBLE, TEST
 from silofl.methods.task import COLLECT
 from silofl.models.networks import build_plain_model
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.site import Site
-from silofl.studies.methods import algorithm_of
+from silofl.studies.methods import find_method_algorithm
 from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
 
@@ -31,7 +31,7 @@ def inside(play):
     """Begin a run of an algorithm with a personal model inside FedSM."""
 
     def start(name="ditto", folder="inside", **options):
-        return play(folder=folder, training=SGD, **algorithm_of(f"fedsm-{name}"), **options)
+        return play(folder=folder, training=SGD, **find_method_algorithm(f"fedsm-{name}"), **options)
 
     return start
 
@@ -106,7 +106,7 @@ def test_what_is_collected_is_the_personal_model_of_the_reported_round(inside):
     game.finish()
     number = game.server.reported.round
     for site in SITES:
-        home = with_role("personal", collected(game, site))
+        home = add_role("personal", collected(game, site))
         assert_equal(game.kept(site, number)["models"]["home"], home)
         other = game.kept(site, 3 if number < 3 else 2)["models"]["home"] if number < 3 else None
         assert other is None or any(not np.array_equal(other[key], home[key]) for key in home)
@@ -226,7 +226,7 @@ FROM_SHARED = {
 )
 def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algorithm_alone(play, name, best):
     options = FROM_SHARED[name] | {"model": {"dropout": 0.3}}
-    game = play(folder="inside", **options | algorithm_of(f"fedsm-{name}"))
+    game = play(folder="inside", **options | find_method_algorithm(f"fedsm-{name}"))
     alone = play(folder="alone", **options, name=name)
     fedavg = play(folder="fedavg", rounds=4, training=options["training"], model=options["model"])
     for one in (game, alone, fedavg):
@@ -275,7 +275,7 @@ def plain_finetuning(game, absent):
 
 def test_fine_tuning_in_it_follows_a_plain_implementation(play):
     absent = {3: ("north",)}
-    game = play(training=SGD, rounds=2, **algorithm_of("fedsm-finetuning") | {"extra_rounds": 2})
+    game = play(training=SGD, rounds=2, **find_method_algorithm("fedsm-finetuning") | {"extra_rounds": 2})
     for number in range(1, 5):
         game.round(absent=absent.get(number, ()))
     game.finish(change=best_at(4))
@@ -290,7 +290,7 @@ def test_fine_tuning_in_it_follows_a_plain_implementation(play):
 def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_fedavg_both(play):
     roles = {}
     for name, options in FROM_SHARED.items():
-        game, roles[name] = play(folder=name, **options | algorithm_of(f"fedsm-{name}")), []
+        game, roles[name] = play(folder=name, **options | find_method_algorithm(f"fedsm-{name}")), []
         for _ in range(4):
             game.round()
             answers, sent = game.answers["train"]["east"].arrays, game.sent["train"]["east"].arrays
@@ -301,7 +301,7 @@ def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_
 
 @pytest.mark.parametrize("name", ["finetuning", pytest.param("perfedavg", marks=pytest.mark.slow)])
 def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
-    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}} | algorithm_of(f"fedsm-{name}")
+    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}} | find_method_algorithm(f"fedsm-{name}")
     whole, halved = play(folder="whole", **options), play(folder="halved", **options)
     halved.goes_on_as(whole)
     assert whole.finish().scores == halved.finish().scores
@@ -310,7 +310,7 @@ def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
 
 
 def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
-    game = play(training=SGD, rounds=1, **algorithm_of("fedsm-finetuning") | {"extra_rounds": 2})
+    game = play(training=SGD, rounds=1, **find_method_algorithm("fedsm-finetuning") | {"extra_rounds": 2})
     game.rounds(2)
     # what is left is the state of the first round, before the fine-tuning
     (game.folder("north") / "rounds" / "round_0002.pt").unlink()
@@ -323,10 +323,10 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
 def test_to_the_guard_the_super_model_is_one_candidate_and_mixed_with_the_local_model(play, monkeypatch, name):
     monkeypatch.setattr(guard, "LEAST_UNITS", 2)
     seen = []
-    candidates = guard.SiteGuard._candidates
-    monkeypatch.setattr(guard.SiteGuard, "_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
+    candidates = guard.SiteGuard._build_candidates
+    monkeypatch.setattr(guard.SiteGuard, "_build_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
     options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
-    game = play(guard=True, **options | algorithm_of(f"fedsm-{name}"))
+    game = play(guard=True, **options | find_method_algorithm(f"fedsm-{name}"))
     game.finish()
     assert game.server.parts["guard"].choices.keys() == set(SITES)
     assert len(seen) == 3 and all(found.keys() == {"federated", "local", "blend"} for found in seen)
@@ -336,7 +336,7 @@ def test_to_the_guard_the_super_model_is_one_candidate_and_mixed_with_the_local_
 
 @pytest.mark.parametrize("name", FROM_SHARED)
 def test_the_estimate_counts_what_they_send(play, name):
-    game = play(**FROM_SHARED[name] | algorithm_of(f"fedsm-{name}"))
+    game = play(**FROM_SHARED[name] | find_method_algorithm(f"fedsm-{name}"))
     record = game.round()
     game.finish()
     traffic = count_traffic(game.study, 3, (1, 32, 32))

@@ -234,7 +234,7 @@ def test_a_site_that_comes_late_begins_without_a_contrast(moon):
     game = moon(federation={"max_missed_rounds": 3})
     game.round(absent=("north",))
     assert game.round().answered == ["east", "north", "west"]
-    assert game.sent["train"]["north"].about("contrast") == {"holds": 0}
+    assert game.sent["train"]["north"].find_entry("contrast") == {"holds": 0}
 
 
 def test_a_round_whose_answer_was_lost_was_trained_all_the_same(moon):

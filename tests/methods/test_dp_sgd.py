@@ -13,7 +13,7 @@ from silofl.methods.dp_sgd import FILE, SiteDpSgd
 from silofl.methods.task import TRAIN, Message
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.training.private import Spent, epsilon_of
+from silofl.training.private import Spent, compute_epsilon
 
 from ..conftest import SMALL_UNET, UNET
 from ..federation.test_egress import request
@@ -37,7 +37,7 @@ def test_the_ledger_holds_what_each_site_has_spent_and_no_loss(play, private):
         record = run.round()
         # Five, four and three patients in batches of two: three, two and one batch.
         steps, rates = {"east": 2, "north": 2, "west": 1}, {"east": 0.4, "north": 0.5, "west": 2 / 3}
-        wanted = {s: epsilon_of([Spent(2.0, rates[s], number * steps[s])], 0.01) for s in steps}
+        wanted = {s: compute_epsilon([Spent(2.0, rates[s], number * steps[s])], 0.01) for s in steps}
         assert record.metrics == {site: {"epsilon": pytest.approx(value)} for site, value in wanted.items()}
     assert "loss" not in json.dumps(run.answers[TRAIN]["east"].meta)
     results = finished_results(run.server, run.finish())
@@ -75,7 +75,7 @@ def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
     record = first.round()
     count = json.loads((first.folder("east").parent / FILE).read_text())
     assert [one["steps"] for one in count["spent"]] == [4]
-    assert record.metrics["east"]["epsilon"] == pytest.approx(epsilon_of([Spent(2.0, 0.4, 4)], 0.01))
+    assert record.metrics["east"]["epsilon"] == pytest.approx(compute_epsilon([Spent(2.0, 0.4, 4)], 0.01))
 
 
 def test_a_site_spends_no_more_than_it_lets(play, private):

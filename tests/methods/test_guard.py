@@ -15,7 +15,7 @@ from silofl.methods import guard
 from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.task import Message
 from silofl.models import build_model
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.training import local_model
 from silofl.training.metrics import Score
 
@@ -71,8 +71,8 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
         mine = guarded.kept(site, number)["guard"]["local"]["state"]
         assert_equal({f"model/{key}": value for key, value in mine.items()}, local)
     assert guarded.tests.scores == without.tests.scores
-    before = [plain(record) | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
-    after = [plain(record) | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
+    before = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
+    after = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
     assert before == after
     assert guarded.server.parts["guard"].choices.keys() == set(SITES)
 
@@ -87,7 +87,7 @@ def stubbed(monkeypatch, **scores):
     monkeypatch.setattr(guard.SiteGuard, "_scores", found)
     # Two validation cases a site are too few for any margin.
     monkeypatch.setattr(
-        guard, "choose", lambda units, default: Choice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
+        guard, "choose_candidate", lambda units, default: Choice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
     )
 
 
@@ -128,8 +128,8 @@ def test_with_enough_units_a_site_takes_the_best_rounds_of_its_own_and_the_later
     monkeypatch.setattr(guard, "LEAST_UNITS", 2)
     monkeypatch.setattr(local_model, "LEAST_UNITS", 2)
     seen = []
-    candidates = guard.SiteGuard._candidates
-    monkeypatch.setattr(guard.SiteGuard, "_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
+    candidates = guard.SiteGuard._build_candidates
+    monkeypatch.setattr(guard.SiteGuard, "_build_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
     game = play(("east", "north"), guard=True, name="fedbn", rounds=4)
     game.finish()
     found, kept = seen[0], game.kept("east", 4)["guard"]
@@ -293,7 +293,7 @@ def test_a_damaged_one_is_trained_anew(play, site_data):
 def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choice(play, site_data, tmp_path):
     game = play(guard=True)
     part = game.sites["north"].data
-    game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.taken([]))
+    game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.select_rows([]))
     game.finish()
     assert game.server.parts["guard"].choices.keys() == {"east", "west"}
     assert "guard" not in game.kept("north", 3)
@@ -304,7 +304,7 @@ def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play, part, 
     game = play(guard=True)
     data = game.sites["north"].data
     # One patient alone in one part, two in the other.
-    game.sites["north"].__dict__["data"] = replace(data, **{part: getattr(data, part).taken([0])})
+    game.sites["north"].__dict__["data"] = replace(data, **{part: getattr(data, part).select_rows([0])})
     game.finish()
     joined = game.server.parts["guard"].choices["north"]
     assert (joined.num_units, joined.unit, joined.num_test_units) == wanted

@@ -6,14 +6,14 @@ import torch
 
 from silofl.algorithms.presets import find_recipe
 from silofl.errors import ConfigError, DataError
-from silofl.federation.checkpoint import checkpoint, restored
+from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.egress import Gate, Request
-from silofl.federation.run_folder import left_out
+from silofl.federation.run_folder import describe_missing_part
 from silofl.inference import SuperModel
-from silofl.inference.directory import read
+from silofl.inference.directory import read_model_folder
 from silofl.methods import hand_over
 from silofl.methods.task import COLLECT, TRAIN, Message
-from silofl.models.nearest import features_of
+from silofl.models.nearest import measure_features
 from silofl.models.networks import build_plain_model
 from silofl.site import Site
 from silofl.studies.traffic import count_traffic
@@ -41,7 +41,7 @@ def measured(monkeypatch):
 
     def give(*values):
         left = [value for _ in SITES for value in values]
-        monkeypatch.setattr(hand_over, "value_of", lambda score: left.pop(0))
+        monkeypatch.setattr(hand_over, "value_or_none", lambda score: left.pop(0))
 
     return give
 
@@ -91,7 +91,7 @@ def test_of_several_rounds_too_it_sends_the_best_epoch_of_all(oneshot, monkeypat
     by_site = {"east": [0.1, 0.2, 0.3, 0.1], "north": [0.4, 0.3, 0.2, 0.1], "west": [0.1, 0.2, 0.1, 0.4]}
     # the sites take turns in each round
     values = [value for begin in (0, 2) for site in SITES for value in by_site[site][begin : begin + 2]]
-    monkeypatch.setattr(hand_over, "value_of", lambda score: values.pop(0))
+    monkeypatch.setattr(hand_over, "value_or_none", lambda score: values.pop(0))
     game.rounds(2)
     for site, best in {"east": 2, "north": 0, "west": 3}.items():
         assert_close(received(game, site), plain(game, site, 2, 2)[best])
@@ -227,7 +227,7 @@ def test_a_run_goes_on_to_the_very_same_models(oneshot):
 def test_a_run_that_goes_on_for_more_rounds_asks_a_site_that_misses_its_last_one_anew(oneshot):
     game, longer = oneshot(rounds=1), oneshot(rounds=2)
     game.round()
-    longer.server = restored(longer.study, checkpoint(game.server))
+    longer.server = restore_run(longer.study, checkpoint(game.server))
     longer.round(absent=("west",))
     assert list(longer.server.parts["hand_over"].received) == ["east", "north"]
     longer.finish()
@@ -264,7 +264,7 @@ def test_every_site_tests_and_keeps_the_same_super_model(oneshot):
     tests = game.finish()
     wanted = game.server.parts["hand_over"].contents(game.server).models
     for site in SITES:
-        contents = read(game.folder(site) / "supermodel")
+        contents = read_model_folder(game.folder(site) / "supermodel")
         assert contents.rule == "mean" and contents.sites == SITES
         assert all(torch.equal(contents.models[s][n], v) for s, state in wanted.items() for n, v in state.items())
         part = game.sites[site].data.test
@@ -279,7 +279,7 @@ def test_what_people_read_says_that_a_model_leaves(oneshot):
     questions = recipe.questions()
     assert questions["What stays at home?"].endswith("then it leaves once; the data never do.")
     assert questions["Who listens to whom?"] == "Nobody: each site trains alone."
-    assert "together in `supermodel/`" in left_out(recipe.as_dict())
+    assert "together in `supermodel/`" in describe_missing_part(recipe.as_dict())
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def selector_of(game):
 
 def moments_of(game, site):
     """Return count, mean and scatter of a site's features, by the formulas."""
-    features = features_of(torch.from_numpy(np.array(game.sites[site].data.training.images))).numpy()
+    features = measure_features(torch.from_numpy(np.array(game.sites[site].data.training.images))).numpy()
     deviations = features - features.mean(axis=0)
     return len(features), features.mean(axis=0), sum(np.outer(row, row) for row in deviations)
 
@@ -359,7 +359,7 @@ def test_sites_keep_the_selector_that_the_server_has(oneshot, answer):
     game.finish()
     wanted = game.server.parts["hand_over"].contents(game.server).selector
     for site in SITES:
-        contents = read(game.folder(site) / "supermodel")
+        contents = read_model_folder(game.folder(site) / "supermodel")
         assert (contents.rule, contents.outputs, contents.threshold) == ("selector", SITES, None)
         assert contents.selector.keys() == wanted.keys()
         assert all(torch.equal(contents.selector[name], value) for name, value in wanted.items())
@@ -382,7 +382,7 @@ def test_where_fewer_than_two_sites_tell_of_their_images_the_mean_answers(onesho
     contents = game.server.parts["hand_over"].contents(game.server)
     assert contents.rule == "mean" and contents.selector is None
     assert game.server.parts["hand_over"].results(game.server, tests.scores) == {}
-    assert read(game.folder("west") / "supermodel").rule == "mean"
+    assert read_model_folder(game.folder("west") / "supermodel").rule == "mean"
 
 
 def test_a_part_of_the_moments_is_refused(oneshot):

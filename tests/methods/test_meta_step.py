@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 from silofl.data.batches import training_batches
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.federation.run_folder import RunFolder
-from silofl.inference.directory import read
+from silofl.inference.directory import read_model_folder
 from silofl.methods import guard
-from silofl.methods.meta_step import adapted
+from silofl.methods.meta_step import adapt_model
 from silofl.models import build_plain_model
 from silofl.models.networks import build_models
 from silofl.studies.traffic import count_traffic
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.losses import make_loss
 
@@ -101,7 +101,7 @@ def test_the_deployed_model_follows_the_reference(vectors):
         state = {name: torch.tensor(v[f"hf.global/{name}"][r]) for name in model.state_dict()}
         model.load_state_dict(state)
         batch = torch.tensor(v["x"][r, i, 0, 0]), torch.tensor(v["y"][r, i, 0, 0])
-        found = adapted(model, nn.functional.mse_loss, [batch], float(v["hyper_alpha"]))
+        found = adapt_model(model, nn.functional.mse_loss, [batch], float(v["hyper_alpha"]))
         for name, value in found.state_dict().items():
             np.testing.assert_allclose(value.numpy(), v[f"hf.adapted/{name}"][r, i], rtol=1e-6)
         # the shared one stays what it was
@@ -112,8 +112,8 @@ def deployed(game, site, arrays, steps=1):
     """Return a server's model as a site uses it: after plain steps on the first batches of an order of the site's."""
     (model,) = build_models(game.study, (1, 32, 32)).values()
     model.load_state_dict({n.removeprefix("model/"): torch.tensor(a) for n, a in arrays.items()}, strict=False)
-    examples, augment = game.sites[site].data.training, augmentation(game.study, True)
-    seeds = [seed_of(game.study.seed, site, "meta_step", epoch) for epoch in (1, 2, 3)]
+    examples, augment = game.sites[site].data.training, build_augmentation(game.study, True)
+    seeds = [derive_seed(game.study.seed, site, "meta_step", epoch) for epoch in (1, 2, 3)]
     batches = list(chain(*(training_batches(examples, 2, augment, seed, "cpu") for seed in seeds)))
     optimizer = torch.optim.SGD(model.train().parameters(), 0.2)
     for batch in batches[:steps]:
@@ -146,7 +146,7 @@ def test_a_site_validates_tests_and_keeps_the_model_after_its_own_steps(perfedav
         model = deployed(game, site, shared[game.server.best_round], steps)
         _, wanted = evaluate(model, data.test, game.study, torch.device("cpu"))
         assert tests.scores[site].value == pytest.approx(wanted.value, abs=1e-6)
-        (state,) = read(game.folder(site) / "supermodel").models.values()
+        (state,) = read_model_folder(game.folder(site) / "supermodel").models.values()
         assert_close(state, model)
 
 

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from silofl.data.batches import training_batches
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
-from silofl.methods.model import complete_state, mixed_models
+from silofl.methods.model import complete_state, mix_models
 from silofl.methods.part import to_tensors
-from silofl.methods.parts import kinds, start_parts
+from silofl.methods.parts import list_kinds, start_parts
 from silofl.methods.task import TRAIN, Exchange, Message
 from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.losses import make_loss
 
 from ..conftest import UNET
@@ -90,7 +90,7 @@ def test_each_array_is_mixed_over_the_sites_that_sent_it():
     started = {site: {"w": np.zeros(1), "b": np.full(1, 8.0)} for site in "abc"}
     trained = {"a": {"w": np.array([1.0]), "b": np.array([2.0])}, "b": {"w": np.array([5.0])}, "c": {}}
     weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
-    mixed = mixed_models(started, trained, weights)
+    mixed = mix_models(started, trained, weights)
     # w by a and b: (0.5 * 1 + 0.25 * 5) / 0.75, (0.25 * 1 + 0.5 * 5) / 0.75; c listens to neither and keeps its own
     np.testing.assert_allclose([mixed[site]["w"][0] for site in "abc"], [1.75 / 0.75, 2.75 / 0.75, 0])
     # b by a alone
@@ -339,7 +339,7 @@ def test_local_training_begins_with_the_pretrained_model_which_every_site_gets_o
     model = build_plain_model(study, study.seed)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in pretrained.items()}, strict=False)
     optimizer, loss, losses = torch.optim.Adam(model.parameters(), lr=0.01), make_loss(study), []
-    augment, seed = augmentation(study, has_label_map=True), seed_of(study.seed, "east", 1, 1)
+    augment, seed = build_augmentation(study, has_label_map=True), derive_seed(study.seed, "east", 1, 1)
     for images, targets in training_batches(data, 2, augment, seed, torch.device("cpu")):
         optimizer.zero_grad()
         losses.append(loss(model.train()(images), targets))
@@ -407,7 +407,7 @@ def test_there_is_a_part_for_each_model_that_a_site_trains(make_study):
 
 
 def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
-    found = {(kind.role, kind.name): kind for kind in kinds(make_study())}
+    found = {(kind.role, kind.name): kind for kind in list_kinds(make_study())}
     assert found.keys() == {("model", "weights"), ("model", "batchnorm")}
     assert found["model", "batchnorm"].names == batchnorm_names(build_plain_model(make_study(), 0))
     assert not any(kind.is_of_images for kind in found.values())

@@ -25,6 +25,6 @@ def test_a_part_that_needs_nothing_leaves_every_step_as_it_is():
 def test_a_site_half_that_needs_nothing_sends_and_keeps_nothing():
     half = SitePart(work=None)
     assert half.step("model", len) is len and half.learners() == {} and half.kept() == {}
-    assert half.finish({}) == Message() and half.judged({}, None) is None
+    assert half.finish({}) == Message() and half.combine_scores({}, None) is None
     with pytest.raises(NotImplementedError, match="dance"):
         half.answer("dance")

@@ -15,7 +15,7 @@ from silofl.algorithms.presets import algorithm_names
 from silofl.errors import ConfigError
 from silofl.methods import parts
 from silofl.methods.part import Part
-from silofl.methods.parts import kind_of, kinds, start_parts
+from silofl.methods.parts import find_kind, list_kinds, start_parts
 from silofl.methods.work import Work
 
 from ..conftest import UNET
@@ -60,10 +60,10 @@ def test_site_halves_are_those_of_the_same_files(make_study):
 
 
 def test_an_array_is_of_the_kind_that_holds_it(make_study):
-    sent = kinds(make_study(name="harmofl"))
-    assert kind_of(sent, "amplitude", "mean").name == "amplitude"
-    assert kind_of(sent, "model", "network.final_conv.weight").name == "weights"
-    assert kind_of(sent, "selector", "network.final_conv.weight") is None
+    sent = list_kinds(make_study(name="harmofl"))
+    assert find_kind(sent, "amplitude", "mean").name == "amplitude"
+    assert find_kind(sent, "model", "network.final_conv.weight").name == "weights"
+    assert find_kind(sent, "selector", "network.final_conv.weight") is None
     assert len({(kind.role, kind.name) for kind in sent}) == len(sent)
 
 

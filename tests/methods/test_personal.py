@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from silofl.data.batches import training_batches
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.models.networks import build_model
 from silofl.studies.traffic import count_traffic
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.losses import make_loss
 
 from ..conftest import UNET
@@ -57,8 +57,8 @@ def batches_of(game, site, number):
     """Yield the batches of a site's round, each with torch's random numbers as the engine leaves them there."""
     study, examples = game.study, game.sites[site].data.training
     for epoch in range(1, study.training.local_epochs + 1):
-        seed = seed_of(study.seed, site, number, epoch)
-        yield from training_batches(examples, 2, augmentation(study, True), seed, torch.device("cpu"))
+        seed = derive_seed(study.seed, site, number, epoch)
+        yield from training_batches(examples, 2, build_augmentation(study, True), seed, torch.device("cpu"))
 
 
 def gradient(model, study, batch):

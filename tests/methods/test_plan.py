@@ -11,9 +11,9 @@ from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.federation.egress import Gate, Request
 from silofl.methods.parts import start_parts
-from silofl.methods.plan import FILE, ROLE, draft_of
+from silofl.methods.plan import FILE, ROLE, make_draft
 from silofl.methods.task import Message
-from silofl.software import here
+from silofl.software import read_software
 from silofl.studies.traffic import count_traffic
 
 SITES = ("east", "north", "west")
@@ -36,7 +36,7 @@ def test_a_run_plans_from_the_sites_data_and_trains_as_without(play, site_data):
     without.rounds(2)
     study = game.study
     fingerprints = {site: measure_site(read_manifest(site_data / site, study), study, 0) for site in SITES}
-    expected = make_plan(draft_of(study), fingerprints)
+    expected = make_plan(make_draft(study), fingerprints)
     found, sentences = plan_of(game)
     assert found == expected.as_dict() | {"not_planned_with": {}} and sentences == tuple(expected.sentences())
     assert sentences[0].startswith("planned: data.")
@@ -60,7 +60,7 @@ def test_no_least_largest_or_single_value_leaves(play):
         "fingerprint/classes": (2,),
     }
     # The first answer of a run says what the site runs.
-    software = {"software": here().model_dump()}
+    software = {"software": read_software().model_dump()}
     assert answer.meta == {"round": 0, "num_patients": 5, ROLE: {"cases": 5}} | software
 
 

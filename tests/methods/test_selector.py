@@ -9,10 +9,10 @@ from torch import nn
 
 from silofl.errors import AggregationError
 from silofl.files import load_state
-from silofl.methods.parts import kinds, start_parts
+from silofl.methods.parts import list_kinds, start_parts
 from silofl.methods.selector import AVERAGE, SQUARE, Ensemble, SiteSelector
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
-from silofl.models.roles import of_role, role_of, with_role
+from silofl.models.roles import add_role, read_role, select_role
 
 SITES = ("east", "north", "west")
 INSTANCE = {"normalization": "instance"}
@@ -86,7 +86,7 @@ def test_the_codes_selector_averages_weights_and_both_moments(begin):
 
 def test_rounding_never_leaves_a_square_below_zero(begin):
     part = begin(learning="moments")
-    answer = filled(sent(part), 0) | filled(with_role("selector", with_role(SQUARE, part.adam.square)), -1e-9)
+    answer = filled(sent(part), 0) | filled(add_role("selector", add_role(SQUARE, part.adam.square)), -1e-9)
     new = after(part, dict.fromkeys(SITES, answer), 1 / 3, 1 / 3, 1 / 3)
     assert all(np.all(array >= 0) for array in new.adam.square.values())
 
@@ -134,7 +134,7 @@ def test_a_new_output_starts_undecided_and_the_others_keep_what_they_know(begin)
 def test_it_weighs_its_parameters_and_is_no_mean_over_images(begin, make_study):
     part = begin(learning="moments")
     assert part.num_bytes == sum(array.nbytes for array in part.parameters.values())
-    (kind,) = [kind for kind in kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "selector"]
+    (kind,) = [kind for kind in list_kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "selector"]
     assert not kind.is_of_images and kind.holds("selector", f"{AVERAGE}/{HEAD}")
 
 
@@ -145,17 +145,17 @@ def test_three_models_travel_and_the_selector_is_told_the_sites_by_name(beside):
     game = beside()
     game.round()
     roles = {"global", "personal", "selector"}
-    assert {role_of(name) for name in game.answers["train"]["east"].arrays} == roles
+    assert {read_role(name) for name in game.answers["train"]["east"].arrays} == roles
     task = game.upcoming("train")["west"]
-    assert task.about("selector")["outputs"] == ["east", "north", "west"]
-    assert {role_of(name) for name in task.arrays} == roles
+    assert task.find_entry("selector")["outputs"] == ["east", "north", "west"]
+    assert {read_role(name) for name in task.arrays} == roles
 
 
 def test_the_gradients_selector_takes_the_step_of_adam_on_the_pooled_gradient(beside):
     game = beside()
     before = game.server.parts["selector"].parameters
     game.round()
-    answers = {site: of_role("selector", answer.arrays) for site, answer in game.answers["train"].items()}
+    answers = {site: select_role("selector", answer.arrays) for site, answer in game.answers["train"].items()}
     # 5, 4 and 3 training images
     for name, array in before.items():
         mean = sum(answers[site][name].astype(np.float64) * n for site, n in (("east", 5), ("north", 4), ("west", 3)))
@@ -168,8 +168,8 @@ def test_a_site_of_the_codes_selector_takes_one_adam_step_on_its_full_batch(besi
     game = beside(learning="moments", sites=("east", "west"))
     before = game.server.parts["selector"].parameters
     game.round()
-    arrays = of_role("selector", game.answers["train"]["east"].arrays)
-    mean, square = of_role(AVERAGE, arrays), of_role(SQUARE, arrays)
+    arrays = select_role("selector", game.answers["train"]["east"].arrays)
+    mean, square = select_role(AVERAGE, arrays), select_role(SQUARE, arrays)
     for name in before:
         gradient = mean[name] / np.float32(0.1)
         np.testing.assert_allclose(square[name], 0.001 * gradient**2, rtol=1e-3, atol=1e-12)
@@ -208,7 +208,7 @@ def test_further_steps_follow_the_first_one_of_a_round(beside, steps):
     assert game.asked == (["train"] + ["selector"] * (steps - 1)) * 2
     assert game.server.parts["selector"].adam.steps == 2 * steps
     if steps > 1:
-        assert {role_of(name) for name in game.sent["selector"]["east"].arrays} == {"selector"}
+        assert {read_role(name) for name in game.sent["selector"]["east"].arrays} == {"selector"}
         assert game.sent["selector"]["east"].meta["step"] == steps
 
 
@@ -240,7 +240,7 @@ def test_a_site_that_joins_late_gets_an_output(beside, learning):
     assert new.outputs == ("east", "west", "north")
     np.testing.assert_array_equal(new.parameters[HEAD][:2], before.parameters[HEAD])
     assert list(game.server.parts["personal"].own) == ["east", "north", "west"]
-    assert game.upcoming("train")["north"].about("selector")["outputs"] == ["east", "west", "north"]
+    assert game.upcoming("train")["north"].find_entry("selector")["outputs"] == ["east", "west", "north"]
     assert game.round().answered == ["east", "north", "west"]
 
 
@@ -250,7 +250,7 @@ def test_its_two_models_are_those_that_fedavg_and_softpull_train_alone(play, bes
     for game in (ours, theirs):
         game.rounds(2)
     for site in ours.sites:
-        mine, other = of_role(role, ours.models(site)), of_role("model", theirs.models(site))
+        mine, other = select_role(role, ours.models(site)), select_role("model", theirs.models(site))
         assert mine.keys() == other.keys()
         for key in mine:
             np.testing.assert_array_equal(mine[key], other[key])
@@ -263,7 +263,7 @@ def test_an_absent_site_gets_its_own_personalised_model_back_and_the_shared_glob
     record = game.round(absent=("north",))
     now, east = game.models("north"), game.models("east")
     for name in now:
-        np.testing.assert_array_equal(now[name], before[name] if role_of(name) == "personal" else east[name])
+        np.testing.assert_array_equal(now[name], before[name] if read_role(name) == "personal" else east[name])
     # 0.7 of the own model, 0.3 of the only other site that answered
     assert record.weights["east"] == pytest.approx({"east": 0.7, "west": 0.3})
     assert game.round().missed == []
@@ -276,7 +276,7 @@ def test_it_learns_after_the_others_are_done(play):
     options = {"selector": {"labels": "best_model"}, "extra_rounds": 5, "model": INSTANCE, "rounds": 2}
     game = play(name="fedsm", **options)
     game.rounds(2)
-    assert {role_of(name) for name in game.answers["train"]["east"].arrays} == {"global", "personal"}
+    assert {read_role(name) for name in game.answers["train"]["east"].arrays} == {"global", "personal"}
     models = game.models("east")
     before = game.server.parts["selector"]
     game.rounds(2)
@@ -338,7 +338,7 @@ def test_it_learns_the_scores_with_which_the_ensemble_has_the_least_loss(play):
     assert losses[-1] < losses[0]
     # the models stay as they were, and the selector's gradients alone travel
     assert all(np.array_equal(array, models[name]) for name, array in game.models("east").items())
-    assert {role_of(name) for name in game.answers["selector"]["east"].arrays} == {"selector"}
+    assert {read_role(name) for name in game.answers["selector"]["east"].arrays} == {"selector"}
     tests = game.finish()
     assert tests.scores.keys() == set(SITES)
 
@@ -348,4 +348,4 @@ def test_it_learns_the_scores_with_which_the_ensemble_has_the_least_loss(play):
 
 def test_a_combined_score_is_only_given_where_the_selector_came(make_study):
     work = SimpleNamespace(message=Message(), study=make_study(name="fedsm", model=INSTANCE))
-    assert SiteSelector(work).judged({}, None) is None
+    assert SiteSelector(work).combine_scores({}, None) is None

@@ -8,7 +8,7 @@ from torch import nn
 from silofl.algorithms.adafed import adafed_weights, distances
 from silofl.errors import ConfigError
 from silofl.methods.parts import start_parts
-from silofl.methods.statistics import StatisticsPart, statistics_arrays
+from silofl.methods.statistics import StatisticsPart, pack_statistics
 from silofl.methods.task import Message
 from silofl.models import build_plain_model
 
@@ -249,7 +249,7 @@ def test_a_network_to_compare_no_sites_by_is_refused_before_any_round(make_study
 
 
 def test_statistics_travel_by_layer_under_the_parts_own_name():
-    arrays = statistics_arrays([(np.zeros(2), np.ones(2)), (np.zeros(3), np.ones(3))])
+    arrays = pack_statistics([(np.zeros(2), np.ones(2)), (np.zeros(3), np.ones(3))])
     assert list(arrays) == ["statistics/0/mean", "statistics/0/variance", "statistics/1/mean", "statistics/1/variance"]
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.fedsm import THRESHOLDS
-from silofl.inference.directory import read
+from silofl.inference.directory import read_model_folder
 from silofl.methods.model import complete_state
-from silofl.methods.parts import kinds, start_parts
+from silofl.methods.parts import list_kinds, start_parts
 from silofl.methods.task import Message
-from silofl.models.roles import of_role, role_of
+from silofl.models.roles import read_role, select_role
 
 INSTANCE = {"normalization": "instance"}
 SITES = ("east", "north", "west")
@@ -43,7 +43,7 @@ def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_
     for site, test in tests.items():
         assert sum(test.choices.values()) == 2
         assert set(test.models) == {"global", *SITES, "ensemble", "super"}
-        kept = read(game.folder(site) / "supermodel")
+        kept = read_model_folder(game.folder(site) / "supermodel")
         assert kept.threshold == part.threshold
         assert kept.models.keys() == {"global", *SITES}
         row = dict(zip(part.selector.thresholds, test.by_threshold, strict=True))[part.threshold]
@@ -56,7 +56,7 @@ def test_all_models_travel_once_and_are_those_of_the_reported_round(fedsm):
     assert game.server.parts["super_model"].holders == set(SITES)
     assert game.sent["test_super_model"]["east"].arrays == {}
     sent = game.sent["assemble"]["east"].of("super_model")
-    assert {role_of(name) for name in sent} == {"global", "selector", *SITES}
+    assert {read_role(name) for name in sent} == {"global", "selector", *SITES}
     parts = game.server.reported.parts
     for site in SITES:
         for name, array in parts["personal"].of(site).items():
@@ -74,7 +74,10 @@ def test_one_site_and_two_sites_work(fedsm, sites):
 def test_the_server_writes_the_super_model_that_its_sites_hold(fedsm):
     game = fedsm()
     game.finish()
-    ours, theirs = game.server.parts["super_model"].contents(game.server), read(game.folder("east") / "supermodel")
+    ours, theirs = (
+        game.server.parts["super_model"].contents(game.server),
+        read_model_folder(game.folder("east") / "supermodel"),
+    )
     assert (ours.rule, ours.outputs, ours.threshold) == (theirs.rule, theirs.outputs, theirs.threshold)
     assert ours.rule == "selector" and ours.facts["run"] == "run"
     for name, state in ours.models.items():
@@ -90,7 +93,7 @@ def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
     assert game.server.parts["super_model"].holders == {"east", "north"}
     assert game.sent["test_super_model"]["east"].arrays == {}
     sent = game.sent["test_super_model"]["west"].of("super_model")
-    assert {role_of(name) for name in sent} == {"global", "selector", *SITES}
+    assert {read_role(name) for name in sent} == {"global", "selector", *SITES}
     assert tests.scores["west"].models.keys() == {"global", *SITES, "ensemble", "super"}
 
 
@@ -135,7 +138,7 @@ def test_a_threshold_that_the_study_sets_is_not_tuned(fedsm):
     game = fedsm(super_model={"threshold": 0.25})
     game.finish()
     assert game.server.parts["super_model"].threshold == 0.25
-    assert read(game.folder("west") / "supermodel").threshold == 0.25
+    assert read_model_folder(game.folder("west") / "supermodel").threshold == 0.25
 
 
 def test_without_any_counts_only_the_global_model_answers(fedsm):
@@ -153,8 +156,8 @@ def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     assert part.selector.thresholds == () and part.contents(game.server).threshold is None
     assert all(test.by_threshold == () for test in tests.values())
     # All models before its rounds; the selector, which learnt in them, with the test.
-    assert {role_of(name) for name in game.sent["assemble"]["east"].of("super_model")} == {"global", *SITES}
-    assert {role_of(name) for name in game.sent["test_super_model"]["east"].of("super_model")} == {"selector"}
+    assert {read_role(name) for name in game.sent["assemble"]["east"].of("super_model")} == {"global", *SITES}
+    assert {read_role(name) for name in game.sent["test_super_model"]["east"].of("super_model")} == {"selector"}
 
 
 @pytest.mark.parametrize("labels", ["best_model", "ensemble"])
@@ -166,7 +169,7 @@ def test_a_site_that_joins_once_all_models_are_out_is_chosen_at_every_site(fedsm
     game.sites["north"] = late.sites["north"]
     assert game.finish().scores.keys() == set(SITES)
     assert game.server.ledger[-1].answered == list(SITES)
-    assert set(read(game.folder("east") / "supermodel").models) == {"global", *SITES}
+    assert set(read_model_folder(game.folder("east") / "supermodel").models) == {"global", *SITES}
 
 
 def test_models_that_come_with_the_test_are_not_measured_on_validation_data(fedsm):
@@ -254,5 +257,5 @@ def test_only_numbers_leave_a_site_for_it(fedsm, make_study):
     for task in ("assemble", "test_super_model"):
         assert all(answer.arrays == {} for answer in game.answers[task].values())
         assert "test0" not in str(game.answers[task]["east"].meta)
-    assert not [kind for kind in kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "super_model"]
-    assert of_role("super_model", game.sent["assemble"]["west"].arrays)
+    assert not [kind for kind in list_kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "super_model"]
+    assert select_role("super_model", game.sent["assemble"]["west"].arrays)

@@ -18,7 +18,7 @@ def test_two_messages_become_one_and_neither_changes():
     both = left | right
     assert list(both.arrays) == ["a/x", "b/x"] and both.meta == {"round": 1, "a": {"is_wanted": True}}
     assert left.meta == {"round": 1} and list(right.arrays) == ["b/x"]
-    assert both.about("a") == {"is_wanted": True} and both.about("b") == {}
+    assert both.find_entry("a") == {"is_wanted": True} and both.find_entry("b") == {}
 
 
 def test_an_answer_that_failed_holds_no_arrays_and_the_round_of_its_task():

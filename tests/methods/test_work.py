@@ -16,10 +16,10 @@ from silofl.methods.answer import read_answer
 from silofl.methods.task import Message
 from silofl.methods.work import Work
 from silofl.models.names import read_arrays, traveling_names
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.training.evaluation import predict, score
+from silofl.training.evaluation import predict, score_predictions
 from silofl.training.metrics import Score, accuracy_by_case
 
 from ..conftest import UNET
@@ -89,7 +89,7 @@ def with_selector(monkeypatch):
     """Give a task a selector of a test's own, which stands for the one that was received."""
 
     def begin_with(study, part, model, outputs):
-        monkeypatch.setattr(selector.SiteSelector, "_received", lambda self: (model, outputs))
+        monkeypatch.setattr(selector.SiteSelector, "_load_received", lambda self: (model, outputs))
         return begin(study, part, {"selector": {"outputs": outputs, "step": 0}})
 
     return begin_with
@@ -100,7 +100,7 @@ def with_selector(monkeypatch):
 
 def role_score(work, role):
     part = work.data.validation
-    return score(predict(work.models[role], part, 2, CPU), part, work.study)
+    return score_predictions(predict(work.models[role], part, 2, CPU), part, work.study)
 
 
 @pytest.mark.parametrize(("taken_for", "role"), [("east", "personal"), ("north", "global")])
@@ -129,7 +129,7 @@ def test_without_a_selector_the_personalised_model_counts(make_study, blobs):
 def test_one_model_has_no_table_of_models_and_no_data_no_score(make_study, blobs):
     work = begin(make_study(), blobs)
     assert "models" not in work.validation()
-    work.data = SiteData(blobs, blobs.taken([]), blobs)
+    work.data = SiteData(blobs, blobs.select_rows([]), blobs)
     assert work.validation() is None
 
 
@@ -162,7 +162,7 @@ def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metr
     }
     meta = {"round": 1, "metrics": {"validation": found}}
     answer = read_answer("east", {}, json.loads(json.dumps(meta)), {})
-    assert plain(answer.numbers.metrics.validation) == found
+    assert dump_record(answer.numbers.metrics.validation) == found
 
 
 class BySite(nn.Module):
@@ -212,7 +212,7 @@ def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_st
 
 
 def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_patients(make_study, blobs):
-    many = blobs.taken([0, 1, 2, 3, 0])
+    many = blobs.select_rows([0, 1, 2, 3, 0])
     many = replace(many, patients=tuple("vwxyz"))
     sent = begin(make_study(), many).answer().meta["domain"]
     assert [one["measure"] for one in sent["intensities"]] == ["mean", "contrast", "roughness"]

@@ -6,7 +6,16 @@ import torch
 from scipy.special import softmax
 from scipy.stats import multivariate_normal
 
-from silofl.models.nearest import FLOOR, NUM_FEATURES, RINGS, SHRINKAGE, Moments, NearestSite, discriminant, features_of
+from silofl.models.nearest import (
+    FLOOR,
+    NUM_FEATURES,
+    RINGS,
+    SHRINKAGE,
+    Moments,
+    NearestSite,
+    discriminant,
+    measure_features,
+)
 
 
 def waves(frequency, size=64, amplitude=1.0):
@@ -29,7 +38,7 @@ def logits(sites, points):
 
 def test_features_are_mean_deviation_and_the_amplitude_of_each_ring():
     image = np.random.default_rng(0).random((2, 3, 32, 24))
-    found = features_of(torch.from_numpy(image)).numpy()
+    found = measure_features(torch.from_numpy(image)).numpy()
     assert found.shape == (2, 3 * NUM_FEATURES) and found.dtype == np.float64
     np.testing.assert_allclose(found[:, :3], image.mean(axis=(2, 3)))
     np.testing.assert_allclose(found[:, 3:6], image.std(axis=(2, 3), ddof=1))
@@ -44,14 +53,14 @@ def test_features_are_mean_deviation_and_the_amplitude_of_each_ring():
 
 @pytest.mark.parametrize(("frequency", "ring"), [(1 / 32, 0), (5 / 32, 2), (9 / 32, 4), (15 / 32, 5)])
 def test_a_wave_is_found_in_its_own_ring_alone(frequency, ring):
-    found = features_of(waves(frequency))[0, 2:].numpy()
+    found = measure_features(waves(frequency))[0, 2:].numpy()
     assert found.argmax() == ring and sorted(found)[-2] < found[ring] - 5
 
 
 @pytest.mark.parametrize("size", [16, 28, 33])
 def test_small_and_blank_images_have_finite_features(size):
     images = torch.cat([torch.zeros(1, 1, size, size), torch.rand(1, 1, size, size)])
-    assert torch.isfinite(features_of(images)).all()
+    assert torch.isfinite(measure_features(images)).all()
 
 
 def test_the_softmax_is_the_probability_of_normal_sites_with_one_covariance():
@@ -89,7 +98,7 @@ def test_the_network_holds_the_discriminant():
     rng = np.random.default_rng(3)
     images = [torch.from_numpy(rng.normal(shift, 1, (12, 2, 16, 16)).astype(np.float32)) for shift in (0, 0.5, 1)]
     network = NearestSite(2, 3)
-    network.load_state_dict(discriminant([Moments.of(features_of(site)) for site in images]))
+    network.load_state_dict(discriminant([Moments.of(measure_features(site)) for site in images]))
     with torch.no_grad():
         chosen = [network(site).argmax(dim=1) for site in images]
     assert [float((found == k).double().mean()) for k, found in enumerate(chosen)] == [1, 1, 1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from silofl.models.precision import as_received, bytes_on_wire, narrowed, narrowed_together, types_on_wire
+from silofl.models.precision import bytes_on_wire, narrow_arrays, narrow_messages, round_as_received, types_on_wire
 
 ARRAYS = {
     "model/weight": np.array([0.1, -3e-5, 7e-8, 1e-8, 65504.0], np.float32),
@@ -21,11 +21,11 @@ def half(make_study):
 
 
 def test_nothing_is_rounded_unless_the_study_asks_for_it(make_study):
-    assert narrowed(ARRAYS, make_study()) is ARRAYS
+    assert narrow_arrays(ARRAYS, make_study()) is ARRAYS
 
 
 def test_single_precision_travels_as_half_where_every_number_fits(half):
-    sent = narrowed(ARRAYS, half)
+    sent = narrow_arrays(ARRAYS, half)
     assert {name: array.dtype.name for name, array in sent.items()} == {
         "model/weight": "float16",
         "model/large": "float32",
@@ -39,19 +39,19 @@ def test_single_precision_travels_as_half_where_every_number_fits(half):
 
 
 def test_both_ends_compute_in_single_precision(half):
-    received = as_received(ARRAYS, half)
+    received = round_as_received(ARRAYS, half)
     assert received["model/weight"].dtype == np.float32 and received["statistics/mean"].dtype == np.float64
     np.testing.assert_allclose(received["model/weight"][:2], ARRAYS["model/weight"][:2], rtol=1e-3)
     # What is below the least number of half precision, 6e-8, is lost.
     assert received["model/weight"][3] == 0
     for name, array in received.items():
-        np.testing.assert_array_equal(array, as_received(received, half)[name], name)
+        np.testing.assert_array_equal(array, round_as_received(received, half)[name], name)
 
 
 def test_what_several_sites_are_sent_is_rounded_once_and_held_once(half):
     own = np.full(3, 0.2, np.float32)
-    sent = narrowed_together({"east": ARRAYS, "north": {"own": own} | ARRAYS, "west": {}}, half)
-    for name, array in narrowed(ARRAYS, half).items():
+    sent = narrow_messages({"east": ARRAYS, "north": {"own": own} | ARRAYS, "west": {}}, half)
+    for name, array in narrow_arrays(ARRAYS, half).items():
         np.testing.assert_array_equal(sent["east"][name], array)
         assert sent["east"][name] is sent["north"][name]
     np.testing.assert_array_equal(sent["north"]["own"], own.astype(np.float16))
@@ -61,7 +61,7 @@ def test_what_several_sites_are_sent_is_rounded_once_and_held_once(half):
 def test_an_array_that_nobody_may_write_into_travels_too(half):
     array = np.ones(3, np.float32)
     array.flags.writeable = False
-    assert narrowed({"a": array}, half)["a"].dtype == np.float16
+    assert narrow_arrays({"a": array}, half)["a"].dtype == np.float16
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,19 @@
 import numpy as np
 
-from silofl.models.roles import of_role, role_of, with_role
+from silofl.models.roles import add_role, read_role, select_role
 
 
 def test_names_carry_their_role():
-    assert role_of("global/network.a") == "global" and role_of("statistics/0/mean") == "statistics"
-    assert role_of("network.a") == ""
+    assert read_role("global/network.a") == "global" and read_role("statistics/0/mean") == "statistics"
+    assert read_role("network.a") == ""
 
 
 def test_a_role_gets_its_own_arrays_under_its_own_names():
-    arrays = with_role("personal", {"a": np.ones(1)}) | with_role("global", {"a": np.zeros(1)})
+    arrays = add_role("personal", {"a": np.ones(1)}) | add_role("global", {"a": np.zeros(1)})
     assert arrays.keys() == {"personal/a", "global/a"}
-    assert of_role("global", arrays) == {"a": np.zeros(1)}
+    assert select_role("global", arrays) == {"a": np.zeros(1)}
 
 
 def test_roles_stand_within_roles():
-    arrays = with_role("super_model", with_role("north", {"a": np.ones(1)}))
-    assert of_role("north", of_role("super_model", arrays)) == {"a": np.ones(1)}
+    arrays = add_role("super_model", add_role("north", {"a": np.ones(1)}))
+    assert select_role("north", select_role("super_model", arrays)) == {"a": np.ones(1)}

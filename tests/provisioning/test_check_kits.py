@@ -7,7 +7,7 @@ import pytest
 from nvflare.lighter.utils import Identity, generate_cert, load_private_key, serialize_cert
 
 from provisioning.__main__ import main
-from provisioning.check_kits import check
+from provisioning.check_kits import check_folders
 from provisioning.checks import NVFLARES_LOGS, OWN_LOGS, TRACKING
 from provisioning.workspace import PROJECT, REPOSITORY
 from silofl.files import read_json
@@ -20,7 +20,7 @@ JOBS = REPOSITORY / "jobs"
 def failures(path, jobs=JOBS, after=timedelta(0)):
     """Return what fails so long after the server's certificate began."""
     now = read_kit(next(path.rglob("startup")).parent).certificate.not_valid_before_utc + after
-    report = check([path], jobs, now)
+    report = check_folders([path], jobs, now)
     found = [(finding["where"], finding["text"]) for finding in report["findings"] if finding["is_failure"]]
     assert report["is_right"] is not bool(found)
     return found
@@ -52,7 +52,7 @@ def test_a_single_kit_is_checked_alone(kits, capsys):
 
 def test_who_may_do_what_follows_certificate_and_policies(workspace):
     now = read_kit(workspace / "silofl" / "prod_00" / "server").certificate.not_valid_before_utc
-    rights = check([workspace], JOBS, now)["rights"]
+    rights = check_folders([workspace], JOBS, now)["rights"]
     everywhere = ["server", "east", "north", "south"]
     assert rights["lead@study.example.org"]["submit_job"] == everywhere
     assert rights["lead@study.example.org"]["get_job_log"] == ["server"]
@@ -73,7 +73,7 @@ def test_a_role_that_no_site_knows_is_found_before_the_kits_are_handed_out(tmp_p
 @pytest.mark.parametrize(("days", "is_failure"), [(329, None), (331, False), (359, False), (361, True)])
 def test_a_certificate_warns_in_its_last_30_days_and_fails_afterwards(kits, days, is_failure):
     kit = read_kit(kits / "north")
-    report = check([kit.folder], JOBS, kit.certificate.not_valid_before_utc + timedelta(days=days))
+    report = check_folders([kit.folder], JOBS, kit.certificate.not_valid_before_utc + timedelta(days=days))
     assert [finding["is_failure"] for finding in report["findings"]] == ([] if is_failure is None else [is_failure])
     assert report["is_right"] is not bool(is_failure)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.checks import private_keys
+from provisioning.checks import find_private_keys
 from provisioning.workspace import REPOSITORY
 from silofl.flare.kit import read_kit
 
@@ -63,4 +63,4 @@ def test_nothing_that_travels_holds_a_private_key(carried_out):
     for archive in travelling:
         opened = folder / "opened" / archive.name
         subprocess.run([sys.executable, "-m", "zipfile", "-e", str(archive), str(opened)], check=True)
-        assert any(opened.iterdir()) and private_keys(opened) == []
+        assert any(opened.iterdir()) and find_private_keys(opened) == []

@@ -27,7 +27,7 @@ from silofl.data.phantoms import make_phantoms
 from silofl.flare.kit import read_kit
 from silofl.hospital import machine as machine_check
 from silofl.hospital.candidate import Candidate
-from silofl.settings import load
+from silofl.settings import load_settings
 from silofl.site import Site
 from silofl.studies.processes import ProcessTree
 from silofl.study import load_study
@@ -227,8 +227,8 @@ def test_a_study_comes_with_its_digest_and_the_disk_that_check_site_asks_for(fil
     study, page = load_study(STUDY), page_of(kit)
     assert (kit / "study.yaml").read_bytes() == STUDY.read_bytes()
     assert f"| digest of study `harmofl_phantoms` | `{study.digest}` |" in page
-    candidate = Candidate(read_kit(kit), study, STUDY, load(Site, kit / "local" / "site.yaml"))
-    assert f"keeps {machine_check.disk(candidate).facts['state_bytes'] / 2**30:.2f} GiB" in page
+    candidate = Candidate(read_kit(kit), study, STUDY, load_settings(Site, kit / "local" / "site.yaml"))
+    assert f"keeps {machine_check.check_disk(candidate).facts['state_bytes'] / 2**30:.2f} GiB" in page
     assert "cp -r IMAGES /var/lib/silofl/data/harmofl_phantoms" in page
 
 

@@ -128,7 +128,7 @@ def test_stores_that_a_restart_would_empty_are_moved(tmp_path, kits, wheel):
     (configs / "resources.json").write_bytes((kits / "server" / "local" / "resources.json.default").read_bytes())
     fill_kits.fill_kit(read_kit(kits / "server"), fill_kits.Contents(wheel, configs.parent))
     resources = json.loads((kits / "server" / "local" / "resources.json").read_text())
-    assert fill_kits.stores(resources) == ["/var/lib/silofl/server/snapshots", "/var/lib/silofl/server/jobs"]
+    assert fill_kits.read_stores(resources) == ["/var/lib/silofl/server/snapshots", "/var/lib/silofl/server/jobs"]
 
 
 def test_a_second_call_changes_nothing(workspace, wheel, files_of):

@@ -31,12 +31,12 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, start_command
-from provisioning.renew_kit import renewed
+from provisioning.renew_kit import make_renewed_certificate
 from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
-from silofl.federation.egress_chain import checked
+from silofl.federation.egress_chain import check_chain
 from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
@@ -153,13 +153,13 @@ def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
         assert sum(record["bytes"] for record in arrays) == ledger[0]["bytes_from"][site]
         assert {record["kind"] for record in records} == {"weights", "batchnorm", "numbers"}
         assert not any(record["refused"] for record in records)
-        assert checked(path.read_bytes()).fault is None
+        assert check_chain(path.read_bytes()).fault is None
         assert "what the round's training changed" in path.with_suffix(".md").read_text()
 
 
 @pytest.mark.slow
 def test_the_console_and_the_command_submit_as_the_api_does(network, tmp_path):
-    lead = network.kit_of("lead")
+    lead = network.find_kit("lead")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     small_job(lead.folder / "transfer" / "by_console", "fedavg_phantoms", rounds=1)
     console = subprocess.run(
@@ -191,7 +191,7 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
     number, _ = network.run_job(job, LIMIT_S)
     run = read_json(result_of(network, number, tmp_path / "own_results") / "results.json")["run"]
     folder = phantoms / ".silofl" / "server" / "runs" / name / run
-    assert read_json(folder / "lead.json") == {"lead": network.kit_of("lead").name}
+    assert read_json(folder / "lead.json") == {"lead": network.find_kit("lead").name}
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     continued = small_job(tmp_path / "continued", name, rounds=2)
@@ -205,7 +205,7 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
 
     site = next(kit for kit in network.hospitals if kit.name == "north").folder / "local" / "site.yaml"
     settings = site.read_text()
-    pin = {name: {"sha256": load_study(study_file(job)).digest, "lead": network.kit_of("lead").name}}
+    pin = {name: {"sha256": load_study(study_file(job)).digest, "lead": network.find_kit("lead").name}}
     site.write_text(yaml.safe_dump(yaml.safe_load(settings) | {"studies": pin}))
     try:
         ledgers = []
@@ -276,7 +276,10 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
         path = job / "app" / "config" / f"config_fed_{side}.json"
         config, mark = json.loads(path.read_text()), f"{marks}/{side}-$$"
         log = {"template": str(tmp_path / "log.txt"), "study": "", "site": ""}
-        shell = {"command": ["/bin/sh", "-c", f"touch {mark}"], "log": {"path": "silofl.site._filled", "args": log}}
+        shell = {
+            "command": ["/bin/sh", "-c", f"touch {mark}"],
+            "log": {"path": "silofl.site._fill_template", "args": log},
+        }
         config.setdefault("components", []).append({"id": "x", "path": name, "args": shell})
         path.write_text(json.dumps(config))
         network.run_job(job, LIMIT_S)
@@ -406,7 +409,7 @@ def expired(network, tmp_path):
     for name in ("startup", "local"):
         shutil.copytree(old / name, tmp_path / "old" / name)
     kit, record = read_kit(tmp_path / "old"), read_json(certificates_file(network.project))
-    certificate = renewed(kit, record["root_pri_key"], datetime.now(UTC) - timedelta(days=400))
+    certificate = make_renewed_certificate(kit, record["root_pri_key"], datetime.now(UTC) - timedelta(days=400))
     kit.certificate_path.write_bytes(serialize_cert(certificate))
     return read_kit(kit.folder)
 
@@ -465,7 +468,7 @@ def test_a_study_that_fails_is_no_completed_job_and_its_reason_is_downloaded(net
     path.write_text(yaml.safe_dump(study | {"labels": {1: "something else"}, "name": "fails"}))
     number, status = network.run_job(job, LIMIT_S)
     assert status != "FINISHED:COMPLETED"
-    lead, found = network.kit_of("lead").folder, tmp_path / "results" / number
+    lead, found = network.find_kit("lead").folder, tmp_path / "results" / number
     code, said, _ = silofl("watch", number, "--kit", lead, "--download", tmp_path / "results")
     assert code == 1 and said.endswith(f"its result is in {found}; its report: python -m silofl report {found}\n")
     results = json.loads((found / "workspace" / "silofl" / "results.json").read_text())
@@ -479,7 +482,7 @@ class LeadCommand:
     """``silofl run`` of the study lead, in the background."""
 
     def __init__(self, network, job, out, *options):
-        command = [sys.executable, "-m", "silofl", "run", str(job), "--kit", str(network.kit_of("lead").folder)]
+        command = [sys.executable, "-m", "silofl", "run", str(job), "--kit", str(network.find_kit("lead").folder)]
         self.out, self.log = out, out.with_suffix(".txt")
         self.tree = ProcessTree([*command, "--out", str(out), *options], self.log)
 

@@ -36,7 +36,7 @@ def old_serial(before, kit, kits):
 def test_a_renewed_certificate_says_the_same_of_its_owner_and_lasts_360_days(workspace, kits, name):
     kit, record = read_kit(kits / name), read_json(workspace / "silofl" / "state" / "cert.json")
     now = kit.certificate.not_valid_before_utc + SOON
-    new = renew_kit.renewed(kit, record["root_pri_key"], now)
+    new = renew_kit.make_renewed_certificate(kit, record["root_pri_key"], now)
     assert (new.subject, new.issuer) == (kit.certificate.subject, kit.certificate.issuer)
     assert new.public_key() == kit.certificate.public_key()
     assert list(new.extensions) == list(kit.certificate.extensions)
@@ -46,9 +46,12 @@ def test_a_renewed_certificate_says_the_same_of_its_owner_and_lasts_360_days(wor
 def test_a_certificate_never_outlives_the_root(workspace, kits):
     kit, record = read_kit(kits / "north"), read_json(workspace / "silofl" / "state" / "cert.json")
     end = kit.root.not_valid_after_utc
-    assert renew_kit.renewed(kit, record["root_pri_key"], end - timedelta(days=9)).not_valid_after_utc == end
+    assert (
+        renew_kit.make_renewed_certificate(kit, record["root_pri_key"], end - timedelta(days=9)).not_valid_after_utc
+        == end
+    )
     with pytest.raises(ConfigError, match="the root certificate must be valid, not expired on"):
-        renew_kit.renewed(kit, record["root_pri_key"], end)
+        renew_kit.make_renewed_certificate(kit, record["root_pri_key"], end)
 
 
 def test_a_later_provisioning_keeps_the_renewed_certificate(workspace, kits):

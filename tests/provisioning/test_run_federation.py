@@ -1,7 +1,7 @@
 import pytest
 
 from provisioning.__main__ import main
-from silofl.files import held
+from silofl.files import hold_lock
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def test_an_earlier_network_is_not_written_over(tmp_path, capsys):
 
 
 def test_data_that_another_network_uses_is_refused_before_keys_are_made(tmp_path, data, capsys):
-    with held(data / ".silofl" / "network.lock"):
+    with hold_lock(data / ".silofl" / "network.lock"):
         assert main(["run-federation", "--out", str(tmp_path / "out"), "--data", str(data)]) == 2
     assert f"{data}/.silofl must not be in use" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -8,19 +8,26 @@ import pytest
 from rich.console import Console
 
 from provisioning.__main__ import main
-from provisioning.week import carry_out
-from provisioning.week_events import EVENTS, Event, model_files, naming, package, without_egress
-from provisioning.week_stage import check
+from provisioning.week import carry_out_events
+from provisioning.week_events import (
+    EVENTS,
+    Event,
+    copy_changed_package,
+    find_patient_files,
+    hash_model_files,
+    remove_egress_filters,
+)
+from provisioning.week_stage import require_that
 from provisioning.workspace import SITE_CONFIGS
 from silofl import __version__
 from silofl.errors import TrainingError
-from silofl.software import digest_of
+from silofl.software import digest_package
 
 
 def carried_out(tmp_path, *events):
     """Carry out events without a network; returns the exit code, what was shown, and the page."""
     shown = io.StringIO()
-    code = carry_out(SimpleNamespace(out=tmp_path), events, Console(file=shown, width=200, markup=False))
+    code = carry_out_events(SimpleNamespace(out=tmp_path), events, Console(file=shown, width=200, markup=False))
     return code, shown.getvalue(), (tmp_path / "week.md").read_text()
 
 
@@ -35,7 +42,7 @@ def test_a_week_whose_checks_hold_ends_with_success_and_a_page_of_what_was_seen(
 def test_the_first_check_that_fails_ends_the_week_with_its_sentence(tmp_path):
     later = []
     code, shown, page = carried_out(
-        tmp_path, Event("It rains", lambda _: check(False, "it must be wet")), Event("Then", later.append)
+        tmp_path, Event("It rains", lambda _: require_that(False, "it must be wet")), Event("Then", later.append)
     )
     assert code == 1 and later == []
     assert "FAILED: it must be wet" in shown and "FAILED: it must be wet" in page and "0 of 2 events" in shown
@@ -50,15 +57,15 @@ def test_a_folder_that_holds_something_is_not_written_over(tmp_path, capsys):
 
 def test_a_copied_package_says_its_version_and_differs_from_the_installed_one(tmp_path):
     stage = SimpleNamespace(out=tmp_path)
-    changed, other = package(stage, "changed", __version__), package(stage, "other", "9.9.0")
+    changed, other = copy_changed_package(stage, "changed", __version__), copy_changed_package(stage, "other", "9.9.0")
     assert f'__version__ = "{__version__}"' in (changed / "silofl" / "__init__.py").read_text()
     assert '__version__ = "9.9.0"' in (other / "silofl" / "__init__.py").read_text()
-    assert digest_of(changed / "silofl") != digest_of(other / "silofl")
+    assert digest_package(changed / "silofl") != digest_package(other / "silofl")
 
 
 def test_a_policy_without_its_filter_of_answers_keeps_all_else():
     privacy = json.loads((SITE_CONFIGS / "hospital" / "privacy.json").read_text())
-    broken = without_egress(privacy)
+    broken = remove_egress_filters(privacy)
     assert broken["scopes"][0]["task_result_filters"] == [] != privacy["scopes"][0]["task_result_filters"]
     assert broken["scopes"][0]["task_data_filters"] == privacy["scopes"][0]["task_data_filters"]
 
@@ -68,7 +75,7 @@ def test_models_differ_by_one_bit_and_other_files_do_not_count(tmp_path):
         (tmp_path / run / "model").mkdir(parents=True)
         (tmp_path / run / "model" / "north.pt").write_bytes(weights)
         (tmp_path / run / "model" / "time.json").write_text(run)
-    whole, same, other = (model_files(tmp_path / run) for run in ("whole", "same", "other"))
+    whole, same, other = (hash_model_files(tmp_path / run) for run in ("whole", "same", "other"))
     assert list(whole) == ["model/north.pt"] and whole == same != other
 
 
@@ -77,7 +84,7 @@ def test_every_file_of_a_hospital_that_names_a_patient_is_found_and_none_of_anot
         (tmp_path / "study" / site / "run").mkdir(parents=True)
         (tmp_path / "study" / site / "run" / "scores.csv").write_text("south_01,0.5")
         (tmp_path / "study" / site / "run" / "egress.md").write_text("3 arrays")
-    assert naming(tmp_path, "south_01") == [tmp_path / "study" / "south" / "run" / "scores.csv"]
+    assert find_patient_files(tmp_path, "south_01") == [tmp_path / "study" / "south" / "run" / "scores.csv"]
 
 
 def test_each_event_says_what_happens_and_has_a_day():
@@ -96,6 +103,6 @@ def test_the_week_goes_as_it_must(tmp_path, free_port, capsys):
 
 
 def test_a_check_that_does_not_hold_is_an_error_with_its_sentence():
-    check(True, "nothing happens")
+    require_that(True, "nothing happens")
     with pytest.raises(TrainingError, match="east must answer"):
-        check(False, "east must answer")
+        require_that(False, "east must answer")

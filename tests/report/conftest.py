@@ -12,7 +12,7 @@ from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.report.comparison import Method
 from silofl.report.run_records import Pictures, SelectorFeatures, UnseenTest
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 from silofl.training.site_score import SiteScore
 
 RUN_ID = "small-1"
@@ -73,7 +73,7 @@ def results():
             "excluded_cases": {"east": 0, "west": 2},
             "validation": {"east": {"value": 0.4}, "west": {"value": 0.6}},
         }
-        return read(Results, whole(values | changes), "results.json")
+        return read_record(Results, whole(values | changes), "results.json")
 
     return build
 
@@ -181,7 +181,7 @@ class RunFiles:
         path.mkdir(parents=True)
 
     def json(self, name, value):
-        (self.path / name).write_text(json.dumps(plain(value)), encoding="utf-8")
+        (self.path / name).write_text(json.dumps(dump_record(value)), encoding="utf-8")
         return self
 
     def ledger(self, *records):
@@ -307,7 +307,7 @@ def unseen():
     values |= {"answer": "choice", "threshold_from": "tuned on validation data"} | tests[1]
     values |= {"models": {"global": 0.55, "north": 0.5, "ensemble": 0.575}}
     values |= {"by_threshold": tests, "best_in_hindsight": tests[2]}
-    return lambda **changes: read(UnseenTest, values | changes, "unseen.json")
+    return lambda **changes: read_record(UnseenTest, values | changes, "unseen.json")
 
 
 @pytest.fixture
@@ -315,4 +315,4 @@ def unseen_plain():
     """Build the test of a super model without selector at a site of four cases that was left out."""
     values = {"site": "coast", "fingerprint": "f", "metric": "dice", "num_cases": 4, "value": 0.6, "num_counted": 4}
     values |= {"rule": "only", "models": {"global": 0.6}}
-    return lambda **changes: read(UnseenTest, values | changes, "unseen.json")
+    return lambda **changes: read_record(UnseenTest, values | changes, "unseen.json")

@@ -10,32 +10,32 @@ from silofl.report.canvas import (
     MUTED,
     Image,
     as_values,
-    legend,
+    draw_legend,
+    encode_png,
+    escape_math,
     line_style,
-    panels,
-    png,
+    make_panels,
     point_style,
     style_axes,
-    without_math,
 )
 
 
 def test_a_figure_becomes_a_png_of_its_size():
-    figure, axes = panels(1, 2, (4, 2))
+    figure, axes = make_panels(1, 2, (4, 2))
     assert axes.shape == (1, 2)
-    assert Picture.open(io.BytesIO(png(figure, dpi=50))).size == (200, 100)
+    assert Picture.open(io.BytesIO(encode_png(figure, dpi=50))).size == (200, 100)
 
 
 def test_a_trimmed_figure_loses_its_empty_margin():
-    figure, ((axes,),) = panels(1, 1, (4, 2))
+    figure, ((axes,),) = make_panels(1, 1, (4, 2))
     axes.set_visible(False)
     figure.text(0.5, 0.5, "small")
-    assert Picture.open(io.BytesIO(png(figure, dpi=50, is_trimmed=True))).size[0] < 100
+    assert Picture.open(io.BytesIO(encode_png(figure, dpi=50, is_trimmed=True))).size[0] < 100
 
 
 def test_figures_leave_the_global_state_of_matplotlib_alone():
     before = dict(matplotlib.rcParams)
-    png(panels(1, 1, (1, 1))[0])
+    encode_png(make_panels(1, 1, (1, 1))[0])
     assert dict(matplotlib.rcParams) == before
 
 
@@ -58,11 +58,11 @@ def test_points_beyond_the_colours_differ_by_their_shape():
 
 
 def test_dollar_signs_and_underscores_in_names_are_drawn_and_not_read():
-    figure, ((axes,),) = panels(1, 1, (2, 2))
-    axes.set_title(without_math("$broken_{ $"))
-    legend(figure, [Line2D([], [])], ["_hidden $x^$"])
+    figure, ((axes,),) = make_panels(1, 1, (2, 2))
+    axes.set_title(escape_math("$broken_{ $"))
+    draw_legend(figure, [Line2D([], [])], ["_hidden $x^$"])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [r"_hidden \$x^\$"]
-    assert png(figure).startswith(b"\x89PNG")
+    assert encode_png(figure).startswith(b"\x89PNG")
 
 
 def test_missing_values_are_gaps():
@@ -70,11 +70,11 @@ def test_missing_values_are_gaps():
 
 
 def test_all_numbers_at_an_axis_are_of_one_size_and_colour():
-    figure, ((axes,),) = panels(1, 1, (3, 3))
+    figure, ((axes,),) = make_panels(1, 1, (3, 3))
     axes.plot([0.74, 0.86], [0.74, 0.86])
     style_axes(axes, "variances", "of the inputs")
     # Within a decade the numbers stand at minor ticks alone.
     axes.set_yscale("log")
-    png(figure)
+    encode_png(figure)
     labels = axes.get_yticklabels(which="both")
     assert {(label.get_fontsize(), label.get_color()) for label in labels if label.get_text()} == {(8.5, MUTED)}

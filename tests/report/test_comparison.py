@@ -5,15 +5,15 @@ import pytest
 from silofl.report.comparison import (
     Method,
     are_comparable,
-    averages_also,
-    averages_beside,
     compared_sites,
     comparison_notes,
     comparison_table,
-    front,
-    leads,
+    compute_further_averages,
+    find_leading_places,
+    is_clearly_above,
+    list_further_averages,
+    make_method_rows,
     print_comparison,
-    rows_of_methods,
     site_comparison_table,
 )
 from silofl.report.run_records import RunRecords
@@ -42,14 +42,14 @@ def test_the_sites_of_all_runs_are_compared(results):
     ],
 )
 def test_a_mean_leads_by_more_than_the_seeds_spread(values, others, expected):
-    assert leads(values, others) is expected
+    assert is_clearly_above(values, others) is expected
 
 
 def test_the_front_is_the_highest_mean_and_all_that_it_does_not_lead():
-    assert front([(0.5, 0.5), (0.9, 0.9), (0.6, 0.6)]) == [1]
+    assert find_leading_places([(0.5, 0.5), (0.9, 0.9), (0.6, 0.6)]) == [1]
     # 0.9 leads 0.5 by more than 0.141, and 0.8 not
-    assert front([(0.5, 0.5), (0.8, 1.0), (0.8, 0.8)]) == [1, 2]
-    assert front([(0.5, 0.5), (0.9,), ()]) == [] and front([]) == []
+    assert find_leading_places([(0.5, 0.5), (0.8, 1.0), (0.8, 0.8)]) == [1, 2]
+    assert find_leading_places([(0.5, 0.5), (0.9,), ()]) == [] and find_leading_places([]) == []
 
 
 def test_a_site_without_a_count_of_excluded_cases_has_none(results):
@@ -131,7 +131,7 @@ def cells(row):
 
 
 def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
-    (row,) = rows_of_methods([method("fedavg", (0.5, 0.75), (0.25, 1.0))])
+    (row,) = make_method_rows([method("fedavg", (0.5, 0.75), (0.25, 1.0))])
     assert cells(row) == {
         "east": (0.5, 0.25),
         "west": (0.75, 1.0),
@@ -142,7 +142,7 @@ def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
 
 
 def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_model(fedsm):
-    rows = {row.name: cells(row) for row in rows_of_methods([fedsm])}
+    rows = {row.name: cells(row) for row in make_method_rows([fedsm])}
     assert list(rows) == ["fedsm super", "fedsm ensemble", "fedsm global", "fedsm personal"]
     assert (rows["fedsm ensemble"]["east"], rows["fedsm global"]["west"]) == ((0.625,), (0.25,))
     assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
@@ -153,12 +153,12 @@ def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_mo
 
 def test_models_of_one_exchange_have_no_row_of_a_global_one(method):
     models = {"east": {"east": 0.75, "ensemble": 0.625, "super": 0.75}, "west": {"west": 0.5, "super": 0.5}}
-    rows = rows_of_methods([method("oneshot", (0.75, 0.5), models=models)])
+    rows = make_method_rows([method("oneshot", (0.75, 0.5), models=models)])
     assert [row.name for row in rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
 
 
 def test_a_run_without_a_value_at_a_site_has_no_means(method):
-    (row,) = rows_of_methods([method("fedavg", (0.5, None), (0.25, 1.0))])
+    (row,) = make_method_rows([method("fedavg", (0.5, None), (0.25, 1.0))])
     assert cells(row)["west"] == (1.0,) and cells(row)["client average"] == (0.625,)
 
 
@@ -166,8 +166,8 @@ def test_averages_beside_the_metric_stand_after_the_pooled_mean(method):
     also = {"east": {"balanced_accuracy": 0.5, "auroc": 0.75}, "west": {"balanced_accuracy": 0.25}}
     everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 5}
     methods = [method("fedavg", (0.5, 0.75), metric="accuracy", also=also, everyone=everyone), method("local", (1, 1))]
-    assert averages_beside(methods) == ["balanced_accuracy", "auroc", "everyone_balanced_accuracy"]
-    fedavg, local = rows_of_methods(methods)
+    assert list_further_averages(methods) == ["balanced_accuracy", "auroc", "everyone_balanced_accuracy"]
+    fedavg, local = make_method_rows(methods)
     # (0.5 + 0.25) / 2; the one AUROC there is; the value as it came
     assert fedavg.averages[2:] == ((0.375,), (0.75,), (0.125,))
     assert local.averages[2:] == ((), (), ())
@@ -180,8 +180,8 @@ def test_a_method_was_to_run_with_its_finished_and_its_unfinished_seeds(method):
 
 def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes):
     # (0.25 + 0.75) / 2
-    assert averages_also(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}
-    assert averages_also(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
+    assert compute_further_averages(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}
+    assert compute_further_averages(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
 
 
 def records(*results):
@@ -230,4 +230,4 @@ def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, pri
 
 
 def test_a_segmentation_has_no_averages_beside_its_metric(results):
-    assert averages_also(results(), ["east", "west"]) == {}
+    assert compute_further_averages(results(), ["east", "west"]) == {}

@@ -3,7 +3,14 @@ from dataclasses import replace
 import pytest
 
 from silofl.data.counts import PartCounts, SiteCounts
-from silofl.report.conditions import all_settings, by_name, data_table, data_tables, differences, settings_rows
+from silofl.report.conditions import (
+    all_settings,
+    data_table,
+    data_tables,
+    list_differences,
+    rows_by_name,
+    settings_rows,
+)
 from silofl.report.run_records import RunRecords, read_run
 
 
@@ -47,7 +54,7 @@ def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
         "fast": [made(study={"training": {"learning_rate": 0.1}})],
         "fedbn": [made(study={"algorithm": {"name": "fedbn"}, "training": {"learning_rate": 0.1}})],
     }
-    assert differences(runs) == ["The rows differ in training.learning_rate: 0.01 (fedavg); 0.1 (fast, fedbn)."]
+    assert list_differences(runs) == ["The rows differ in training.learning_rate: 0.01 (fedavg); 0.1 (fast, fedbn)."]
 
 
 @pytest.mark.parametrize(
@@ -60,22 +67,22 @@ def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
     ],
 )
 def test_what_results_know_to_differ_is_said_without_a_study_too(made, changes, sentence):
-    found = differences({"a": [made()], "b": [made(**changes)]})
+    found = list_differences({"a": [made()], "b": [made(**changes)]})
     assert any(line.startswith(sentence) for line in found)
 
 
 def test_extra_rounds_count_as_rounds(made):
     with_extra = made(study={"algorithm": {"name": "finetuning", "extra_rounds": 3}}, recipe={"extra_rounds": 3})
     sentence = "The rows differ in rounds: 2 (a); 5 (b); more of them are more training."
-    assert differences({"a": [made(study={})], "b": [with_extra]}) == [sentence]
+    assert list_differences({"a": [made(study={})], "b": [with_extra]}) == [sentence]
     equal = made(study={"rounds": 5}, rounds=5)
-    assert differences({"a": [equal], "b": [with_extra]}) == []
+    assert list_differences({"a": [equal], "b": [with_extra]}) == []
 
 
 def test_algorithm_seed_and_name_are_what_rows_are_for(made):
     other = {"algorithm": {"name": "fedsm"}, "name": "other", "seed": 4}
     fedsm = made(study=other, algorithm="fedsm", seed=4, recipe={"stays_home": "nothing"})
-    assert differences({"a": [made(study={})], "b": [fedsm]}) == []
+    assert list_differences({"a": [made(study={})], "b": [fedsm]}) == []
 
 
 def test_other_pretrained_models_of_one_name_are_a_difference(made):
@@ -83,48 +90,50 @@ def test_other_pretrained_models_of_one_name_are_a_difference(made):
     runs = {"a": [made(study=adafed)], "b": [made(study=adafed)], "c": [made(study=adafed)], "fedavg": [made(study={})]}
     for name, content in (("a", b"one"), ("b", b"other"), ("fedavg", b"unused")):
         (runs[name][0].path / "job" / "app" / "config" / "pretrained.pt").write_bytes(content)
-    found = [line for line in differences(runs) if "pretrained" in line]
+    found = [line for line in list_differences(runs) if "pretrained" in line]
     # sha256sum of "one" and of "other"; nobody knows the model of c
     assert found == ["The rows differ in the pretrained model, by its SHA-256: 7692c3ad (a); d9298a10 (b)."]
-    assert not any("pretrained" in line for line in differences({name: runs[name] for name in ("a", "c", "fedavg")}))
+    assert not any(
+        "pretrained" in line for line in list_differences({name: runs[name] for name in ("a", "c", "fedavg")})
+    )
 
 
 def test_a_setting_that_one_study_lacks_is_said_to_be_not_set(made):
     runs = {"a": [made(study={})], "b": [made(study={"data": {"modality": "MR"}})]}
-    assert differences(runs) == ["The rows differ in data.modality: not set (a); MR (b)."]
+    assert list_differences(runs) == ["The rows differ in data.modality: not set (a); MR (b)."]
 
 
 def test_a_run_whose_settings_nobody_knows_is_named(made):
-    (sentence,) = differences({"a": [made(study={})], "b": [made()]})
+    (sentence,) = list_differences({"a": [made(study={})], "b": [made()]})
     assert sentence == "What else differs is not known of b: the folder holds no study.yaml."
 
 
 def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
     first, second = made(), with_data(made(), east=counts(6, 2, 4, digest="9876543210"))
     first = with_data(first, east=counts(8, 2, 2))
-    found = [line for line in differences({"a": [first], "b": [second]}) if "data" in line]
+    found = [line for line in list_differences({"a": [first], "b": [second]}) if "data" in line]
     assert found == [
         "The rows differ in data (cases in training / validation / test): east 8 / 2 / 2, dataset.json 01234567 (a); "
         "east 6 / 2 / 4, dataset.json 98765432 (b)."
     ]
-    assert not any("in data (" in line for line in differences({"a": [made()], "b": [made()]}))
+    assert not any("in data (" in line for line in list_differences({"a": [made()], "b": [made()]}))
 
 
 def test_the_same_numbers_of_other_cases_are_other_data(made):
     data = {name: with_data(made(), west=counts(8, 2, 2, digest=name * 10)) for name in ("a", "b")}
-    assert any("in data (" in line for line in differences({name: [run] for name, run in data.items()}))
+    assert any("in data (" in line for line in list_differences({name: [run] for name, run in data.items()}))
 
 
 def test_other_numbers_of_test_cases_are_other_data(made):
     # 1 and 5 test cases at east; west has 4 and 2 that are excluded
     runs = {"a": [made()], "b": [made(cases={"east": 5, "west": 4})]}
-    (line,) = (line for line in differences(runs) if "in data (" in line)
+    (line,) = (line for line in list_differences(runs) if "in data (" in line)
     assert "east unknown / 1 / 1 (a); east unknown / 1 / 5 (b)." in line
 
 
 def test_the_seeds_of_a_row_are_one_row(made):
     runs = {"a": [made(seed=0), made(seed=1)], "b": [made(seed=0), made(seed=1)]}
-    assert [line for line in differences(runs) if "The rows differ" in line] == []
+    assert [line for line in list_differences(runs) if "The rows differ" in line] == []
 
 
 def test_settings_that_all_share_are_apart_from_the_others(made):
@@ -150,4 +159,4 @@ def test_runs_of_the_same_data_share_a_table(made):
 
 
 def test_runs_are_named_as_in_their_table(made):
-    assert list(by_name([made(), made(algorithm="fedavg")])) == ["1: harmofl", "2: fedavg"]
+    assert list(rows_by_name([made(), made(algorithm="fedavg")])) == ["1: harmofl", "2: fedavg"]

@@ -5,7 +5,7 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.report.sentences import doubts, joining_sentence
 from silofl.report.tables import joining_note, joining_table
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.studies.demo import overview
 from silofl.studies.ending import print_results
 from silofl.training.joined import Joined
@@ -39,7 +39,7 @@ def joining(results):
     """Build a result whose sites have made a choice."""
 
     def build(sites=None, **by_site):
-        values = {"joining": {site: plain(one) for site, one in by_site.items()}}
+        values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
         return results(**values | ({"sites": sites} if sites else {}))
 
     return build

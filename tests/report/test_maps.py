@@ -15,17 +15,17 @@ from silofl.report.maps import (
     draw_weights,
     feature_image,
     history_sentence,
-    moved,
+    mean_moved_share,
     partition_image,
     partition_table,
-    plane,
     principal_components,
     print_partition,
+    project_to_plane,
     weights_image,
     write_partition,
 )
 from silofl.report.run_records import SiteWeights, read_run
-from silofl.schema import read
+from silofl.schema import read_record
 
 
 def has_colour(png, colour):
@@ -50,17 +50,17 @@ def test_components_that_do_not_exist_are_zero(shape):
     ("count", "method"), [(15, "PCA"), (16, "t-SNE (perplexity 5, seed 0)"), (100, "t-SNE (perplexity 30, seed 0)")]
 )
 def test_the_method_follows_the_number_of_images(count, method):
-    points, found = plane(np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32))
+    points, found = project_to_plane(np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32))
     assert (points.shape, found) == ((count, 2), method)
 
 
 def test_equal_features_have_no_neighbours_to_find():
-    assert plane(np.ones((20, 4), np.float32))[1] == "PCA"
+    assert project_to_plane(np.ones((20, 4), np.float32))[1] == "PCA"
 
 
 def test_the_same_features_give_the_same_map():
     features = np.random.default_rng(0).normal(size=(20, 4))
-    np.testing.assert_array_equal(plane(features)[0], plane(features)[0])
+    np.testing.assert_array_equal(project_to_plane(features)[0], project_to_plane(features)[0])
 
 
 def test_sites_far_apart_are_far_apart_on_the_map(features):
@@ -81,7 +81,7 @@ def test_a_selector_of_best_models_takes_no_image_for_another_sites(features):
 
 
 def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
-    monkeypatch.setattr("silofl.report.maps.plane", lambda values: (values[:, :2], "none"))
+    monkeypatch.setattr("silofl.report.maps.project_to_plane", lambda values: (values[:, :2], "none"))
     shown = FeatureMap.of({"east": features("east", count=MAX_IMAGES + 2)})
     assert shown.step == 2 and len(shown.points) == len(shown.owners) == len(shown.is_wrong) == MAX_IMAGES // 2 + 1
 
@@ -103,7 +103,7 @@ def weights():
         values = {"round": 3, "source": "running", "layers": "all", "self_weight": 0.5, "without": {}}
         distances = (np.ones((size, size)) - np.eye(size)).tolist()
         values |= {"sites": list(sites), "distances": distances, "weights": matrix.tolist()}
-        return read(SiteWeights, values | changes, "weights.json")
+        return read_record(SiteWeights, values | changes, "weights.json")
 
     return build
 
@@ -114,15 +114,15 @@ BEFORE = ([0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.25, 0.25, 0.5])
 def test_moved_is_the_mean_share_of_a_row_that_went_elsewhere(weights):
     after = ([0.5, 0.2, 0.3], [0.3, 0.5, 0.2], [0.5, 0.0, 0.5])
     # 0.1, 0 and 0.25 of the rows' weight
-    assert moved(weights(*BEFORE), weights(*after)) == pytest.approx(0.35 / 3)
-    assert moved(weights(*BEFORE), weights(*BEFORE)) == 0
+    assert mean_moved_share(weights(*BEFORE), weights(*after)) == pytest.approx(0.35 / 3)
+    assert mean_moved_share(weights(*BEFORE), weights(*BEFORE)) == 0
 
 
 def test_a_new_site_takes_its_weight_from_the_others(weights):
     before, after = weights([0.5, 0.5], [0.5, 0.5], sites=("a", "b")), weights(*BEFORE)
     # to c: 0.2 of a's row, 0.2 of b's
-    assert moved(before, after) == pytest.approx(0.2)
-    assert moved(weights(sites=("x",)), after) is None
+    assert mean_moved_share(before, after) == pytest.approx(0.2)
+    assert mean_moved_share(weights(sites=("x",)), after) is None
 
 
 def test_the_history_tells_when_and_how_far_the_weights_moved(weights):

@@ -4,14 +4,14 @@ from dataclasses import replace
 import pytest
 
 from silofl.algorithms.presets import find_recipe
-from silofl.report.comparison import Method, rows_of_methods
+from silofl.report.comparison import Method, make_method_rows
 from silofl.report.methods import (
     is_comparable,
     mean_and_deviation,
     methods_notes,
     methods_table,
     methods_values,
-    ranked,
+    rank_columns,
     sites_level,
     sites_won,
 )
@@ -143,17 +143,17 @@ def test_the_rows_for_programs_name_the_sites_won_and_the_averages_beside(method
 
 
 def test_a_row_is_compared_where_it_has_every_seed(method):
-    rows = rows_of_methods(
+    rows = make_method_rows(
         [method("a", (0.9, 0.9), (0.9, None)), method("b", *[(0.5, 0.5)] * 2), method("c", *[(0.6, 0.4)] * 2)]
     )
-    east, west, average, _ = ranked(rows, 2)
+    east, west, average, _ = rank_columns(rows, 2)
     assert (east, west) == ([0], [1])
     # the average of a counts only where each site has a value
     assert average == [1, 2]
 
 
 def test_there_are_no_places_without_rows():
-    assert ranked([], 1) == []
+    assert rank_columns([], 1) == []
 
 
 def test_a_site_where_rows_are_level_is_won_by_neither():

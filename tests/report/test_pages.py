@@ -8,10 +8,10 @@ from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
-from silofl.report.conditions import by_name
+from silofl.report.conditions import rows_by_name
 from silofl.report.pages import Summary, write_comparison, write_report, write_rows
 from silofl.report.run_records import read_run
-from silofl.schema import plain
+from silofl.schema import dump_record
 
 VOID = {"meta", "img", "wbr", "br", "link"}
 
@@ -232,7 +232,7 @@ def test_the_folder_of_a_super_model_is_named(finished_super):
 def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, unseen_plain):
     folder = finished_super()
     assert "left out" not in report(folder).text
-    (folder / "unseen.json").write_text(json.dumps(plain(unseen_plain(models={"global": 0.25}))))
+    (folder / "unseen.json").write_text(json.dumps(dump_record(unseen_plain(models={"global": 0.25}))))
     text = report(folder).text
     assert "A site that was left out Site coast took no part" in text and "0.250" in text
 
@@ -291,7 +291,7 @@ def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finish
 
 
 def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):
-    rows, pooled = by_name([read_run(finished("a"))]), finished("p")
+    rows, pooled = rows_by_name([read_run(finished("a"))]), finished("p")
     write_report(pooled)
     page = Page(write_rows(rows, tmp_path / "page.html", Summary(centralised=[read_run(pooled)])))
     assert "Comparison of 2 runs" in page.text
@@ -385,7 +385,7 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     # NVFlare's download of a job has its results here.
     folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
     results = stopped_results(make_study(), "small-20261122-014922-f234", 2, "the job's process was killed")
-    write_json(folder / "results.json", plain(results))
+    write_json(folder / "results.json", dump_record(results))
     page = write_report(folder).read_text()
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
 

@@ -7,16 +7,16 @@ from PIL import Image
 
 from silofl.report.pictures import (
     LABEL_COLOURS,
-    before_and_after,
-    case_grid,
     case_images,
     case_ranks,
     comparison_images,
+    draw_before_after,
+    draw_case_grid,
+    draw_same_case,
+    find_shared_case,
     grey_window,
     label_colours,
     normalization_images,
-    same_case,
-    shared_case,
     shared_window,
     short_metric,
 )
@@ -36,26 +36,26 @@ def num_pixels_of(png, colour):
 
 
 def test_outlines_have_the_colours_of_their_labels(pictures):
-    one, two = (case_grid(pictures(labels=labels), LABELS, "dice") for labels in ((1,), (1, 2)))
+    one, two = (draw_case_grid(pictures(labels=labels), LABELS, "dice") for labels in ((1,), (1, 2)))
     assert num_pixels_of(one, LABEL_COLOURS[0]) > 500
     # the legend names both labels; outlines add much more
     assert num_pixels_of(two, LABEL_COLOURS[1]) > num_pixels_of(one, LABEL_COLOURS[1]) + 500
 
 
 def test_an_empty_mask_has_no_outline(pictures):
-    assert num_pixels_of(case_grid(pictures(labels=()), {1: "organ"}, "dice"), LABEL_COLOURS[0]) < 500
+    assert num_pixels_of(draw_case_grid(pictures(labels=()), {1: "organ"}, "dice"), LABEL_COLOURS[0]) < 500
 
 
 def test_a_mask_that_fills_the_image_is_outlined_at_its_edge(pictures):
     shown = pictures(labels=())
     shown.truths[:] = 1
-    assert num_pixels_of(case_grid(shown, {1: "organ"}, "dice"), LABEL_COLOURS[0]) > 500
+    assert num_pixels_of(draw_case_grid(shown, {1: "organ"}, "dice"), LABEL_COLOURS[0]) > 500
 
 
 def test_colour_images_keep_their_colours(pictures):
     shown = pictures(channels=3, labels=())
     shown.images[:] = np.array([1.0, 0.0, 0.0])[:, None, None]
-    assert num_pixels_of(case_grid(shown, {1: "organ"}, "dice"), "#ff0000") > 10_000
+    assert num_pixels_of(draw_case_grid(shown, {1: "organ"}, "dice"), "#ff0000") > 10_000
 
 
 def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(pictures):
@@ -67,7 +67,7 @@ def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(picture
 
 def test_a_case_that_stands_twice_is_drawn_once(pictures):
     widths = [
-        pixels(case_grid(pictures(cases), LABELS, "dice")).shape[1] for cases in (("a", "a", "a"), ("a", "b", "c"))
+        pixels(draw_case_grid(pictures(cases), LABELS, "dice")).shape[1] for cases in (("a", "a", "a"), ("a", "b", "c"))
     ]
     assert widths[0] < widths[1] / 2
 
@@ -89,14 +89,14 @@ def test_before_and_after_share_one_grey_scale(pictures):
     shown.images[:] = 0.25
     shown.normalized[:] = 0.75
     assert shared_window({"east": shown}) == (0.25, 0.75)
-    greys = pixels(before_and_after({"east": shown}, (0.0, 1.0)))[:, :, 0]
+    greys = pixels(draw_before_after({"east": shown}, (0.0, 1.0)))[:, :, 0]
     # 0.25 and 0.75 of 255, to one of matplotlib's 256 greys
     assert all((np.abs(greys - grey) <= 1).sum() > 10_000 for grey in (64, 191))
 
 
 def test_the_same_case_is_drawn_with_each_runs_prediction(pictures):
     runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 6)}
-    few, many = (same_case(dict(list(runs.items())[:n]), "a", LABELS, "dice") for n in (2, 5))
+    few, many = (draw_same_case(dict(list(runs.items())[:n]), "a", LABELS, "dice") for n in (2, 5))
     assert pixels(many).shape[0] > 1.5 * pixels(few).shape[0]
 
 
@@ -133,16 +133,16 @@ def test_normalisation_is_shown_only_where_it_changed_an_image(finished, picture
 
 def test_the_case_that_most_runs_hold_is_shown(pictures):
     shown = {"1": pictures(("a", "b")), "2": pictures(("b", "c")), "3": pictures(("b", "c"))}
-    assert shared_case(shown) == ("b", ["1", "2", "3"])
+    assert find_shared_case(shown) == ("b", ["1", "2", "3"])
 
 
 @pytest.mark.parametrize("other", [{"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}])
 def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
-    assert shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
+    assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
 
 
 def test_no_pictures_hold_no_case():
-    assert shared_case({}) is None
+    assert find_shared_case({}) is None
 
 
 def test_a_comparison_names_the_runs_without_the_case(finished, pictures):

@@ -8,17 +8,17 @@ from silofl.report.rounds import (
     ROUND_TEST,
     VALIDATION,
     curve_images,
-    drift_curves,
-    incidents,
+    draw_drift_curves,
+    draw_model_curves,
+    draw_round_tests,
+    draw_traffic_bars,
+    draw_training_curves,
+    list_incidents,
     mean_over_sites,
-    model_curves,
     participation_table,
-    round_test_curves,
     selector_accuracy,
-    traffic_bars,
     traffic_image,
     traffic_table,
-    training_curves,
 )
 from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
@@ -31,53 +31,57 @@ def has_colour(png, colour):
 
 
 def test_each_site_has_a_line_of_its_own_colour(record):
-    png = training_curves([record(1), record(2)], ["east", "west"], "dice", 2)
+    png = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2)
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
     assert not has_colour(png, LINE_COLOURS[2])
 
 
 def test_curves_draw_a_run_of_one_round_and_sites_without_values(record):
-    assert has_colour(training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1])
+    assert has_colour(
+        draw_training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1]
+    )
 
 
 def test_with_differential_privacy_what_is_spent_is_drawn_in_place_of_the_loss(record):
     spent = {"east": {"epsilon": 0.5}, "west": {"epsilon": 0.7}}
     ledger = [dataclasses.replace(record(number), metrics=spent) for number in (1, 2)]
-    png = training_curves(ledger, ["east", "west"], "dice", 2)
+    png = draw_training_curves(ledger, ["east", "west"], "dice", 2)
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
     lost = [dataclasses.replace(one, metrics={}) for one in ledger]
-    assert training_curves(lost, ["east", "west"], "dice", 2) != png
+    assert draw_training_curves(lost, ["east", "west"], "dice", 2) != png
 
 
 def test_the_best_round_changes_the_picture(record):
     ledger = [record(i) for i in range(1, 4)]
-    pictures = {training_curves(ledger, ["east", "west"], "dice", best) for best in (None, 1, 3)}
+    pictures = {draw_training_curves(ledger, ["east", "west"], "dice", best) for best in (None, 1, 3)}
     assert len(pictures) == 3
 
 
 def test_drift_is_drawn_where_a_round_measured_it(record):
     without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
-    assert has_colour(drift_curves([record(1), record(2, metrics=without)], ["east", "west"]), LINE_COLOURS[0])
-    assert drift_curves([record(1, metrics=without, drift=None)], ["east", "west"]) is None
+    assert has_colour(draw_drift_curves([record(1), record(2, metrics=without)], ["east", "west"]), LINE_COLOURS[0])
+    assert draw_drift_curves([record(1, metrics=without, drift=None)], ["east", "west"]) is None
 
 
 def test_global_and_personalised_models_have_curves_of_their_own(super_record):
-    png = model_curves([super_record(1), super_record(2)], ["east", "west"], "dice", 2)
+    png = draw_model_curves([super_record(1), super_record(2)], ["east", "west"], "dice", 2)
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
 
 
 def test_a_selector_that_learns_later_has_no_accuracy_to_draw(super_record):
     with_accuracy, without = ([super_record(1, accuracy), super_record(2, accuracy)] for accuracy in (0.5, None))
     assert selector_accuracy(with_accuracy[0], "east") == 0.5 and selector_accuracy(without[0], "east") is None
-    assert model_curves(with_accuracy, ["east"], "dice", None) != model_curves(without, ["east"], "dice", None)
+    assert draw_model_curves(with_accuracy, ["east"], "dice", None) != draw_model_curves(
+        without, ["east"], "dice", None
+    )
 
 
 def test_a_single_model_has_no_curves_beside_it(record):
-    assert model_curves([record(1), record(2)], ["east"], "dice", 2) is None
+    assert draw_model_curves([record(1), record(2)], ["east"], "dice", 2) is None
 
 
 def test_traffic_shows_both_ways(record):
-    png = traffic_bars([record(1), record(2)])
+    png = draw_traffic_bars([record(1), record(2)])
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[5])
 
 
@@ -93,8 +97,8 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run,
     ledger = [record(1, test=scored(east=0.25, west=0.5)), record(2, test=scored(east=0.75, west=0.5))]
     # (0.25 + 0.5) / 2
     assert mean_over_sites(ROUND_TEST.scores(ledger[0])) == 0.375 and ROUND_TEST.scores(record(1)) == {}
-    assert has_colour(round_test_curves(ledger, ["east"], "dice", 2), LINE_COLOURS[0])
-    assert round_test_curves([record(1), record(2)], ["east"], "dice", 2) is None
+    assert has_colour(draw_round_tests(ledger, ["east"], "dice", 2), LINE_COLOURS[0])
+    assert draw_round_tests([record(1), record(2)], ["east"], "dice", 2) is None
     images = curve_images(read_run(run().json("results.json", results()).ledger(*ledger).path))
     (image,) = [image for image in images if image.alt == "Test dice of 2 sites over 2 rounds."]
     assert "These scores chose nothing" in image.caption
@@ -118,7 +122,7 @@ def test_a_site_that_never_answered_has_no_training_examples(record):
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):
     ledger = [record(i, failed={"west": "disk full"}) for i in (1, 2, 3, 5)] + [record(6, late=["east"])]
-    assert incidents(ledger) == [
+    assert list_incidents(ledger) == [
         "west: failed in rounds 1-3, 5: disk full",
         "east: late in round 6: no answer in time",
     ]
@@ -126,12 +130,12 @@ def test_the_same_incident_is_told_once_with_its_rounds(record):
 
 def test_withheld_names_are_counted_and_the_first_shown(record):
     names = ["a.weight", "b.weight", "c.weight", "d.weight"]
-    (sentence,) = incidents([record(1, withheld={"east": names})])
+    (sentence,) = list_incidents([record(1, withheld={"east": names})])
     assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
 
 
 def test_a_smooth_run_has_no_incidents(record):
-    assert incidents([record(1), record(2)]) == []
+    assert list_incidents([record(1), record(2)]) == []
 
 
 def test_the_traffic_after_the_last_round_is_said_to_be_left_out(record, run):
@@ -148,7 +152,7 @@ def test_traffic_adds_up_over_rounds_and_sites(record):
 
 def test_a_note_is_told_with_its_rounds(record):
     note = "site 'b' shares no statistics (fewer than 20 examples): it listens to all sites equally"
-    assert incidents([record(i, notes=[note]) for i in (3, 4)]) == [f"noted in rounds 3-4: {note}"]
+    assert list_incidents([record(i, notes=[note]) for i in (3, 4)]) == [f"noted in rounds 3-4: {note}"]
 
 
 def test_curves_say_which_round_is_reported_and_why(finished):

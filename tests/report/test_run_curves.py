@@ -10,9 +10,9 @@ from silofl.report.rounds import (
     VALIDATION,
     best_so_far,
     curves_image,
+    draw_run_curves,
     mean_over_cases,
     mean_over_sites,
-    run_curves,
 )
 from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
@@ -47,14 +47,14 @@ def read(run, results, record):
 def test_runs_share_one_picture_however_many_panels_there_are(record, num_panels):
     ledgers = {"1: fedavg": [record(1), record(2)], "2: harmofl": [record(1)]}
     values = {f"panel {i}": {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]} for i in range(num_panels)}
-    png = run_curves(ledgers, values)
+    png = draw_run_curves(ledgers, values)
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
     assert not has_colour(png, LINE_COLOURS[2])
 
 
 def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in(record):
     ledgers = {"1: fedavg": [record(1)], "2: harmofl": [record(1)]}
-    png = run_curves(ledgers, {"all": {"2: harmofl": [0.5]}})
+    png = draw_run_curves(ledgers, {"all": {"2: harmofl": [0.5]}})
     assert has_colour(png, LINE_COLOURS[1]) and not has_colour(png, LINE_COLOURS[0])
 
 
@@ -113,7 +113,7 @@ def pooled_run(run, results, record):
 
 def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(silofl.report.rounds, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
+    monkeypatch.setattr(silofl.report.rounds, "draw_run_curves", lambda ledgers, values: drawn.update(values) or b"")
     runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
     image = curves_image(VALIDATION, runs, [pooled_run(0.75, 0.5)])
     assert [*drawn] == [
@@ -140,7 +140,7 @@ def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(
 
 def test_the_tests_of_a_centralised_run_have_no_best_so_far_which_would_be_a_choice(read, pooled_run, monkeypatch):
     drawn = {}
-    monkeypatch.setattr(silofl.report.rounds, "run_curves", lambda ledgers, values: drawn.update(values) or b"")
+    monkeypatch.setattr(silofl.report.rounds, "draw_run_curves", lambda ledgers, values: drawn.update(values) or b"")
     curves_image(
         ROUND_TEST,
         [read("a", scores(0.5, 0.6), scores(0.7, 0.8))],

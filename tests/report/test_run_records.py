@@ -6,7 +6,7 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
 from silofl.report.run_records import UnseenTest, read_run, run_names
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 
 
 def test_a_finished_run_is_read_whole(finished):
@@ -115,13 +115,13 @@ def test_broken_pictures_name_their_site(finished):
 
 def test_the_selectors_features_and_the_left_out_site_are_read(finished_super, unseen):
     folder = finished_super()
-    (folder / "unseen.json").write_text(json.dumps(plain(unseen())))
+    (folder / "unseen.json").write_text(json.dumps(dump_record(unseen())))
     run = read_run(folder)
     assert run.features["west"].features.shape == (7, 8) and run.unseen == unseen()
 
 
 def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen, unseen_plain):
-    with_selector, without = plain(unseen()), plain(unseen_plain())
+    with_selector, without = dump_record(unseen()), dump_record(unseen_plain())
     assert with_selector.keys() - without.keys() == {
         "answer",
         "threshold",
@@ -131,7 +131,7 @@ def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen
         "best_in_hindsight",
     }
     with pytest.raises(ConfigError, match="unseen.json: choices must be given; it is missing"):
-        read(UnseenTest, {key: value for key, value in with_selector.items() if key != "choices"}, "unseen.json")
+        read_record(UnseenTest, {key: value for key, value in with_selector.items() if key != "choices"}, "unseen.json")
 
 
 def test_broken_features_name_the_site(finished_super):

@@ -4,14 +4,14 @@ from silofl.report.run_records import read_run
 from silofl.report.super_model import (
     alone_table,
     choice_table,
-    choices_in_words,
     choices_sentence,
+    describe_choices,
     gamma_table,
     is_ensemble,
     model_meanings,
     model_table,
-    models_of_runs,
     print_unseen,
+    run_models_table,
     selector_counts,
     shortfalls,
     super_values,
@@ -114,7 +114,7 @@ def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
 def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):
     local = results(recipe={"stays_home": "everything"}, sites={"east": 0.3, "west": 0.8})
     fedavg = results(recipe={"stays_home": "nothing"}, sites={"east": 0.4, "west": None})
-    table = models_of_runs([local, fedavg, super_results()], ["1: local", "2: fedavg", "3: fedsm"])
+    table = run_models_table([local, fedavg, super_results()], ["1: local", "2: fedavg", "3: fedsm"])
     assert table.columns == ("run", "model", "east", "west", "mean")
     assert table.rows[:3] == (
         ("1: local", "local: each site alone", "0.300", "0.800", "0.550"),
@@ -137,18 +137,18 @@ def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, s
     ],
 )
 def test_a_run_without_selector_names_its_one_model(results, super_results, recipe, words):
-    assert models_of_runs([results(recipe=recipe), super_results()], ["1", "2"]).rows[0][1] == words
+    assert run_models_table([results(recipe=recipe), super_results()], ["1", "2"]).rows[0][1] == words
 
 
 def test_runs_without_models_and_runs_without_values_add_no_rows(results, super_results):
-    assert models_of_runs([results(), results()], ["1", "2"]) is None
+    assert run_models_table([results(), results()], ["1", "2"]) is None
     failed = results(status="FAILED")
-    assert {row[0] for row in models_of_runs([failed, super_results()], ["1", "2"]).rows} == {"2"}
+    assert {row[0] for row in run_models_table([failed, super_results()], ["1", "2"]).rows} == {"2"}
 
 
 def test_chosen_models_are_told_by_their_cases():
-    assert choices_in_words({"west": 1, "global": 3, "east": 0}) == "global 3, west 1"
-    assert choices_in_words({}) == ""
+    assert describe_choices({"west": 1, "global": 3, "east": 0}) == "global 3, west 1"
+    assert describe_choices({}) == ""
 
 
 def test_every_model_is_told_in_words(super_results):
@@ -222,7 +222,7 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     said = dict(model_meanings(found))
     assert "as it trained alone" in said["personal"] and "global" not in said["super"]
     assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
-    runs = models_of_runs([found], ["oneshot"])
+    runs = run_models_table([found], ["oneshot"])
     assert [row[1] for row in runs.rows] == ["personal", "super", "ensemble"]
     counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")

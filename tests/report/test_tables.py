@@ -1,11 +1,12 @@
 import pytest
 
-from silofl.report.comparison import averages_also
+from silofl.report.comparison import compute_further_averages
 from silofl.report.tables import (
     TextTable,
-    byte_size,
-    duration,
     everyone_sentence,
+    format_bytes,
+    format_duration,
+    format_number,
     label_sentence,
     label_table,
     last_weights,
@@ -13,7 +14,6 @@ from silofl.report.tables import (
     mean_of_known,
     metric_columns,
     missing_labels_sentence,
-    number,
     print_table,
     site_table,
     surface_sentence,
@@ -55,7 +55,7 @@ def test_no_validation_at_all_is_a_dash(results):
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (0, "0.000"), (0.12345, "0.123"), (1, "1.000")])
 def test_values_have_three_decimals(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(results, printed):
@@ -203,14 +203,14 @@ def test_the_scores_beside_the_metric_are_those_of_each_site(classes):
 
 def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
     run = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40})
-    assert averages_also(run, ["east", "west"])["everyone_balanced_accuracy"] == 0.125
+    assert compute_further_averages(run, ["east", "west"])["everyone_balanced_accuracy"] == 0.125
     assert everyone_sentence(run) == (
         "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
     )
     assert everyone_sentence(classes()) == ""
     lacking = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40, "by_site": {"east": {}}})
     assert everyone_sentence(lacking).endswith("mean over the sites' models (none of west)")
-    assert "everyone_balanced_accuracy" not in averages_also(lacking, ["east", "west"])
+    assert "everyone_balanced_accuracy" not in compute_further_averages(lacking, ["east", "west"])
 
 
 def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():
@@ -263,12 +263,12 @@ def test_there_are_no_weights_before_the_first_round():
     ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (3e9, "3.0 GB"), (4e12, "4.0 TB")]
 )
 def test_bytes_are_told_in_decimal_units(size, text):
-    assert byte_size(size) == text
+    assert format_bytes(size) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(2.04, "2.0 s"), (120, "2.0 min"), (7200, "2.0 h")])
 def test_times_are_told_in_the_unit_that_suits_them(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_mean_is_over_the_values_that_there_are():

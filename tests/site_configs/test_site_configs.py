@@ -19,8 +19,8 @@ from nvflare.security.security import FLAuthorizer
 from silofl.algorithms.presets import algorithm_names
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.methods.parts import kinds
-from silofl.settings import load
+from silofl.methods.parts import list_kinds
+from silofl.settings import load_settings
 from silofl.site import Server, Site
 from silofl.studies.simulation import changed_study
 
@@ -85,18 +85,18 @@ OPT_IN = {"site_model", "image_features"}
 
 @pytest.mark.parametrize("kind", SITES)
 def test_a_sites_settings_are_valid_and_let_leave_what_the_algorithms_send(kind):
-    site = load(Site, CONFIGS / kind / "site.yaml")
+    site = load_settings(Site, CONFIGS / kind / "site.yaml")
     studies = [
         changed_study(ROOT / "jobs" / "fedavg_phantoms", PLAIN_SGD | {"algorithm.name": name}) for name in ALGORITHMS
     ]
     assert site.min_patients == 5
-    assert set(site.may_leave) == {sent.name for study in studies for sent in kinds(study)} - OPT_IN
+    assert set(site.may_leave) == {sent.name for study in studies for sent in list_kinds(study)} - OPT_IN
     assert len({site.data_folder(study, "north") for study in ("a", "b")}) == 2
     assert len({site.state_folder(study, "north") for study in ("a", "b")}) == 2
 
 
 def test_only_the_hospital_with_a_gpu_insists_on_one():
-    devices = {kind: load(Site, CONFIGS / kind / "site.yaml").device for kind in SITES}
+    devices = {kind: load_settings(Site, CONFIGS / kind / "site.yaml").device for kind in SITES}
     gpus = {kind: read(kind, "resources.json")["components"][0]["args"]["num_of_gpus"] for kind in SITES}
     assert devices == {"hospital": "cpu", "hospital_gpu": "cuda", "research_lab": "auto"}
     assert gpus == {"hospital": 0, "hospital_gpu": 1, "research_lab": 0}
@@ -124,8 +124,8 @@ def test_a_job_can_have_nothing_else_built(workspace, kind):
     for path in (
         "subprocess.Popen",
         "silofl.studies.processes.ProcessTree",
-        "silofl.site._filled",
-        "silofl.flare.executor.job_study",
+        "silofl.site._fill_template",
+        "silofl.flare.executor.read_job_study",
         "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",
     ):
         with pytest.raises(UnsafeComponentError, match="not in allow_list"):
@@ -162,7 +162,7 @@ def test_the_servers_stores_outlive_a_restart_of_the_machine():
     resources = read("server", "resources.json")
     jobs = next(part for part in resources["components"] if part["id"] == "job_manager")["args"]["uri_root"]
     snapshots = resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"]
-    runs = load(Server, CONFIGS / "server" / "server.yaml").run_folder("study", "run")
+    runs = load_settings(Server, CONFIGS / "server" / "server.yaml").run_folder("study", "run")
     for place in (jobs, snapshots, runs):
         assert Path(place).is_relative_to("/var/lib/silofl/server")
 

@@ -9,7 +9,7 @@ import yaml
 
 from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.federation.results import Results
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 from silofl.studies import simulate
 from silofl.training.pictures import write_scores
 
@@ -29,8 +29,8 @@ def write_result(run, study, **changes):
     values = study.description() | {"version": "0.1.0", "status": "COMPLETE", "reasons": [], "best_round": 1}
     values |= {"model": "last round, 1", "mean": 0.5, "spread": 0.0, "pooled": 0.5, "run": "run-1", "by_label": {}}
     values |= {"cases": dict.fromkeys(sites, 3), "excluded_cases": dict.fromkeys(sites, 0), "validation": {}}
-    results = read(Results, values | changes, "results.json")
-    (run / "results.json").write_text(json.dumps(plain(results)))
+    results = read_record(Results, values | changes, "results.json")
+    (run / "results.json").write_text(json.dumps(dump_record(results)))
     return results
 
 
@@ -57,7 +57,7 @@ def training(monkeypatch):
             return simulate.ExitCode[status]
 
     fake = Training()
-    monkeypatch.setattr(simulate, "_run", fake.run)
+    monkeypatch.setattr(simulate, "_run_prepared_job", fake.run)
     return fake
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from silofl.algorithms.advice import KINDS
 from silofl.models import build_plain_model
-from silofl.studies.simulation import Simulation, settled, study_file
+from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -146,7 +146,7 @@ def test_the_advice_is_told_with_a_command_that_compares_it(silofl, job, write_s
     assert code == 0
     assert "amplitudes of the images" in out and "mixing: adafed (100% sure)" in out
     algorithm = yaml.safe_load(out.partition("'algorithm=")[2].partition("'")[0])
-    study, _ = settled(job, Simulation(str(data)), {"algorithm": algorithm})
+    study, _ = settle_job(job, Simulation(str(data)), {"algorithm": algorithm})
     assert study.recipe.mixing is not None and study.recipe.stays_home == "batchnorm"
     assert f"silofl compare {job} --data {data} " in out and " --pretrained f.pt " in out
 

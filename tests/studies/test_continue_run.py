@@ -9,10 +9,10 @@ import yaml
 
 from silofl.cli import main
 from silofl.errors import ConfigError
-from silofl.federation.outcome import stopped_results, without_numbers
+from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.federation.results import read_results
-from silofl.files import held, write_json
-from silofl.schema import plain
+from silofl.files import hold_lock, write_json
+from silofl.schema import dump_record
 from silofl.studies import continue_run as module
 from silofl.studies.run import LOCK, Watch, set_run
 from silofl.study import load_study
@@ -58,7 +58,7 @@ def left(finished, tmp_path, monkeypatch):  # noqa: F811
         ledger = json.loads((finished[0] / "ledger.json").read_text())[:rounds]
         write_json(folder / "workspace" / "silofl" / "ledger.json", ledger)
         if results:
-            write_json(folder / "workspace" / "silofl" / "results.json", plain(results(study)))
+            write_json(folder / "workspace" / "silofl" / "results.json", dump_record(results(study)))
 
         class Lead(Connection):
             def status(self, number):
@@ -143,7 +143,7 @@ def test_a_run_that_stops_again_goes_on_by_itself_as_often_as_allowed(go_on, sto
 
 
 def test_a_folder_that_another_command_writes_is_refused_before_anything_is_submitted(go_on, stopped):
-    with held(stopped / LOCK):
+    with hold_lock(stopped / LOCK):
         code, said, submitted = go_on(stopped)
     assert code == 2 and len(submitted) == 1 and "round" not in said
     assert f"{stopped} must not be in use" in said
@@ -195,7 +195,7 @@ def test_a_run_of_which_only_the_id_is_known_goes_on_by_its_job_folder(go_on, tm
         (killed(1), "RUNNING", f"job {NUMBER} must have ended, not be RUNNING: end it with nvflare job abort"),
         (None, "FINISHED:ABNORMAL", f"job {NUMBER} must have begun a run; it left no results.json with one"),
         (
-            lambda study: without_numbers(study, "FAILED", ["no"]),
+            lambda study: unscored_results(study, "FAILED", ["no"]),
             "FINISHED:ABNORMAL",
             f"job {NUMBER} must have begun a run; it left no results.json with one",
         ),

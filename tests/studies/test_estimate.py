@@ -7,10 +7,10 @@ from rich.console import Console
 
 from silofl.errors import ConfigError
 from silofl.settings import parse
-from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_job
+from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_estimated_job
 from silofl.studies.simulation import changed_study
 from silofl.study import Study, load_study
-from silofl.training.private import Spent, epsilon_of
+from silofl.training.private import Spent, compute_epsilon
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
@@ -116,7 +116,7 @@ def test_fewer_sites_than_the_study_waits_for_are_refused(study):
 
 def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_path):
     found = estimate(study, Setting(4, 1e6, seconds_per_step=10.0))
-    job = write_job(JOB, tmp_path / "new", found, {})
+    job = write_estimated_job(JOB, tmp_path / "new", found, {})
     path = Path("app") / "config" / "study.yaml"
     old, new = (yaml.safe_load((folder / path).read_text()) for folder in (JOB, job))
     old["federation"]["task_timeout_s"] = found.task_timeout_s
@@ -127,7 +127,7 @@ def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_pa
 
 def test_an_existing_folder_is_not_written_over(study, tmp_path):
     with pytest.raises(ConfigError, match="--write must name a new folder"):
-        write_job(JOB, tmp_path, estimate(study, Setting(2, 1e9, seconds_per_step=1.0)), {})
+        write_estimated_job(JOB, tmp_path, estimate(study, Setting(2, 1e9, seconds_per_step=1.0)), {})
 
 
 def test_estimate_prints_json_alone_and_writes_the_job(silofl, tmp_path):
@@ -183,7 +183,7 @@ def test_what_differential_privacy_spends_depends_on_the_patients(study, refused
         for patients in (50, 200, None)
     }
     # 50 batches an epoch, 24 rounds.
-    assert spent[50] == epsilon_of([Spent(1.0, 8 / 50, 24 * 50)], 0.001)
+    assert spent[50] == compute_epsilon([Spent(1.0, 8 / 50, 24 * 50)], 0.001)
     assert spent[50] > spent[200] > spent[None]
     assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).epsilon is None
     with pytest.raises(ConfigError, match="--patients must go with privacy.dp_sgd and be at most --examples, 400"):

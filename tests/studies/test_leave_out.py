@@ -11,12 +11,12 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
-from silofl.inference.directory import read, write
+from silofl.inference.directory import read_model_folder, write_model_folder
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.settings import parse
-from silofl.studies.leave_out import assembled, measure_unseen, unseen_result
+from silofl.studies.leave_out import assemble_models, measure_unseen, run_unseen_test
 from silofl.study import Study
 
 from .conftest import write_result
@@ -181,7 +181,7 @@ def refuse():
 
 @pytest.fixture
 def run(tmp_path):
-    write(tmp_path / "supermodel", make_contents())
+    write_model_folder(tmp_path / "supermodel", make_contents())
     return tmp_path
 
 
@@ -191,27 +191,27 @@ def own_models(tmp_path, request):
     study = make_study(name=request.param)
     for site in ("north", "south"):
         contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
-        write(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
+        write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
     write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
     return tmp_path
 
 
 def test_the_test_is_written_and_made_once(run):
-    result = unseen_result(run, "coast", load, Console(quiet=True))
-    assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(plain(result)))
+    result = run_unseen_test(run, "coast", load, Console(quiet=True))
+    assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
     assert (result.site, result.num_cases) == ("coast", 2)
-    assert unseen_result(run, "coast", refuse, Console(quiet=True)) == result
+    assert run_unseen_test(run, "coast", refuse, Console(quiet=True)) == result
 
 
 @pytest.mark.parametrize("change", ["site", "super model", "broken file"])
 def test_an_earlier_test_of_something_else_is_made_anew(run, change):
-    unseen_result(run, "coast", load, Console(quiet=True))
+    run_unseen_test(run, "coast", load, Console(quiet=True))
     if change == "super model":
-        write(run / "supermodel", make_contents(gamma=0.8))
+        write_model_folder(run / "supermodel", make_contents(gamma=0.8))
     elif change == "broken file":
         (run / "unseen.json").write_text("{")
     site = "shore" if change == "site" else "coast"
-    result = unseen_result(run, site, load, Console(quiet=True))
+    result = run_unseen_test(run, site, load, Console(quiet=True))
     assert result.site == site and result.selector.threshold == (0.8 if change == "super model" else 0.5)
 
 
@@ -221,15 +221,15 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, change):
     indirect=["own_models"],
 )
 def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, home, capsys):
-    result = unseen_result(own_models, "coast", load, Console(soft_wrap=True))
+    result = run_unseen_test(own_models, "coast", load, Console(soft_wrap=True))
     source, out = "the sites' own models (none of lost)", capsys.readouterr().out
     assert f"because {home} stayed at the sites" in out and f"put together from {source}, and all of them" in out
     assert (result.rule, result.assembled_from) == ("mean", source)
     assert result.models == {"north": 1.0, "south": 0.0}
-    assert read(own_models / "supermodel").sites == ("north", "south")
+    assert read_model_folder(own_models / "supermodel").sites == ("north", "south")
 
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
     write_result(tmp_path, make_study(), sites={"north": None})
     with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
-        assembled(tmp_path)
+        assemble_models(tmp_path)

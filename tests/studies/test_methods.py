@@ -3,7 +3,7 @@ import yaml
 
 from silofl.errors import ConfigError
 from silofl.settings import parse
-from silofl.studies.methods import algorithm_of, method_names
+from silofl.studies.methods import find_method_algorithm, method_names
 from silofl.studies.simulate import study_file
 from silofl.study import Study
 
@@ -12,7 +12,7 @@ from .conftest import JOB
 
 @pytest.mark.parametrize("name", [*method_names(), "harmofl:reference", "local-pretrained", "fedavg:paper-pretrained"])
 def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
-    values, algorithm = yaml.safe_load(study_file(JOB).read_text()), algorithm_of(name)
+    values, algorithm = yaml.safe_load(study_file(JOB).read_text()), find_method_algorithm(name)
     # plain SGD for two epochs, the one way of training that every algorithm allows
     training = values["training"] | {"optimizer": "sgd", "momentum": 0.0, "local_epochs": 2}
     changes = {"model": {"normalization": "instance"}, "training": training, "algorithm": algorithm}
@@ -23,7 +23,7 @@ def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
 
 @pytest.mark.parametrize("name", ["local", "fedbn", "fedprox:paper", "f-adafed"])
 def test_any_method_may_begin_with_the_pretrained_model(name):
-    assert algorithm_of(f"{name}-pretrained") == algorithm_of(name) | {"start_from_pretrained": True}
+    assert find_method_algorithm(f"{name}-pretrained") == find_method_algorithm(name) | {"start_from_pretrained": True}
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_any_method_may_begin_with_the_pretrained_model(name):
 )
 def test_an_unknown_method_is_refused_with_the_nearest(name, message):
     with pytest.raises(ConfigError, match=message):
-        algorithm_of(name)
+        find_method_algorithm(name)

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from silofl.studies.new_study import _resize
-from silofl.studies.simulation import Simulation, settled, study_file
+from silofl.studies.new_study import _choose_resize
+from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
 
 from .conftest import JOB
@@ -147,7 +147,7 @@ def test_the_command_for_one_sites_data_names_the_folder_that_holds_the_site(sil
     out = silofl("new-study", target, "--from", JOBS / "harmofl_camelyon17", "--data", pictures / "ward")[1]
     command = f"silofl simulate {target} --data {pictures} --sites ward --out RUN"
     assert command in out
-    settled(target, Simulation(str(pictures), ("ward",)), {})
+    settle_job(target, Simulation(str(pictures), ("ward",)), {})
 
 
 def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, tmp_path):
@@ -206,7 +206,7 @@ def test_a_place_or_a_name_that_cannot_be_is_refused(refused, pictures, tmp_path
     ],
 )
 def test_a_size_is_chosen_where_images_need_one(job, sizes, wanted):
-    transforms, _ = _resize(np.array(sizes), load_study(study_file(JOBS / job)))
+    transforms, _ = _choose_resize(np.array(sizes), load_study(study_file(JOBS / job)))
     assert transforms == ([] if wanted is None else [{"Resize": {"spatial_size": wanted}}])
 
 

@@ -7,12 +7,12 @@ from silofl.cli import CommandParser
 from silofl.errors import ConfigError
 from silofl.federation.results import Everyone
 from silofl.options import check_backend
-from silofl.report.comparison import averages_also
+from silofl.report.comparison import compute_further_averages
 from silofl.settings import parse
 from silofl.studies import side_by_side
 from silofl.studies.compared_runs import Comparison
-from silofl.studies.pooled import by_their_sites, centralised_runs, read_scores
-from silofl.studies.simulation import settled
+from silofl.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
+from silofl.studies.simulation import settle_job
 from silofl.study import Study
 from silofl.training.pictures import write_scores
 
@@ -28,7 +28,7 @@ def result(tmp_path):
 
 
 def test_values_of_a_pool_become_those_of_the_sites(result):
-    found = by_their_sites(result, SCORES)
+    found = regroup_by_site(result, SCORES)
     assert found.sites == {"north": 0.625, "south": 1.0}
     # the mean of the sites, and of the cases
     assert (found.mean, found.pooled) == (0.8125, 0.75)
@@ -38,12 +38,12 @@ def test_values_of_a_pool_become_those_of_the_sites(result):
 
 def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
     everyone = Everyone(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
-    found = by_their_sites(replace(result, everyone=everyone), SCORES)
-    assert averages_also(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
+    found = regroup_by_site(replace(result, everyone=everyone), SCORES)
+    assert compute_further_averages(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
 
 
 def test_a_pool_in_which_no_case_counts_has_no_values(result):
-    found = by_their_sites(result, {})
+    found = regroup_by_site(result, {})
     assert (found.sites, found.mean, found.pooled) == ({}, None, None)
 
 
@@ -65,15 +65,15 @@ def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
 def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows, write_windows_job, tmp_path):
     job, changes = write_windows_job("adafed_activity", {"name": "fedavg"}), {"metric": "balanced_accuracy"}
     with pytest.raises(ConfigError, match="--pooled must go with a metric of each case, as accuracy, not balanced"):
-        centralised_runs(Comparison((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
+        plan_centralised_runs(Comparison((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
     assert not (tmp_path / "out").exists()
 
 
 def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp_path):
     asked = Comparison((JOB,), seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
-    (run,) = centralised_runs(asked, tmp_path, Console())
+    (run,) = plan_centralised_runs(asked, tmp_path, Console())
     parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
-    _, _, _, _, *arguments = side_by_side.command(run)
+    _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
     check_backend(options)
     assert (options.alone, options.sites) == (True, ["pooled"])
@@ -82,8 +82,8 @@ def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp
 @pytest.mark.parametrize("changes", [{}, {"guard": True}])
 def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path, changes):
     asked = Comparison((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
-    (run,) = centralised_runs(asked, tmp_path, Console())
-    assert not settled(run.job, run.wanted, run.changes)[0].is_guarded
+    (run,) = plan_centralised_runs(asked, tmp_path, Console())
+    assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
 
 
 @pytest.mark.parametrize("key", ["federation.min_sites", "federation"])
@@ -91,7 +91,7 @@ def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site(phantoms, 
     value = 2 if key == "federation.min_sites" else {"min_sites": 2, "patience": 5}
     changes = {key: value, "rounds": 7}
     asked = Comparison((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
-    (run,) = centralised_runs(asked, tmp_path, Console())
-    study, simulation = settled(run.job, run.wanted, run.changes)
+    (run,) = plan_centralised_runs(asked, tmp_path, Console())
+    study, simulation = settle_job(run.job, run.wanted, run.changes)
     assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)
     assert study.federation.patience == (None if key == "federation.min_sites" else 5)

@@ -10,8 +10,8 @@ from silofl.cli import main
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
-from silofl.studies.pretrain import drawn, pretrain
-from silofl.studies.simulation import Simulation, check_pretrained, settled
+from silofl.studies.pretrain import draw_share, pretrain
+from silofl.studies.simulation import Simulation, check_pretrained, settle_job
 
 
 def make_part(count):
@@ -21,10 +21,10 @@ def make_part(count):
 
 def test_a_share_is_drawn_by_the_seed_and_never_empty():
     part = make_part(20)
-    first, again, other = (drawn(part, 0.2, seed, "ann") for seed in (0, 0, 1))
+    first, again, other = (draw_share(part, 0.2, seed, "ann") for seed in (0, 0, 1))
     assert len(first) == 4 and first.cases == again.cases != other.cases
-    assert len(drawn(make_part(2), 0.2, 0, "ann")) == 1
-    assert drawn(part, 1.0, 0, "ann").cases == part.cases
+    assert len(draw_share(make_part(2), 0.2, 0, "ann")) == 1
+    assert draw_share(part, 1.0, 0, "ann").cases == part.cases
 
 
 def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, write_windows_job, tmp_path, capsys):
@@ -38,7 +38,7 @@ def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, 
     assert (facts["examples"], facts["epochs"], facts["sites"]) == (29, 12, ["ann", "bob", "eva"])
     assert facts["accuracy"] > 0.7 and facts["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
     assert f"model.pretrained_sha256: {facts['sha256']}" in printed
-    study, simulation = settled(job, Simulation(str(windows), pretrained=str(out)), {})
+    study, simulation = settle_job(job, Simulation(str(windows), pretrained=str(out)), {})
     check_pretrained(job, study, simulation)
     state = load_tensors(out)
     assert "network.head.weight" in state
@@ -75,14 +75,14 @@ def test_a_place_or_a_share_that_cannot_be_is_refused(windows, write_windows_job
 
 def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, write_windows_job, tmp_path):
     job = write_windows_job("adafed_activity")
-    study, simulation = settled(job, Simulation(str(windows)), {})
+    study, simulation = settle_job(job, Simulation(str(windows)), {})
     with pytest.raises(ConfigError, match="write one for this study with silofl pretrain"):
         check_pretrained(job, study, simulation)
 
 
 def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job, tmp_path):
     job = write_windows_job("adafed_activity", {"name": "fedbn"})
-    study, simulation = settled(job, Simulation(str(windows), pretrained="f.pt"), {})
+    study, simulation = settle_job(job, Simulation(str(windows), pretrained="f.pt"), {})
     with pytest.raises(ConfigError, match="--pretrained must go with a study that needs a pretrained model"):
         check_pretrained(job, study, simulation)
 

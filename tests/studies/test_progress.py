@@ -4,7 +4,7 @@ import json
 from rich.console import Console
 
 from silofl.federation.ledger import Round
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.studies.progress import RoundLines
 from silofl.study import Study
@@ -26,9 +26,9 @@ def lines_of(run, *ledgers):
     console = Console(record=True, width=300, file=io.StringIO())
     lines = RoundLines(parse(Study, STUDY, "study.yaml"), run, console)
     for ledger in ledgers:
-        (run / "ledger.json").write_text(json.dumps(plain(ledger)))
-        lines.show()
-        lines.show()
+        (run / "ledger.json").write_text(json.dumps(dump_record(ledger)))
+        lines.print_new_rounds()
+        lines.print_new_rounds()
     return console.export_text().splitlines()
 
 
@@ -45,6 +45,6 @@ def test_a_sites_reason_in_brackets_is_printed_as_it_is(tmp_path):
 
 
 def test_rounds_from_before_a_resume_are_not_shown_again(tmp_path):
-    (tmp_path / "ledger.json").write_text(json.dumps(plain([record(1, 2.0)])))
+    (tmp_path / "ledger.json").write_text(json.dumps(dump_record([record(1, 2.0)])))
     (line,) = lines_of(tmp_path, [record(1, 2.0), record(2, 2.0)])
     assert line.startswith("round   2/4")

@@ -5,16 +5,16 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from silofl.schema import meanings_of, summary_of
+from silofl.schema import read_meanings, read_summary
 from silofl.settings import Count, Section
 from silofl.studies.reference import (
     Key,
     all_answers,
     all_keys,
-    keys_of,
+    describe_values,
+    list_keys,
     study_keys,
     study_page,
-    values_of,
 )
 from silofl.study import Study
 
@@ -89,8 +89,8 @@ def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_t
 
 
 def test_a_dataclass_is_read_as_a_section_is():
-    assert keys_of(Plain, "data.") == [Key("data.size", "list of two: whole number", "[8, 8]", "Of an image.", None)]
-    assert summary_of(Plain) == "A dataclass." and set(meanings_of(Plain)) == {"size"}
+    assert list_keys(Plain, "data.") == [Key("data.size", "list of two: whole number", "[8, 8]", "Of an image.", None)]
+    assert read_summary(Plain) == "A dataclass." and set(read_meanings(Plain)) == {"size"}
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,12 @@ def test_a_dataclass_is_read_as_a_section_is():
     ],
 )
 def test_a_type_is_told_in_words(name, values):
-    assert {key.name: key.values for key in keys_of(Study)}[name] == values
+    assert {key.name: key.values for key in list_keys(Study)}[name] == values
 
 
 def test_bounds_of_both_kinds_are_told():
-    assert values_of(Annotated[float, Field(gt=0, le=1)]) == "number above 0, at most 1"
-    assert values_of(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith("list of six: whole")
-    assert values_of(bool | None) == "true, false"
+    assert describe_values(Annotated[float, Field(gt=0, le=1)]) == "number above 0, at most 1"
+    assert describe_values(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith(
+        "list of six: whole"
+    )
+    assert describe_values(bool | None) == "true, false"

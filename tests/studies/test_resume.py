@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from silofl.cli import main
-from silofl.files import held
+from silofl.files import hold_lock
 from silofl.studies.simulate import Simulation, read_data, study_file
 from silofl.study import load_study
 
@@ -19,7 +19,7 @@ def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_ph
     (run / "run.json").write_text(json.dumps({"data": str(north_phantoms), "sites": ["north"], "threads": 1}))
     read_data(load_study(study_file(run / "job")), Simulation(str(north_phantoms), ("north",), 1), run)
     capsys.readouterr()
-    with held(run / "lock.command"):
+    with hold_lock(run / "lock.command"):
         assert "must not be in use" in refused("resume", run)
 
 

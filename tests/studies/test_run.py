@@ -14,11 +14,11 @@ from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 
 from silofl.cli import main
 from silofl.errors import ConfigError, TrainingError
-from silofl.federation.outcome import stopped_results, without_numbers
+from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json, write_text
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.studies import continue_run
 from silofl.studies import run as module
 from silofl.studies.simulation import study_file
@@ -98,12 +98,12 @@ def server(monkeypatch, finished):
     def stopped(rounds):
         def leave(target):
             write_json(target / "ledger.json", ledger[:rounds])
-            write_json(target / "results.json", plain(stopped_results(study, RUN, rounds, "it was killed")))
+            write_json(target / "results.json", dump_record(stopped_results(study, RUN, rounds, "it was killed")))
 
         return leave
 
     def failed(target):
-        write_json(target / "results.json", plain(without_numbers(study, "FAILED", ["a fault"], RUN)))
+        write_json(target / "results.json", dump_record(unscored_results(study, "FAILED", ["a fault"], RUN)))
 
     monkeypatch.setattr(module, "Lead", Lead)
     monkeypatch.setattr(module, "read_kit", lambda path, kinds: SimpleNamespace(folder=path))

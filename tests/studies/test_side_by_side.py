@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from silofl.cli import CommandParser
-from silofl.options import changes_of
+from silofl.options import read_changes
 from silofl.studies import side_by_side
-from silofl.studies.compared_runs import Comparison, planned
+from silofl.studies.compared_runs import Comparison, plan_runs
 from silofl.studies.sweep import Sweep
 
 from .conftest import JOB
@@ -35,7 +35,7 @@ def runs(tmp_path, phantoms):
         cache=str(tmp_path / "cache"),
         sweep=Sweep({"training.local_epochs": (1, 2)}),
     )
-    return planned(asked, tmp_path / "out")[::2]
+    return plan_runs(asked, tmp_path / "out")[::2]
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def carry_out(runs, tmp_path, monkeypatch, capsys):
     """Carry out the runs with a program in place of their commands; returns the failures and what was printed."""
 
     def run(program, processes=2):
-        monkeypatch.setattr(side_by_side, "command", lambda one: [sys.executable, "-c", program, str(one.path)])
-        failures = side_by_side.carry_out(runs, tmp_path / "out", processes, Console(soft_wrap=True))
+        monkeypatch.setattr(side_by_side, "build_command", lambda one: [sys.executable, "-c", program, str(one.path)])
+        failures = side_by_side.run_side_by_side(runs, tmp_path / "out", processes, Console(soft_wrap=True))
         return failures, capsys.readouterr().out
 
     return run
@@ -53,9 +53,9 @@ def carry_out(runs, tmp_path, monkeypatch, capsys):
 def test_the_command_of_a_run_means_the_run(runs):
     parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
     for run in runs:
-        _, _, _, command, *arguments = side_by_side.command(run)
+        _, _, _, command, *arguments = side_by_side.build_command(run)
         options = parser.parse_args(arguments)
-        assert command == "simulate" and changes_of(options) == dict(run.changes)
+        assert command == "simulate" and read_changes(options) == dict(run.changes)
         assert (options.job, options.out, options.threads, options.alone) == (run.job, run.path, 1, False)
         assert (str(options.data), str(options.cache)) == (run.wanted.data, run.wanted.cache)
 
@@ -63,7 +63,7 @@ def test_the_command_of_a_run_means_the_run(runs):
 def test_a_run_that_has_begun_is_resumed(runs):
     runs[0].path.mkdir(parents=True)
     (runs[0].path / "run.json").write_text("{}")
-    assert side_by_side.command(runs[0])[3:] == ["resume", str(runs[0].path)]
+    assert side_by_side.build_command(runs[0])[3:] == ["resume", str(runs[0].path)]
 
 
 def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs, tmp_path):

@@ -13,7 +13,7 @@ from rich.console import Console
 from silofl.data.phantoms import UNSEEN_SITE
 from silofl.errors import ConfigError
 from silofl.studies import simulate
-from silofl.studies.simulate import Simulation, settled
+from silofl.studies.simulate import Simulation, settle_job
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
@@ -40,15 +40,15 @@ def shown(run):
 
 
 def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(phantoms):
-    _, everybody = settled(JOB, Simulation(str(phantoms)), {})
-    _, without = settled(JOB, Simulation(str(phantoms), left_out=UNSEEN_SITE), {})
+    _, everybody = settle_job(JOB, Simulation(str(phantoms)), {})
+    _, without = settle_job(JOB, Simulation(str(phantoms), left_out=UNSEEN_SITE), {})
     assert everybody.sites == without.sites == ("north", "south")
     assert (everybody.left_out, without.left_out) == (None, UNSEEN_SITE)
 
 
 def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
     with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
-        settled(JOB, Simulation(str(phantoms), left_out="north"), {})
+        settle_job(JOB, Simulation(str(phantoms), left_out="north"), {})
     # compare, plan and advise have no --sites.
     assert str(refusal.value).endswith("; lower it, as with --set federation.min_sites=1, or let more sites take part")
 
@@ -60,10 +60,10 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     training.status["run"] = "INTERRUPTED"
     (job / "app" / "custom" / "silofl.py").write_text("print('mine')")
     with pytest.raises(ConfigError, match="must bring no code, .*, not app/custom; read it, .* simulate --trust-code"):
-        simulate.start(job, run, wanted, {}, Console(quiet=True))
+        simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
     trusted = replace(wanted, trusts_code=True)
-    assert simulate.start(job, run, trusted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
+    assert simulate.start_simulation(job, run, trusted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
 
 
@@ -77,9 +77,9 @@ def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_p
     training.status["run"] = "INTERRUPTED"
     sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {name}.MLflowReceiver; .* --trust-code"
     with pytest.raises(ConfigError, match=sentence):
-        simulate.start(job, run, wanted, {}, Console(quiet=True))
+        simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
-    simulate.start(job, run, replace(wanted, trusts_code=True), {}, Console(quiet=True))
+    simulate.start_simulation(job, run, replace(wanted, trusts_code=True), {}, Console(quiet=True))
     with pytest.raises(ConfigError, match=sentence):
         simulate.resume(run, Console(quiet=True))
 
@@ -98,13 +98,13 @@ def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, phantoms, traini
     run = tmp_path / "run"
     training.status["run"] = "INTERRUPTED"
     wanted = Simulation(str(phantoms), left_out=UNSEEN_SITE)
-    assert simulate.start(JOB, run, wanted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
+    assert simulate.start_simulation(JOB, run, wanted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
     assert json.loads((run / "run.json").read_text())["left_out"] == UNSEEN_SITE
 
 
 def test_a_run_from_before_sites_could_be_left_out_resumes(tmp_path, phantoms, training):
     run = tmp_path / "run"
-    simulate.start(JOB, run, Simulation(str(phantoms)), {}, Console(quiet=True))
+    simulate.start_simulation(JOB, run, Simulation(str(phantoms)), {}, Console(quiet=True))
     settings = json.loads((run / "run.json").read_text())
     del settings["left_out"]
     (run / "run.json").write_text(json.dumps(settings))
@@ -113,7 +113,7 @@ def test_a_run_from_before_sites_could_be_left_out_resumes(tmp_path, phantoms, t
 
 def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkeypatch):
     seen = []
-    monkeypatch.setattr(simulate, "unseen_result", lambda run, site, load, console: seen.append((run, site, load())))
+    monkeypatch.setattr(simulate, "run_unseen_test", lambda run, site, load, console: seen.append((run, site, load())))
     monkeypatch.setattr(simulate, "print_unseen", lambda result, console: console.print("the table"))
     run = finished()
     code, out = shown(run)
@@ -152,7 +152,7 @@ def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, t
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
-    monkeypatch.setattr("silofl.studies.simulate.start", lambda *arguments: seen.append(arguments[:-1]) or 0)
+    monkeypatch.setattr("silofl.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0)
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0
     options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]

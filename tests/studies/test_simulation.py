@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.studies.simulation import changed, changed_study
+from silofl.studies.simulation import apply_changes, changed_study
 
 from .conftest import JOB
 
@@ -191,7 +191,7 @@ def test_dotted_keys_are_put_in_place_and_the_rest_stays():
     values = {"rounds": 3, "labels": {1: "a"}, "training": {"momentum": 0.9, "betas": [0, 0]}}
     changes = {"rounds": 5, "labels.1": "b", "training.momentum": 0.5, "data.channels": 3}
     wanted = {"rounds": 5, "labels": {1: "b"}, "training": {"momentum": 0.5, "betas": [0, 0]}, "data": {"channels": 3}}
-    assert changed(values, changes) == wanted
+    assert apply_changes(values, changes) == wanted
     assert values["training"]["momentum"] == 0.9
 
 

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.studies.compared_runs import Comparison, planned
-from silofl.studies.simulation import settled
-from silofl.studies.sweep import Point, Sweep, swept_key
+from silofl.studies.compared_runs import Comparison, plan_runs
+from silofl.studies.simulation import settle_job
+from silofl.studies.sweep import Point, Sweep, parse_swept_key
 
 from .conftest import JOB
 
@@ -25,7 +25,7 @@ FEDSM = JOB.with_name("fedsm_phantoms")
     ],
 )
 def test_values_are_read_as_in_a_study(text, key, values):
-    assert swept_key(text) == (key, values)
+    assert parse_swept_key(text) == (key, values)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_values_are_read_as_in_a_study(text, key, values):
 )
 def test_what_is_no_sweep_is_refused(text, reason):
     with pytest.raises(argparse.ArgumentTypeError, match=reason):
-        swept_key(text)
+        parse_swept_key(text)
 
 
 def test_several_keys_are_a_grid_of_points_named_by_the_last_parts_of_their_keys():
@@ -105,7 +105,7 @@ def test_a_key_within_a_section_that_a_row_sets_can_be_swept(phantoms, tmp_path)
     # `data` is a folder here, and no section of the study
     sweep = Sweep({"algorithm.softpull.self_weight": (0.5, 0.7), "data": (str(phantoms),)})
     asked = Comparison((FEDSM,), ("fedsm:paper",), variants, {"data.channels": 1}, seeds=(0,), sweep=sweep)
-    studies = [settled(run.job, run.wanted, run.changes)[0] for run in planned(asked, tmp_path)]
+    studies = [settle_job(run.job, run.wanted, run.changes)[0] for run in plan_runs(asked, tmp_path)]
     assert [study.recipe.answer("softpull").self_weight for study in studies] == [0.5, 0.7] * 3
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from silofl.errors import TrainingError
 from silofl.federation.ledger import Round
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.studies import watch as module
 from silofl.training.site_score import SiteScore
 
@@ -20,7 +20,7 @@ def ledger_of(count):
     sites = {"asked": ["east", "west"], "answered": ["east"], "failed": {"west": "no room"}}
     rounds = range(1, count + 1)
     numbers = {"metrics": {"east": {"loss": 0.25}}, "validation": {"east": score}, "seconds": 2.0}
-    return [plain(Round(number, **sites, **numbers)) for number in rounds]
+    return [dump_record(Round(number, **sites, **numbers)) for number in rounds]
 
 
 @pytest.fixture

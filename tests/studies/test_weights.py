@@ -8,7 +8,7 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
 from silofl.studies.simulation import study_file
-from silofl.studies.weights import weights_file, with_weights
+from silofl.studies.weights import find_weights_file, with_weights
 
 from .conftest import JOB
 
@@ -35,14 +35,14 @@ def bundle(tmp_path, model, config, name="inference.json"):
 
 def test_a_file_is_itself_and_folders_have_their_one_model(tmp_path, model):
     plain, run = model("w.pt"), model("run", "model", "best.pt")
-    assert weights_file(plain) == plain and weights_file(tmp_path / "run") == run
+    assert find_weights_file(plain) == plain and find_weights_file(tmp_path / "run") == run
 
 
 @pytest.mark.parametrize("name", ["inference.json", "inference.yaml"])
 def test_a_bundle_without_code_in_its_configs_gives_its_model(tmp_path, model, name):
     # A price and a JSON schema's key hold a dollar, but no expression.
     folder = bundle(tmp_path, model, {"$schema": "x", "note": "5 $", "net": {"_target_": "UNet"}}, name)
-    assert weights_file(folder) == folder / "models" / "model.pt"
+    assert find_weights_file(folder) == folder / "models" / "model.pt"
 
 
 @pytest.mark.parametrize("config", [{"a": "$print(1)"}, {"a": [{"b": "$import os"}]}])
@@ -50,23 +50,23 @@ def test_a_bundle_without_code_in_its_configs_gives_its_model(tmp_path, model, n
 def test_a_bundle_with_code_in_its_configs_is_refused(tmp_path, model, config, name):
     folder = bundle(tmp_path, model, config, name)
     with pytest.raises(ConfigError, match=f"configs hold no code, .*configs/{name} holds .* we run no code of others"):
-        weights_file(folder)
+        find_weights_file(folder)
 
 
 def test_code_is_found_however_deep_it_lies_in_a_bundles_config(tmp_path, model):
     path = model("bundle/models/model.pt").parents[1] / "configs" / "inference.json"
     path.parent.mkdir()
     path.write_text('{"a": ' + "[" * 900 + "]" * 900 + "}")
-    assert weights_file(tmp_path / "bundle").name == "model.pt"
+    assert find_weights_file(tmp_path / "bundle").name == "model.pt"
     path.write_text('{"a": ' + "[" * 900 + '"$open(0)"' + "]" * 900 + "}")
     with pytest.raises(ConfigError, match="configs/inference.json holds expressions that begin with"):
-        weights_file(tmp_path / "bundle")
+        find_weights_file(tmp_path / "bundle")
 
 
 def test_a_run_of_several_models_is_refused_with_the_name_of_one(tmp_path, model):
     model("run", "model", "best-north.pt"), model("run", "model", "best-south.pt")
     with pytest.raises(ConfigError, match=r"which has 2 files of models; name one of them, as .*model/best-north\.pt"):
-        weights_file(tmp_path / "run")
+        find_weights_file(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["absent", "empty", "w.txt"])
@@ -74,7 +74,7 @@ def test_what_holds_no_weights_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "w.txt").write_text("weights")
     with pytest.raises(ConfigError, match="--weights must be a file"):
-        weights_file(tmp_path / name)
+        find_weights_file(tmp_path / name)
 
 
 def test_the_study_settles_the_file_by_its_checksum(model):

@@ -7,7 +7,7 @@ import torch
 
 from silofl.errors import ConfigError
 from silofl.training import device
-from silofl.training.device import choose_device, keep_freed_memory, seed_of
+from silofl.training.device import choose_device, derive_seed, keep_freed_memory
 
 PARTS = (0, "north", 3, 1)
 
@@ -35,21 +35,21 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("changed", [(1, "north", 3, 1), (0, "south", 3, 1), (0, "north", 4, 1), (0, "north", 3, 2)])
 def test_a_seed_depends_on_every_part(changed):
-    assert seed_of(*changed) != seed_of(*PARTS)
+    assert derive_seed(*changed) != derive_seed(*PARTS)
 
 
 def test_a_seed_depends_on_the_order_of_its_parts_and_on_where_they_end():
-    assert len({seed_of(1, 2, 3), seed_of(3, 2, 1), seed_of(12, 3), seed_of(1, 23)}) == 4
+    assert len({derive_seed(1, 2, 3), derive_seed(3, 2, 1), derive_seed(12, 3), derive_seed(1, 23)}) == 4
 
 
 def test_a_seed_is_the_same_in_every_process():
-    code = f"from silofl.training.device import seed_of; print(seed_of(*{PARTS!r}))"
+    code = f"from silofl.training.device import derive_seed; print(derive_seed(*{PARTS!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert int(done.stdout) == seed_of(*PARTS)
+    assert int(done.stdout) == derive_seed(*PARTS)
 
 
 def test_seeds_spread_over_what_every_generator_takes():
-    seeds = {seed_of(0, "north", number, 1) for number in range(1000)}
+    seeds = {derive_seed(0, "north", number, 1) for number in range(1000)}
     assert len(seeds) == 1000
     assert min(seeds) >= 0 and 2**31 < max(seeds) < 2**32
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from silofl.data.site_data import Examples
 from silofl.models import build_plain_model
-from silofl.training.evaluation import evaluate, most_likely, numbers_of_test, predict, score
+from silofl.training.evaluation import evaluate, most_likely, predict, score_predictions, summarise_test
 
 CPU = torch.device("cpu")
 
@@ -86,21 +86,21 @@ def test_segmentation_is_scored_by_the_foreground(make_study, make_part):
     truth, prediction = np.array([[[1, 0, 0, 0]]], np.uint8), np.array([[[1, 1, 0, 0]]], np.uint8)
     study = make_study()
     # 2 * 1 / (1 + 2)
-    assert score(prediction, make_part(truth), study).value == pytest.approx(2 / 3)
+    assert score_predictions(prediction, make_part(truth), study).value == pytest.approx(2 / 3)
 
 
 def test_the_references_dice_is_used_where_the_study_names_it(make_study, make_part):
     truth, prediction = np.array([[[1, 0, 0, 0]]], np.uint8), np.array([[[1, 1, 0, 0]]], np.uint8)
     study = make_study(metric="dice_with_background")
     # background: 2 * 2 / (2 + 3)
-    assert score(prediction, make_part(truth), study).value == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert score_predictions(prediction, make_part(truth), study).value == pytest.approx((2 / 3 + 4 / 5) / 2)
 
 
 def test_all_labels_of_the_study_count(make_study, make_part):
     truth, prediction = np.array([[[1, 2, 2, 0]]], np.uint8), np.array([[[1, 2, 0, 0]]], np.uint8)
     study = make_study(labels={2: "lesion", 1: "organ"})
     # label 1: 1; label 2: 2 * 1 / (1 + 2)
-    assert score(prediction, make_part(truth), study).value == pytest.approx((1 + 2 / 3) / 2)
+    assert score_predictions(prediction, make_part(truth), study).value == pytest.approx((1 + 2 / 3) / 2)
 
 
 def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_part):
@@ -108,20 +108,20 @@ def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_
     truth[0, 4:16, 4:16], prediction[0, 4:16, 4:16] = 1, 1
     truth[0, 6:10, 6:10], prediction[0, 10:14, 6:10] = 2, 2
     study = make_study(labels={1: "rim", 2: "cup"}, regions={"disc": [1, 2], "cup": [2]})
-    found = score(prediction, make_part(truth), study)
+    found = score_predictions(prediction, make_part(truth), study)
     # the disc is right; the cup lies beside the true one, its surface 4 pixels away
     assert found.by_label == {"disc": 1, "cup": 0} and found.value == 0.5
-    assert numbers_of_test(prediction, found, make_part(truth), study)["surface"]["hd95"] == 2
+    assert summarise_test(prediction, found, make_part(truth), study)["surface"]["hd95"] == 2
 
 
 def test_surfaces_are_in_mm_where_the_size_of_the_voxels_is_known_of_all_cases(make_study, make_part):
     truth, prediction = np.zeros((2, 2, 16, 16), np.uint8)
     truth[:, 4:10, 4:10], prediction[:, 4:10, 6:12] = 1, 1
     part, study = make_part(truth, cases="ab"), make_study()
-    found, sizes = score(prediction, part, study), {"a": (1.0, 0.5, 3.0), "b": (1.0, 1.5, 3.0)}
+    found, sizes = score_predictions(prediction, part, study), {"a": (1.0, 0.5, 3.0), "b": (1.0, 1.5, 3.0)}
 
     def surface(spacings):
-        return numbers_of_test(prediction, found, replace(part, spacings=spacings), study)["surface"]
+        return summarise_test(prediction, found, replace(part, spacings=spacings), study)["surface"]
 
     # 2 pixels are 1 mm and 3 mm
     assert (surface(sizes)["hd95"], surface(sizes)["unit"]) == (2, "mm")
@@ -133,7 +133,7 @@ def test_surfaces_are_in_mm_where_the_size_of_the_voxels_is_known_of_all_cases(m
 
 def test_classification_is_scored_by_accuracy(make_study, make_part):
     part = make_part(np.array([0, 1, 2, 2]), cases="abcd")
-    result = score(np.array([0, 1, 1, 2]), part, make_study("classification"))
+    result = score_predictions(np.array([0, 1, 1, 2]), part, make_study("classification"))
     assert result.value == 3 / 4 and result.by_case["c"] == 0
 
 
@@ -141,21 +141,21 @@ def test_a_case_is_scored_over_all_its_slices(make_study, make_part):
     part = make_part(np.ones((3, 1, 2), np.uint8), cases=("v", "v", "w"))
     prediction = np.array([[[1, 1]], [[0, 0]], [[1, 1]]], np.uint8)
     # v: 2 * 2 / (2 + 4)
-    assert score(prediction, part, make_study()).by_case == pytest.approx({"v": 2 / 3, "w": 1})
+    assert score_predictions(prediction, part, make_study()).by_case == pytest.approx({"v": 2 / 3, "w": 1})
 
 
 def test_classification_is_scored_by_balanced_accuracy_where_the_study_names_it(make_study, make_part):
     part = make_part(np.array([0, 0, 0, 2]), cases="abcd")
     study = make_study("classification", metric="balanced_accuracy")
     # recall 1 / 3 of class 0, 1 of class 2
-    assert score(np.array([0, 1, 1, 2]), part, study).value == pytest.approx((1 / 3 + 1) / 2)
+    assert score_predictions(np.array([0, 1, 1, 2]), part, study).value == pytest.approx((1 / 3 + 1) / 2)
 
 
 def test_evaluating_a_segmentation_is_predicting_and_scoring(network, part, make_study):
     study = make_study(labels={1: "organ", 2: "lesion"}, training={"batch_size": 3})
     predictions, result = evaluate(network, part, study, CPU)
     assert np.array_equal(predictions, predict(network, part, 3, CPU))
-    assert result == score(predictions, part, study)
+    assert result == score_predictions(predictions, part, study)
 
 
 def test_evaluating_a_classification_gives_classes_and_probabilities_in_one_pass(make_study, make_part):
@@ -170,7 +170,7 @@ def test_evaluating_a_classification_gives_classes_and_probabilities_in_one_pass
     with torch.no_grad():
         wanted = model(torch.from_numpy(part.images)).softmax(dim=1)
     np.testing.assert_allclose(result.probabilities_by_case[2]["case2"], wanted[2], rtol=1e-4)
-    assert result.by_case == score(predictions, part, study).by_case and "auroc" in result.also
+    assert result.by_case == score_predictions(predictions, part, study).by_case and "auroc" in result.also
 
 
 WITHOUT_MONAI = """
@@ -204,12 +204,12 @@ def test_a_label_that_is_not_annotated_is_neither_right_nor_wrong(make_study, ma
     study = make_study(labels={1: "organ", 2: "lesion"}, metric=metric)
     part = replace(make_part(np.uint8([[[0, 1], [1, 0]]])), annotated=(1,))
     # What is called a lesion in the background is background; what is called one in the organ is missed there.
-    in_background, in_organ = (score(np.uint8([[row, [1, 0]]]), part, study) for row in ([2, 1], [0, 2]))
+    in_background, in_organ = (score_predictions(np.uint8([[row, [1, 0]]]), part, study) for row in ([2, 1], [0, 2]))
     assert in_background.value == 1 and list(in_background.labels_by_case) == ([1] if metric == "dice" else [0, 1])
     # The organ's Dice is 2 * 1 / (1 + 2), the background's 2 * 2 / (3 + 2).
     assert in_organ.value == pytest.approx(2 / 3 if metric == "dice" else (2 / 3 + 4 / 5) / 2)
     # A surface of the lesion, which nobody drew, would be undefined.
-    surface = numbers_of_test(np.uint8([[[2, 1], [1, 0]]]), in_background, part, study)["surface"]
+    surface = summarise_test(np.uint8([[[2, 1], [1, 0]]]), in_background, part, study)["surface"]
     assert (surface["hd95"], surface["num_undefined"]) == (0, 0)
 
 
@@ -217,7 +217,7 @@ def test_a_region_counts_where_all_of_its_labels_are_annotated(make_study, make_
     study = make_study(labels={1: "rim", 2: "cup"}, regions={"disc": [1, 2], "cup": [2]})
     part = make_part(np.uint8([[[0, 1], [2, 0]]]))
     wanted = np.uint8([[[0, 1], [2, 0]]])
-    assert list(score(wanted, part, study).labels_by_case) == ["disc", "cup"]
-    assert list(score(wanted, replace(part, annotated=(2,)), study).labels_by_case) == ["cup"]
+    assert list(score_predictions(wanted, part, study).labels_by_case) == ["disc", "cup"]
+    assert list(score_predictions(wanted, replace(part, annotated=(2,)), study).labels_by_case) == ["cup"]
     # Nobody knows the disc without the cup: no case counts.
-    assert score(wanted, replace(part, annotated=(1,)), study).num_cases == 0
+    assert score_predictions(wanted, replace(part, annotated=(1,)), study).num_cases == 0

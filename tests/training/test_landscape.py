@@ -9,10 +9,10 @@ from torch import nn
 
 from silofl.training.landscape import (
     Landscape,
-    filter_directions,
+    draw_filter_directions,
     line_points,
-    losses_at,
     mean_loss,
+    measure_losses,
     plane_points,
 )
 
@@ -33,7 +33,7 @@ def linear():
 @pytest.fixture
 def quadratic(linear):
     """Measure the linear layer's loss at points along `ACROSS` and `ALONG`."""
-    return lambda points: losses_at(
+    return lambda points: measure_losses(
         linear, [ACROSS, ALONG], points, lambda: mean_loss(linear, UNITS, nn.functional.mse_loss)
     )
 
@@ -69,7 +69,7 @@ def test_a_plane_holds_every_pair_of_places():
 
 def test_every_filter_of_a_direction_is_as_long_as_the_models_own():
     model = convolutions()
-    (direction,) = filter_directions(model, 1, seed=0)
+    (direction,) = draw_filter_directions(model, 1, seed=0)
     for name, outputs in (("0.weight", (1, 2, 3)), ("2.weight", (0, 2, 3))):
         # a transposed convolution has its outputs on the second axis
         own, random = (
@@ -80,7 +80,7 @@ def test_every_filter_of_a_direction_is_as_long_as_the_models_own():
 
 
 def test_biases_and_normalisation_are_not_moved():
-    (direction,) = filter_directions(convolutions(), 1, seed=0)
+    (direction,) = draw_filter_directions(convolutions(), 1, seed=0)
     assert set(direction) == {"0.weight", "2.weight"}
 
 
@@ -88,22 +88,22 @@ def test_models_of_one_network_are_moved_along_the_same_draw():
     model, other = convolutions(), convolutions()
     with torch.no_grad():
         other[0].weight.mul_(2)
-    (mine,), (others,) = (filter_directions(one, 1, seed=3) for one in (model, other))
+    (mine,), (others,) = (draw_filter_directions(one, 1, seed=3) for one in (model, other))
     torch.testing.assert_close(others["0.weight"], 2 * mine["0.weight"])
     torch.testing.assert_close(others["2.weight"], mine["2.weight"])
 
 
 def test_directions_differ_by_number_and_by_seed():
     model = convolutions()
-    first, second = (one["0.weight"] for one in filter_directions(model, 2, seed=0))
-    (other,) = filter_directions(model, 1, seed=1)
+    first, second = (one["0.weight"] for one in draw_filter_directions(model, 2, seed=0))
+    (other,) = draw_filter_directions(model, 1, seed=1)
     assert not torch.allclose(first, second) and not torch.allclose(first, other["0.weight"])
 
 
 def test_a_filter_of_zeros_stays_where_it_is():
     model = convolutions()
     nn.init.zeros_(model[0].weight)
-    (direction,) = filter_directions(model, 1, seed=0)
+    (direction,) = draw_filter_directions(model, 1, seed=0)
     assert not direction["0.weight"].any()
 
 
@@ -144,7 +144,7 @@ def test_the_model_ends_as_it_was_even_after_a_fault(linear, quadratic):
 
     quadratic(plane_points(0.1, 2))
     with pytest.raises(RuntimeError, match="no memory"):
-        losses_at(linear, [ACROSS, ALONG], [[0.3, 0.1]], fail)
+        measure_losses(linear, [ACROSS, ALONG], [[0.3, 0.1]], fail)
     assert linear.weight.tolist() == [[3.0, 4.0]]
 
 

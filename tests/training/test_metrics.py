@@ -6,7 +6,15 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_recall
 
-from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, mean_auroc, members_of, pooled, pooled_score
+from silofl.training.metrics import (
+    Score,
+    accuracy_by_case,
+    dice_by_case,
+    group_positions,
+    mean_auroc,
+    pool_values,
+    pooled_score,
+)
 
 CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
 ONE, BOTH = {1: (1,)}, {1: (1,), 2: (2,)}
@@ -205,8 +213,8 @@ def test_accuracy_refuses_predictions_of_another_number():
 
 def test_pooling_weighs_every_case_the_same():
     # 2 cases of 0.5 and 3 of 0.8
-    assert pooled([(0.5, 2), (0.8, 3)]) == pytest.approx((0.5 * 2 + 0.8 * 3) / 5)
-    assert pooled([(0.25, 7)]) == 0.25
+    assert pool_values([(0.5, 2), (0.8, 3)]) == pytest.approx((0.5 * 2 + 0.8 * 3) / 5)
+    assert pool_values([(0.25, 7)]) == 0.25
 
 
 def test_pooling_equals_one_score_over_all_sites():
@@ -214,14 +222,14 @@ def test_pooling_equals_one_score_over_all_sites():
     sites = [slice(0, 3), slice(3, 8)]
     scores = [dice_by_case(prediction[s], truth[s], CASES[s], BOTH) for s in sites]
     together = dice_by_case(prediction, truth, CASES, BOTH)
-    assert pooled([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
+    assert pool_values([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_a_site_without_a_counted_case_does_not_pool(value):
-    assert pooled([(0.5, 2), (value, 0)]) == 0.5
-    assert pooled([(value, 0)]) is None
-    assert pooled([]) is None
+    assert pool_values([(0.5, 2), (value, 0)]) == 0.5
+    assert pool_values([(value, 0)]) is None
+    assert pool_values([]) is None
 
 
 def test_each_label_has_its_own_mean_over_the_cases_in_which_it_counts():
@@ -243,7 +251,7 @@ def test_merged_scores_of_single_cases_are_the_score_of_all():
     cases = ["a", "a", "b", "c"]
     alone = {
         case: dice_by_case(said[rows], truth[rows], [case] * len(rows), BOTH)
-        for case, rows in members_of(cases).items()
+        for case, rows in group_positions(cases).items()
     }
     assert Score.merged(alone) == dice_by_case(said, truth, cases, BOTH)
     assert Score.merged(alone).num_excluded == 1

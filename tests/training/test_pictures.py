@@ -8,7 +8,7 @@ import torch
 from silofl.data.parts import Examples
 from silofl.models import build_model
 from silofl.training.metrics import Score
-from silofl.training.pictures import keep_test, write_pictures, write_scores
+from silofl.training.pictures import write_pictures, write_scores, write_test_files
 
 ALL = slice(None)
 
@@ -88,5 +88,5 @@ def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
     part = part_of("ab")
     if not is_map:
         part = Examples(part.images, np.array([0, 1]), part.cases, part.slices, part.patients)
-    keep_test(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, ALL)
+    write_test_files(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, ALL)
     assert {path.name for path in tmp_path.iterdir()} == files

@@ -17,7 +17,15 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.study_sections import DpSgdSettings
 from silofl.training import private
-from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, rate_of, round_of
+from silofl.training.private import (
+    Spent,
+    add_steps,
+    compute_epsilon,
+    compute_rate,
+    draw_batches,
+    measure_round,
+    private_step,
+)
 
 STUDY = {
     "name": "small",
@@ -122,7 +130,7 @@ def test_a_patient_with_many_examples_weighs_as_much_as_one_with_one():
     part = examples(("a",) * 20 + ("b", "c", "d"))
     counts = np.zeros(len(part))
     for _ in range(300):
-        for rows in drawn_batches(part, 2, "patient"):
+        for rows in draw_batches(part, 2, "patient"):
             patients = [part.patients[row] for row in rows]
             assert len(patients) == len({*patients})
             counts[rows] += 1
@@ -136,30 +144,30 @@ def test_a_patient_with_many_examples_weighs_as_much_as_one_with_one():
 def test_examples_are_drawn_each_on_its_own_and_by_no_seed():
     part = examples((None,) * 12)
     np.random.seed(0)
-    first = drawn_batches(part, 4, "example")
+    first = draw_batches(part, 4, "example")
     np.random.seed(0)
-    second = drawn_batches(part, 4, "example")
+    second = draw_batches(part, 4, "example")
     assert len(first) == len(second) == 3
     assert [rows.tolist() for rows in first] != [rows.tolist() for rows in second]
-    sizes = {len(rows) for _ in range(200) for rows in drawn_batches(part, 4, "example")}
+    sizes = {len(rows) for _ in range(200) for rows in draw_batches(part, 4, "example")}
     assert {1, 2, 3, 4, 5, 6, 7} <= sizes
 
 
 def test_units_need_patients_that_are_known():
     with pytest.raises(TrainingError, match="must be example where patients are not known, as those of 1 of 3"):
-        drawn_batches(examples(("a", "b", None)), 2, "patient")
+        draw_batches(examples(("a", "b", None)), 2, "patient")
 
 
 def test_a_delta_that_would_show_somebody_whole_is_refused():
     study = parse(Study, STUDY | {"privacy": {"dp_sgd": {"noise": 1, "clip": 1, "delta": 0.5}}}, "study.yaml")
     with pytest.raises(TrainingError, match=r"must be below 1 / 3, the patients in training, not 0.5"):
-        round_of(study, examples(("a", "b", "c")))
+        measure_round(study, examples(("a", "b", "c")))
 
 
 def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
     study = parse(Study, STUDY | {"training": {"batch_size": 4, "local_epochs": 2}}, "study.yaml")
-    assert round_of(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8))
-    assert rate_of(3, 4) == 1.0
+    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8))
+    assert compute_rate(3, 4) == 1.0
 
 
 def test_epsilon_is_that_of_the_gaussian_mechanism_where_everybody_is_drawn():
@@ -169,21 +177,21 @@ def test_epsilon_is_that_of_the_gaussian_mechanism_where_everybody_is_drawn():
     by_order = [
         steps * a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
     ]
-    assert epsilon_of([Spent(noise, 1.0, steps)], delta) == pytest.approx(min(by_order), rel=1e-6)
+    assert compute_epsilon([Spent(noise, 1.0, steps)], delta) == pytest.approx(min(by_order), rel=1e-6)
 
 
 def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise():
     grid = {
-        (noise, rate, steps): epsilon_of([Spent(noise, rate, steps)], 1e-5)
+        (noise, rate, steps): compute_epsilon([Spent(noise, rate, steps)], 1e-5)
         for noise, rate, steps in itertools.product((0.8, 1.6), (0.05, 0.2), (50, 200))
     }
     for (noise, rate, steps), value in grid.items():
         assert value >= grid[1.6, rate, steps] and value >= grid[noise, 0.05, steps] and value >= grid[noise, rate, 50]
-    assert epsilon_of([], 1e-5) == 0
+    assert compute_epsilon([], 1e-5) == 0
 
 
 def test_steps_of_one_kind_are_counted_together():
-    spent = added([Spent(1.0, 0.1, 10), Spent(2.0, 0.1, 5)], Spent(1.0, 0.1, 7))
+    spent = add_steps([Spent(1.0, 0.1, 10), Spent(2.0, 0.1, 5)], Spent(1.0, 0.1, 7))
     assert sorted(spent) == [Spent(1.0, 0.1, 17), Spent(2.0, 0.1, 5)]
 
 
@@ -210,4 +218,4 @@ def test_what_leaves_cannot_tell_whether_a_patient_was_there():
 def test_without_opacus_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "opacus", None)
     with pytest.raises(ConfigError, match=r"Opacus must be installed for privacy.dp_sgd.*silofl\[dp\]"):
-        private.epsilon_of([Spent(1.0, 0.1, 1)], 1e-5)
+        private.compute_epsilon([Spent(1.0, 0.1, 1)], 1e-5)

@@ -3,7 +3,7 @@ import pytest
 
 from silofl.data.parts import Examples
 from silofl.data.records import Record
-from silofl.training.units import Units, by_unit, units_of
+from silofl.training.units import Units, average_by_unit, find_units
 
 
 def part(cases, patients):
@@ -16,50 +16,50 @@ def recordings(cases, names, patient="p"):
 
 
 def test_slices_of_a_case_and_cases_of_a_patient_are_one_unit():
-    units = units_of(part("aabbc", ["p", "p", "p", "p", "q"]))
+    units = find_units(part("aabbc", ["p", "p", "p", "p", "q"]))
     assert (units.name, units.unit_of, units.is_one_person) == ("patient", {"a": "p", "b": "p", "c": "q"}, False)
     assert (len(units), units.sentence) == (2, "2 patients")
 
 
 def test_recordings_count_where_patients_do_not():
-    alone = units_of(part("abc", "ppp"), recordings("abc", ["1", "1", "2"]))
+    alone = find_units(part("abc", "ppp"), recordings("abc", ["1", "1", "2"]))
     assert alone.sentence == "2 recordings within one person"
-    unknown = units_of(part("abc", [None] * 3), recordings("abc", ["1", "1", "2"], patient=None))
+    unknown = find_units(part("abc", [None] * 3), recordings("abc", ["1", "1", "2"], patient=None))
     assert unknown.sentence == "2 recordings"
 
 
 def test_patients_count_before_recordings_and_cases_where_a_recording_is_unknown():
-    assert units_of(part("ab", "pq"), recordings("ab", "11")).sentence == "2 patients"
-    assert units_of(part("ab", "pp"), recordings("ab", ["1", None])).sentence == "2 cases within one person"
+    assert find_units(part("ab", "pq"), recordings("ab", "11")).sentence == "2 patients"
+    assert find_units(part("ab", "pp"), recordings("ab", ["1", None])).sentence == "2 cases within one person"
 
 
 def test_cases_of_one_known_patient_are_units_within_one_person():
-    units = units_of(part("aab", "ppp"))
+    units = find_units(part("aab", "ppp"))
     assert units == Units("case", {"a": "a", "b": "b"}, is_one_person=True)
-    assert units_of(part("a", "p")).sentence == "1 case within one person"
+    assert find_units(part("a", "p")).sentence == "1 case within one person"
 
 
 def test_cases_whose_patient_nobody_knows_are_units():
-    assert units_of(part("abb", [None] * 3)).sentence == "2 cases"
+    assert find_units(part("abb", [None] * 3)).sentence == "2 cases"
 
 
 def test_of_known_patients_beside_unknown_ones_each_counts_once():
     # a and b are of p; the case named p is of nobody known, and not taken for that patient
-    assert units_of(part("abp", ["p", "p", None])).sentence == "2 cases"
+    assert find_units(part("abp", ["p", "p", None])).sentence == "2 cases"
 
 
 def test_a_part_without_cases_has_no_unit():
-    units = units_of(part("", ""))
-    assert (units.sentence, len(by_unit({}, units.unit_of))) == ("0 cases", 0)
+    units = find_units(part("", ""))
+    assert (units.sentence, len(average_by_unit({}, units.unit_of))) == ("0 cases", 0)
 
 
 def test_a_unit_counts_as_the_mean_of_its_cases_that_count():
     unit_of = {"a": "p", "b": "q", "c": "p", "d": "r", "e": "r"}
     values = {"e": None, "c": 0.5, "b": 0.25, "a": 1.0}
     # p: (1 + 0.5) / 2; q: 0.25; r: d is missing and e None
-    np.testing.assert_array_equal(by_unit(values, unit_of), [0.75, 0.25, np.nan])
+    np.testing.assert_array_equal(average_by_unit(values, unit_of), [0.75, 0.25, np.nan])
 
 
 @pytest.mark.parametrize("value", [0, 1])
 def test_right_and_wrong_are_numbers(value):
-    assert by_unit({"a": value}, {"a": "a"}).tolist() == [float(value)]
+    assert average_by_unit({"a": value}, {"a": "a"}).tolist() == [float(value)]

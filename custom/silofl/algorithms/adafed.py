@@ -84,12 +84,12 @@ class Similarity(Answer):
             layer = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}[self.layers]
             taken = "in a pretrained model, taken once before round 1."
             return f"{start} mean and variance of the inputs of {layer} {taken}"
-        after = "half of the rounds" if self.rounds == "half" else _rounds(self.rounds)
-        again = f", and anew every {_rounds(self.refresh_every)}" if self.refresh_every else ""
+        after = "half of the rounds" if self.rounds == "half" else _format_rounds(self.rounds)
+        again = f", and anew every {_format_rounds(self.refresh_every)}" if self.refresh_every else ""
         return f"{start} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
 
 
-def _rounds(count: int) -> str:
+def _format_rounds(count: int) -> str:
     return f"{count} round{'s' * (count != 1)}"
 
 
@@ -179,7 +179,7 @@ def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> ND
     Raises:
         AggregationError: Sites differ in layers or shapes, or hold negative variances or numbers that are not finite.
     """
-    points = [_points(site, k) for k, site in enumerate(statistics)]
+    points = [_flatten_statistics(site, k) for k, site in enumerate(statistics)]
     for k, (sizes, _, _) in enumerate(points):
         if sizes != points[0][0]:
             raise AggregationError(f"site {k} must have the layers of site 0; their numbers or sizes differ")
@@ -216,7 +216,7 @@ def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float6
     return np.stack([_weight_row(distance[i], i, self_weight) for i in range(count)])
 
 
-def known_weights(distance: NDArray, self_weight: float) -> NDArray[np.float64]:
+def weigh_known_sites(distance: NDArray, self_weight: float) -> NDArray[np.float64]:
     """Return AdaFed's matrix where some sites share no statistics, so that their distances are NaN.
 
     Such a site listens to all sites equally; the others, among whom lambda and the inverse distances hold, do not
@@ -296,7 +296,9 @@ def _recorder(moments: _Moments) -> object:
     return record
 
 
-def _points(statistics: Sequence[tuple[ArrayLike, ArrayLike]], number: int) -> tuple[list[int], NDArray, NDArray]:
+def _flatten_statistics(
+    statistics: Sequence[tuple[ArrayLike, ArrayLike]], number: int
+) -> tuple[list[int], NDArray, NDArray]:
     """Return the layers' sizes, and the means and the standard deviations of all layers in a row."""
     means, variances = ([np.asarray(layer[i], np.float64) for layer in statistics] for i in (0, 1))
     is_alike = [mean.shape for mean in means] == [variance.shape for variance in variances]

@@ -205,11 +205,11 @@ def advise(sketches: Mapping[str, Sketch], has_batchnorm: bool) -> Advice:
     """
     ratios = site_ratios(list(sketches.values()))
     cases = {site: sketch.cases for site, sketch in sketches.items()}
-    choices = advised(ratios, cases, has_batchnorm)
-    return Advice(ratios, tuple(choices), algorithm_of(choices), cases, tuple(_notes(sketches)))
+    choices = explain_answers(ratios, cases, has_batchnorm)
+    return Advice(ratios, tuple(choices), build_algorithm(choices), cases, tuple(_notes(sketches)))
 
 
-def advised(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[Choice]:
+def explain_answers(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[Choice]:
     """Return the advised input normalisation, what stays at home, and the mixing.
 
     Args:
@@ -223,10 +223,11 @@ def advised(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm
         answers(dict(zip(ratios, values, strict=True)), has_batchnorm)
         for values in zip(*(ratio.splits for ratio in ratios.values()), strict=True)
     ]
+    statistics = BY_STATISTICS * (found["mixing"] == "adafed")
     reasons = {
-        "input": _sentence(ratios, "amplitude") + HOME_IS_ENOUGH * (found["stays_home"] == "batchnorm"),
-        "stays_home": _home_sentence(ratios, has_batchnorm),
-        "mixing": f"{_sentence(ratios, 'labels')} {BY_STATISTICS * (found['mixing'] == 'adafed')}{_sizes(cases)}",
+        "input": _describe_ratio(ratios, "amplitude") + HOME_IS_ENOUGH * (found["stays_home"] == "batchnorm"),
+        "stays_home": _describe_home(ratios, has_batchnorm),
+        "mixing": f"{_describe_ratio(ratios, 'labels')} {statistics}{_describe_sizes(cases)}",
     }
     return [
         Choice(question, answer, reasons[question], float(np.mean([one[question] == answer for one in each])))
@@ -258,13 +259,13 @@ def answers(ratios: Mapping[str, float], has_batchnorm: bool) -> dict[str, str]:
     }
 
 
-def algorithm_of(choices: Sequence[Choice]) -> dict[str, str]:
+def build_algorithm(choices: Sequence[Choice]) -> dict[str, str]:
     """Return the ``algorithm`` section of a study with the advised answers: FedAvg with what is changed in it."""
     plain = WITHOUT | {"stays_home": "nothing"}
     return {"name": "fedavg"} | {one.question: one.answer for one in choices if one.answer != plain[one.question]}
 
 
-def merged(portraits: Sequence[Portrait]) -> Portrait:
+def merge_portraits(portraits: Sequence[Portrait]) -> Portrait:
     """Return the means over the images of several portraits, exactly."""
     counts = np.array([portrait.count for portrait in portraits], dtype=np.float64)
     weights = counts / counts.sum()
@@ -291,9 +292,9 @@ def distances_between(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.flo
     # An empty frequency has amplitude 0; below this share of the mean it is rounding. Blank images have a mean of 0.
     logarithms = [np.log(p.amplitude + 1e-6 * p.amplitude.mean() + 1e-12) for p in portraits]
     return {
-        "amplitude": _apart(logarithms) / np.sqrt(logarithms[0].size),
+        "amplitude": _measure_distances(logarithms) / np.sqrt(logarithms[0].size),
         "features": distances([portrait.features for portrait in portraits]),
-        "labels": _apart([np.sqrt(portrait.labels) for portrait in portraits]) / np.sqrt(2),
+        "labels": _measure_distances([np.sqrt(portrait.labels) for portrait in portraits]) / np.sqrt(2),
     }
 
 
@@ -342,7 +343,7 @@ def _notes(sketches: Mapping[str, Sketch]) -> list[str]:
     return notes
 
 
-def _sentence(ratios: Mapping[str, Ratio], kind: str) -> str:
+def _describe_ratio(ratios: Mapping[str, Ratio], kind: str) -> str:
     """Say how far apart the sites are by a kind of distance, against its threshold."""
     value, (low, high) = ratios[kind].value, ratios[kind].range
     side = "above" if value > FAR[kind] else "not above"
@@ -352,24 +353,25 @@ def _sentence(ratios: Mapping[str, Ratio], kind: str) -> str:
     )
 
 
-def _home_sentence(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
+def _describe_home(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
     # The ratio of features is 0 where they differ in nothing.
     quotient = ratios["amplitude"].value / max(ratios["features"].value, 1 / LARGEST_RATIO)
     side = "above" if quotient > STRUCTURE else "not above"
     without = "" if has_batchnorm else " The network has no BatchNorm that could stay at home."
     return (
-        f"{_sentence(ratios, 'amplitude')} {_sentence(ratios, 'features')} The first is {quotient:.1f} times the "
+        f"{_describe_ratio(ratios, 'amplitude')} {_describe_ratio(ratios, 'features')} The first is {quotient:.1f} "
+        "times the "
         f"second, {side} {STRUCTURE:g}, where zoom or direction differ rather than the look.{without}"
     )
 
 
-def _sizes(cases: Mapping[str, int]) -> str:
+def _describe_sizes(cases: Mapping[str, int]) -> str:
     smallest, largest = min(cases, key=cases.get), max(cases, key=cases.get)
     if cases[smallest] == cases[largest]:
         return f"Each site has {cases[smallest]} training cases."
     return f"Sites have {cases[smallest]} ({smallest}) to {cases[largest]} ({largest}) training cases."
 
 
-def _apart(points: Sequence[NDArray]) -> NDArray[np.float64]:
+def _measure_distances(points: Sequence[NDArray]) -> NDArray[np.float64]:
     flat = np.stack([point.ravel() for point in points])
     return np.stack([np.linalg.norm(flat - one, axis=1) for one in flat])

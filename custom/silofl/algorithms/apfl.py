@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.personal import Pair, conflict_of, copies_of, parameters_of, write
+from silofl.algorithms.personal import Pair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
@@ -38,7 +38,7 @@ class Mixture(Answer):
                 f"average_last must be 0 where a personal model is mixed with the newest shared one, not "
                 f"{recipe.average_last:g}; leave it out"
             )
-        return conflict_of(recipe)
+        return find_personal_conflict(recipe)
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse optimisers that divide by the gradient's size, and with it the chain rule's alpha.
@@ -55,7 +55,7 @@ class Mixture(Answer):
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
         """Write the mixture into the personal model, and return how v and alpha learn."""
         mixing = _Mixing(shared, personal, kept.get("alpha", self.alpha), self.learning_rate)
-        return Pair(mixing.step, mixing.watched, mixing.kept)
+        return Pair(mixing.step, mixing.watch_step, mixing.kept)
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
@@ -71,7 +71,7 @@ PRESETS = {
 }
 
 
-def mixed(personal: Sequence[Tensor], shared: Sequence[Tensor], alpha: float) -> list[Tensor]:
+def mix_parameters(personal: Sequence[Tensor], shared: Sequence[Tensor], alpha: float) -> list[Tensor]:
     """Return ``alpha v + (1 - alpha) w``, the mixture of two models' parameters."""
     return [alpha * v + (1 - alpha) * w for v, w in zip(personal, shared, strict=True)]
 
@@ -103,17 +103,17 @@ class _Mixing:
 
     def __init__(self, shared: nn.Module, personal: nn.Module, alpha: float, rate: Literal["same"] | float) -> None:
         self.alpha, self._rate = alpha, rate
-        self._personal, self._start = parameters_of(personal), copies_of(parameters_of(personal))
-        self._shared, self._w = parameters_of(shared), copies_of(parameters_of(shared))
+        self._personal, self._start = list_parameters(personal), copy_tensors(list_parameters(personal))
+        self._shared, self._w = list_parameters(shared), copy_tensors(list_parameters(shared))
         # What the site validates and tests until it trains, with the newest shared model.
-        write(self._personal, mixed(self._start, self._w, alpha))
+        write_tensors(self._personal, mix_parameters(self._start, self._w, alpha))
         self._has_begun = False
 
-    def watched(self, step: Step) -> Step:
+    def watch_step(self, step: Step) -> Step:
         """Return the shared model's step, before which its parameters are copied: both models step from one state."""
 
         def watched_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-            write(self._w, self._shared)
+            write_tensors(self._w, self._shared)
             return step(model, optimizer, loss, batch)
 
         return watched_step
@@ -122,9 +122,9 @@ class _Mixing:
         """Step v along ``alpha g(mixture)``; returns the mixture's loss."""
         is_first, alpha = not self._has_begun, self.alpha
         # Before a round's first step the personal model's parameters are the mixture, and not v.
-        v = self._start if is_first else copies_of(self._personal)
+        v = self._start if is_first else copy_tensors(self._personal)
         self._has_begun = True
-        write(self._personal, mixed(v, self._w, alpha))
+        write_tensors(self._personal, mix_parameters(v, self._w, alpha))
         optimizer.zero_grad(set_to_none=True)
         inputs, targets = batch
         value = loss(model(inputs), targets)
@@ -135,7 +135,7 @@ class _Mixing:
             self.alpha = new_alpha(alpha, v, self._w, gradient, rate)
         # In place: these are the parameters' own gradients, along which the optimiser steps.
         torch._foreach_mul_(gradient, alpha)
-        write(self._personal, v)
+        write_tensors(self._personal, v)
         optimizer.step()
         return value.detach()
 

@@ -82,7 +82,7 @@ class PooledFingerprint:
     intensity: NDArray[np.float64]
 
 
-def pooled(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
+def pool_fingerprints(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
     """Return the fingerprint of all sites' cases; a site counts by its number of cases.
 
     Means are weighted means. A channel's deviation is that within the sites and between their means. Quantiles are
@@ -99,7 +99,7 @@ def pooled(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
         spacing_mm=pooled_quantile(spacing, cases, 0.5),
         low_spacing_mm=pooled_quantile(spacing, cases, 0.1),
         shape=pooled_quantile(shape, cases, 0.5),
-        intensity=_pooled_intensity(np.stack([one.intensity for one in fingerprints]), there * cases[:, None]),
+        intensity=_pool_intensity(np.stack([one.intensity for one in fingerprints]), there * cases[:, None]),
     )
 
 
@@ -124,7 +124,7 @@ def pooled_quantile(quartiles: NDArray[np.float64], cases: NDArray[np.float64], 
     return np.array([np.quantile(one, share, weights=weights, method="inverted_cdf") for one in values])
 
 
-def _pooled_intensity(intensity: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _pool_intensity(intensity: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (C, 5) from the sites' (K, C, 5) and what each counts, (K, C); 0 for a channel of no site."""
     total = np.maximum(weights.sum(axis=0), 1)
 

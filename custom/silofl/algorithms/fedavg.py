@@ -59,12 +59,12 @@ def server_step(
         return dict(mixed)
     return {
         # Beyond a learning rate of 1 the step overshoots, and a running variance could fall below 0.
-        name: array if name in buffers or not is_float(array) else _between(previous[name], array, server_lr)
+        name: array if name in buffers or not is_float(array) else _interpolate(previous[name], array, server_lr)
         for name, array in mixed.items()
     }
 
 
-def _between(start: NDArray, end: NDArray, fraction: float) -> NDArray:
+def _interpolate(start: NDArray, end: NDArray, fraction: float) -> NDArray:
     # In float64 and rounded once, as in `mix`.
     start64, end64 = np.asarray(start, np.float64), np.asarray(end, np.float64)
     return (start64 + fraction * (end64 - start64)).astype(np.asarray(end).dtype)

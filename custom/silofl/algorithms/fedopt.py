@@ -134,7 +134,7 @@ def server_update(
     if kind not in NAMES:
         raise ConfigError(f"kind must be one of {', '.join(NAMES)}, not {kind!r}")
     # The paper begins with v = tau^2 and corrects nothing; torch begins with 0 and corrects for it.
-    state = state or _start(kind, parameters, 0.0 if is_corrected else tau**2)
+    state = state or _start_moments(kind, parameters, 0.0 if is_corrected else tau**2)
     steps, new, means, squares = state.steps + 1, {}, {}, {}
     for name, array in parameters.items():
         d, mean = (np.asarray(one, np.float64) for one in (difference[name], state.mean[name]))
@@ -162,7 +162,7 @@ SQUARES: dict[str, Callable[[NDArray, NDArray, float], NDArray]] = {
 }
 
 
-def _start(kind: Rule, parameters: Mapping[str, NDArray], square: float) -> Moments:
+def _start_moments(kind: Rule, parameters: Mapping[str, NDArray], square: float) -> Moments:
     zero = {name: np.zeros_like(array) for name, array in parameters.items()}
     filled = {name: np.full_like(array, square) for name, array in parameters.items()}
     return Moments(zero, {} if kind == "momentum" else filled, 0)

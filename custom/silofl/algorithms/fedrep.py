@@ -70,14 +70,14 @@ def head_or_body_step(step: Step, head: Collection[str], is_of_head: Callable[[]
     def half_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         is_now = is_of_head()
         still = [parameter for name, parameter in model.named_parameters() if (name in head) != is_now]
-        with _still(still), frozen_statistics(model) if is_now else nullcontext():
+        with _freeze_parameters(still), frozen_statistics(model) if is_now else nullcontext():
             return step(model, optimizer, loss, batch)
 
     return half_step
 
 
 @contextmanager
-def _still(parameters: Collection[nn.Parameter]) -> Iterator[None]:
+def _freeze_parameters(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     """Let an optimiser pass over parameters for a while: without a gradient neither decay nor momentum moves them."""
     before = [parameter.requires_grad for parameter in parameters]
     for parameter in parameters:

@@ -149,7 +149,7 @@ class Selector(Answer):
             return "super_model.answer must be ensemble where the selector learns from the ensemble's loss, not choice"
         return None
 
-    def caution(self) -> str | None:
+    def describe_caution(self) -> str | None:
         """Warn of a selector that cannot learn at sites that know one label each."""
         if self.learning != "local_steps" or not self.learns_site:
             return None

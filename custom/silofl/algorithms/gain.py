@@ -40,7 +40,9 @@ class Gain:
     num_units: int
 
 
-def gain(local: NDArray[np.float64], chosen: NDArray[np.float64], keeps_local: bool = False, seed: int = 0) -> Gain:
+def measure_gain(
+    local: NDArray[np.float64], chosen: NDArray[np.float64], keeps_local: bool = False, seed: int = 0
+) -> Gain:
     """Compare the chosen model with the local one by a paired 95 % bootstrap interval over the test units.
 
     The interval is the percentile interval, at the wider level that Student's quantile and the divisor n - 1 ask for.
@@ -54,19 +56,19 @@ def gain(local: NDArray[np.float64], chosen: NDArray[np.float64], keeps_local: b
         keeps_local: The chosen model is the local one.
         seed: Of the bootstrap.
     """
-    differences = np.diff(_paired(local, chosen), axis=0)[0]
+    differences = np.diff(_pair_scores(local, chosen), axis=0)[0]
     n = len(differences)
     if keeps_local:
         return Gain("keeps its own model", None, None, None, n)
     difference = float(differences.mean()) if n else None
     if n < MIN_UNITS:
         return Gain("too few to say", difference, None, None, n)
-    low, high = map(float, interval(differences, seed))
+    low, high = map(float, estimate_interval(differences, seed))
     verdict = "gains" if low > 0 else "loses" if high < 0 else "no clear difference"
     return Gain(verdict, difference, low, high, n)
 
 
-def interval(
+def estimate_interval(
     differences: NDArray[np.float64], seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the ends of the 95 % interval of the mean of each row of differences (..., n), n at least 2."""
@@ -95,15 +97,15 @@ def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64], seed: int =
     """
     from scipy.stats import permutation_test
 
-    pairs = _paired(local, chosen)
+    pairs = _pair_scores(local, chosen)
     # One unit is as likely better as worse, and scipy permutes at least two.
     if pairs.shape[1] < 2:
         return 1.0 - 0.5 * float((pairs[1] < pairs[0]).any())
     settings = {"permutation_type": "samples", "alternative": "greater", "n_resamples": RESAMPLES, "batch": 1000}
-    return float(permutation_test(tuple(pairs), _lost, rng=seed, vectorized=True, **settings).pvalue)
+    return float(permutation_test(tuple(pairs), _average_loss, rng=seed, vectorized=True, **settings).pvalue)
 
 
-def _lost(local: NDArray[np.float64], chosen: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+def _average_loss(local: NDArray[np.float64], chosen: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     return (local - chosen).mean(axis=axis)
 
 
@@ -141,21 +143,21 @@ def federation_sentence(gains: Mapping[str, Gain]) -> str:
     parts = [f"{counts[verdict]} {words[counts[verdict] > 1]}" for verdict, words in _WORDS.items() if counts[verdict]]
     losing = sorted(site for site, gain in gains.items() if gain.verdict == "loses")
     if losing:
-        end = f"{_listed(losing)} {_WORDS['loses'][len(losing) > 1]} by joining"
+        end = f"{_join_with_and(losing)} {_WORDS['loses'][len(losing) > 1]} by joining"
     elif counts["too few to say"] + counts["keeps its own model"] == len(gains) > counts["keeps its own model"]:
         end = "nobody can tell yet whether joining pays"
     elif counts["no clear difference"] or counts["too few to say"]:
         end = "none is seen to lose by joining"
     else:
         end = "none loses by joining"
-    return f"Of {len(gains)} hospital{'s'[: len(gains) > 1]} {_listed(parts)}: {end}."
+    return f"Of {len(gains)} hospital{'s'[: len(gains) > 1]} {_join_with_and(parts)}: {end}."
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _join_with_and(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
-def _paired(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> NDArray[np.float64]:
+def _pair_scores(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return both scores (2, n) of the units that have both."""
     if np.shape(local) != np.shape(chosen):
         raise ConfigError(

@@ -55,7 +55,7 @@ class Choice:
     num_units: int
 
 
-def choose(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) -> Choice:
+def choose_candidate(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) -> Choice:
     """Choose the candidate with the largest lead of those whose lead exceeds their margin, or else the default.
 
     Args:
@@ -66,7 +66,7 @@ def choose(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) ->
     Raises:
         ConfigError: The default is no candidate, or scores have another shape or range.
     """
-    _check(scores, default)
+    _check_scores(scores, default)
     others = [name for name in scores if name != default]
     if not others:
         return Choice(default, default, 0.0, 1.0, int(np.isfinite(scores[default]).sum()))
@@ -126,7 +126,7 @@ def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[N
     return leads, np.minimum(np.minimum(margins, clear), 1.0)
 
 
-def _check(scores: Mapping[str, NDArray[np.float64]], default: str) -> None:
+def _check_scores(scores: Mapping[str, NDArray[np.float64]], default: str) -> None:
     if default not in scores:
         raise ConfigError(f"the default must be one of the candidates {sorted(scores)}, not {default!r}")
     shape = (len(scores[default]),)

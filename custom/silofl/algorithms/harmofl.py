@@ -56,7 +56,7 @@ class Amplitude(Answer):
                 "add what they lack, or choose an algorithm without input normalisation for the study"
             )
 
-    def layer(self, shape: Sequence[int]) -> AmplitudeNorm:
+    def make_layer(self, shape: Sequence[int]) -> AmplitudeNorm:
         """Return the layer that normalises images of shape (C, *spatial)."""
         return AmplitudeNorm(shape, momentum=self.momentum, band=self.band)
 
@@ -197,37 +197,37 @@ class AmplitudeNorm(nn.Module):
             wide = images if images.dtype == torch.float64 else images.float()
             if self.training and not self.is_fixed:
                 # The amplitude is the whole batch's, so all of it is transformed before the first image is changed.
-                spectrum, power = self._spectrum(wide)
-                self._update(power.detach().sqrt())
-                return self._with_amplitude(spectrum, power)
+                spectrum, power = self._compute_spectrum(wide)
+                self._update_amplitude(power.detach().sqrt())
+                return self._apply_amplitude(spectrum, power)
             if not (torch.compiler.is_exporting() or self.is_known):
                 raise TrainingError("the amplitude must be learned or fixed before evaluation; train one round first")
             # A program and a trace hold for batches of all sizes.
             is_whole = torch.compiler.is_exporting() or torch.jit.is_tracing() or images.device.type != "cpu"
             if is_whole or len(wide) <= PIECE:
-                return self._with_amplitude(*self._spectrum(wide))
-            return torch.cat([self._with_amplitude(*self._spectrum(piece)) for piece in wide.split(PIECE)])
+                return self._apply_amplitude(*self._compute_spectrum(wide))
+            return torch.cat([self._apply_amplitude(*self._compute_spectrum(piece)) for piece in wide.split(PIECE)])
 
     def extra_repr(self) -> str:
         """Describe the module in a printed model."""
         return f"shape={self.shape}, momentum={self.momentum}, band={self.band!r}"
 
-    def _update(self, amplitude: Tensor) -> None:
+    def _update_amplitude(self, amplitude: Tensor) -> None:
         mean = amplitude.mean(dim=0).to(self.running_amplitude)
         # The first batch replaces the zeros that the buffer begins with.
         weight = self.momentum if self.is_known else 1.0
         self.running_amplitude.lerp_(mean, weight)
         self.has_learned = True
 
-    def _spectrum(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_spectrum(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the half spectrum and its squared amplitude; a complex abs() costs four times as much."""
         spectrum = torch.fft.rfftn(images, dim=self.axes)
         return spectrum, spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
 
-    def _with_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
-        return torch.fft.irfftn(self._replace(spectrum, power), s=self.shape[1:], dim=self.axes)
+    def _apply_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
+        return torch.fft.irfftn(self._replace_amplitude(spectrum, power), s=self.shape[1:], dim=self.axes)
 
-    def _replace(self, spectrum: Tensor, power: Tensor) -> Tensor:
+    def _replace_amplitude(self, spectrum: Tensor, power: Tensor) -> Tensor:
         """Give the bins of the band the running amplitude; a bin without measurable phase gets phase 0."""
         bins = slice(None) if self.band == "full" else self.band_bins
         flat, flat_power = spectrum.flatten(2), power.flatten(2)
@@ -289,8 +289,8 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
             value = loss(model(inputs), targets)
         value.backward()
         length = alpha * optimizer.param_groups[0]["lr"] / optimizer.defaults["lr"] if follows_rate else alpha
-        with frozen_statistics(model), _perturbed(model, length):
-            # Only now: `_perturbed` needed the first gradients to move along.
+        with frozen_statistics(model), _perturb_parameters(model, length):
+            # Only now: `_perturb_parameters` needed the first gradients to move along.
             optimizer.zero_grad(set_to_none=True)
             set_random_state(device, drawn)
             loss(model(inputs), targets).backward()
@@ -301,7 +301,7 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
 
 
 @contextmanager
-def _perturbed(model: nn.Module, alpha: float) -> Iterator[None]:
+def _perturb_parameters(model: nn.Module, alpha: float) -> Iterator[None]:
     """Move the parameters by alpha along their gradient, and put the very same numbers back afterwards."""
     parameters = [p for p in model.parameters() if p.grad is not None]
     gradients = [p.grad for p in parameters]

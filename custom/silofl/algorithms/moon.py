@@ -75,7 +75,7 @@ class Contrast(Answer):
             "none."
         )
 
-    def caution(self) -> str | None:
+    def describe_caution(self) -> str | None:
         """Say that the network is another than the other methods'."""
         if not self.projection_head:
             return None
@@ -124,20 +124,20 @@ def contrastive_step(
     def contrasted(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         known = []
         for other in others:
-            with torch.no_grad(), _inputs_of(layer_of(other)) as seen:
+            with torch.no_grad(), _record_inputs(layer_of(other)) as seen:
                 other(batch[0])
-            known.append(pooled(seen[-1]))
-        with _inputs_of(layer_of(model)) as seen:
+            known.append(pool_features(seen[-1]))
+        with _record_inputs(layer_of(model)) as seen:
 
             def total(output: Tensor, targets: Tensor) -> Tensor:
-                return loss(output, targets) + mu * contrastive_loss(pooled(seen[-1]), *known, temperature)
+                return loss(output, targets) + mu * contrastive_loss(pool_features(seen[-1]), *known, temperature)
 
             return step(model, optimizer, total, batch)
 
     return contrasted
 
 
-def pooled(features: Tensor) -> Tensor:
+def pool_features(features: Tensor) -> Tensor:
     """Return feature maps (B, C, *spatial) as vectors (B, C), the mean over the spatial axes, in float32 or better."""
     # A network under autocast gives bfloat16, whose cosines have two digits.
     features = features.to(torch.promote_types(features.dtype, torch.float32))
@@ -145,7 +145,7 @@ def pooled(features: Tensor) -> Tensor:
 
 
 @contextmanager
-def _inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+def _record_inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
     seen: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:

@@ -113,7 +113,7 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
         if not found:
             value, gradient = _gradient(model, parameters, loss, batch)
         elif len(found) == 1:
-            with frozen_statistics(model), _moved(parameters, found[0], -alpha):
+            with frozen_statistics(model), _move_parameters(parameters, found[0], -alpha):
                 value, gradient = _gradient(model, parameters, loss, batch)
         else:
             value, gradient = _hessian_times(found[1], model, parameters, loss, batch, delta)
@@ -138,10 +138,10 @@ def _hessian_times(
     # digits would leave nothing of it.
     drawn = random_state(device)
     with frozen_statistics(model), full_precision(model):
-        with _moved(parameters, direction, delta):
+        with _move_parameters(parameters, direction, delta):
             above, after = _gradient(model, parameters, loss, batch)
         set_random_state(device, drawn)
-        with _moved(parameters, direction, -delta):
+        with _move_parameters(parameters, direction, -delta):
             below, before = _gradient(model, parameters, loss, batch)
     return (above + below) / 2, list(torch._foreach_div(torch._foreach_sub(after, before), 2 * delta))
 
@@ -154,7 +154,7 @@ def _gradient(model: nn.Module, parameters: Sequence[Tensor], loss: Loss, batch:
 
 
 @contextmanager
-def _moved(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float) -> Iterator[None]:
+def _move_parameters(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float) -> Iterator[None]:
     """Move parameters along a direction for a while, and put the very same numbers back afterwards."""
     with torch.no_grad():
         before = [p.clone() for p in parameters]

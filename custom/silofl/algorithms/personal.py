@@ -29,7 +29,7 @@ class Pair:
     kept: Callable[[], dict[str, float]] = dict
 
 
-def conflict_of(recipe: Recipe) -> str | None:
+def find_personal_conflict(recipe: Recipe) -> str | None:
     """Return why a recipe has no place for a personal model beside the shared one; None where it has."""
     if sum(answer.keeps_personal for answer in recipe.answers) > 1:
         return "parts must hold one algorithm with a personal model, not more; leave the others out"
@@ -44,35 +44,35 @@ def conflict_of(recipe: Recipe) -> str | None:
     return None
 
 
-def parameters_of(model: nn.Module) -> list[Tensor]:
+def list_parameters(model: nn.Module) -> list[Tensor]:
     """Return the trained parameters: the formulas act on them and on no buffer."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def copies_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+def copy_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return copies that no training changes."""
     return [tensor.detach().clone() for tensor in tensors]
 
 
 @torch.no_grad()
-def write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def write_tensors(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Write values into a model's tensors in place."""
     torch._foreach_copy_(list(tensors), list(values))
 
 
-def pulled(step: Step, anchor: Sequence[Tensor], strength: float) -> Step:
+def pulled_step(step: Step, anchor: Sequence[Tensor], strength: float) -> Step:
     """Return a step along ``g + strength (v - x)``, the gradient of ``loss + strength / 2 ||v - x||^2``.
 
     The loss that it returns is the plain one.
 
     Args:
         step: The step that computes the gradient and calls the optimiser once.
-        anchor: x, as `parameters_of` orders them; read at every step.
+        anchor: x, as `list_parameters` orders them; read at every step.
         strength: The papers' lambda, at least 0.
     """
 
     def pull(model: nn.Module) -> None:
-        for parameter, towards in zip(parameters_of(model), anchor, strict=True):
+        for parameter, towards in zip(list_parameters(model), anchor, strict=True):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach() - towards, alpha=strength)
 

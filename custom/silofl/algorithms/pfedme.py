@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.personal import Pair, conflict_of, parameters_of, pulled, write
+from silofl.algorithms.personal import Pair, find_personal_conflict, list_parameters, pulled_step, write_tensors
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step, plain_step
 from silofl.errors import ConfigError
@@ -39,7 +39,7 @@ class Envelope(Answer):
                 f"envelope.inner_learning_rate must be below 2 / strength, {2 / self.strength:g}, not "
                 f"{self.inner_learning_rate:g}: the personal model's steps would diverge for any loss"
             )
-        return conflict_of(recipe)
+        return find_personal_conflict(recipe)
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse what is not plain SGD (Algorithm 1), and a rate with which the shared model passes the personal one.
@@ -81,7 +81,7 @@ PRESETS = {
 }
 
 
-def followed(shared: Sequence[Tensor], personal: Sequence[Tensor], amount: float) -> list[Tensor]:
+def follow_personal(shared: Sequence[Tensor], personal: Sequence[Tensor], amount: float) -> list[Tensor]:
     """Return ``w - eta lambda (w - theta)``, the shared model's step on one batch.
 
     Args:
@@ -104,20 +104,20 @@ class _Following:
 
     def __init__(self, answer: Envelope, shared: nn.Module, personal: nn.Module) -> None:
         self._answer = answer
-        self._shared, self._personal = parameters_of(shared), parameters_of(personal)
+        self._shared, self._personal = list_parameters(shared), list_parameters(personal)
         # The very tensors of the shared model: they rest while theta steps.
-        self._inner: Step = pulled(plain_step, self._shared, answer.strength)
+        self._inner: Step = pulled_step(plain_step, self._shared, answer.strength)
         self._has_begun = False
 
     @torch.no_grad()
     def _follow(self, rate: float) -> None:
-        write(self._shared, followed(self._shared, self._personal, rate * self._answer.strength))
+        write_tensors(self._shared, follow_personal(self._shared, self._personal, rate * self._answer.strength))
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step theta K times on a batch, then w towards it; returns theta's loss before."""
         if not self._has_begun:
             # In each round from what was received, and within it from the last theta (the authors' code).
-            write(self._personal, self._shared)
+            write_tensors(self._personal, self._shared)
             self._has_begun = True
         (group,) = optimizer.param_groups
         rate, group["lr"] = group["lr"], self._answer.inner_learning_rate

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pooled
+from silofl.algorithms.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pool_fingerprints
 from silofl.algorithms.planned_patch import (
     BATCH_SHARE,
     BUDGET,
@@ -23,8 +23,8 @@ from silofl.algorithms.planned_patch import (
     LEAST_HALVED,
     NetworkForm,
     Patch,
-    batch_size,
-    fitted_patch,
+    fit_batch_size,
+    fit_patch,
 )
 from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.errors import ConfigError
@@ -159,22 +159,22 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
     """
     if not fingerprints:
         raise ConfigError("a plan must have at least 1 site's fingerprint, not 0; add a site, or lower min_patients")
-    found = pooled(list(fingerprints.values()))
+    found = pool_fingerprints(list(fingerprints.values()))
     is_cut = draft.dimensions == 2
     target = found.spacing_mm if is_cut else target_spacing(found)
     # Of single cases nobody knows both: the median of the products is taken as the product of the medians.
     shape = np.maximum(np.round(found.shape * found.spacing_mm / target), 1)[: draft.dimensions]
-    patch = fitted_patch(draft.network, shape, target[: draft.dimensions], draft.has_square_sides)
-    batch = batch_size(patch, found.cases * math.prod(found.shape * found.spacing_mm / target))
+    patch = fit_patch(draft.network, shape, target[: draft.dimensions], draft.has_square_sides)
+    batch = fit_batch_size(patch, found.cases * math.prod(found.shape * found.spacing_mm / target))
     size_reason = _size_reason(draft, patch, shape)
     decisions = [
-        *_channels(draft, fingerprints),
-        *_intensity(draft, found),
-        *_grid(draft, found, target),
+        *_plan_channels(draft, fingerprints),
+        *_plan_intensity(draft, found),
+        *_plan_grid(draft, found, target),
         *([Decision("data.patches.size", list(patch.size), size_reason)] if draft.has_patches else []),
-        _transforms(draft, found, patch, size_reason),
-        *_network(draft, patch, target),
-        _batch(patch, batch, found.cases),
+        _plan_transforms(draft, found, patch, size_reason),
+        *_plan_network(draft, patch, target),
+        _plan_batch(patch, batch, found.cases),
     ]
     facts = {
         site: SiteFacts(
@@ -185,7 +185,7 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
         )
         for site, one in fingerprints.items()
     }
-    return Plan(tuple(decisions), tuple(warnings(draft, target, fingerprints)), facts)
+    return Plan(tuple(decisions), tuple(collect_warnings(draft, target, fingerprints)), facts)
 
 
 def target_spacing(found: PooledFingerprint) -> NDArray[np.float64]:
@@ -207,7 +207,9 @@ def is_anisotropic(found: PooledFingerprint) -> bool:
     return bool(is_coarse and found.shape.max() >= ANISOTROPIC * found.shape[worst])
 
 
-def warnings(draft: Draft, target: NDArray[np.float64], fingerprints: Mapping[str, DataFingerprint]) -> list[str]:
+def collect_warnings(
+    draft: Draft, target: NDArray[np.float64], fingerprints: Mapping[str, DataFingerprint]
+) -> list[str]:
     """Return a sentence on each thing in which a site is far from the plan.
 
     Args:
@@ -235,7 +237,7 @@ def warnings(draft: Draft, target: NDArray[np.float64], fingerprints: Mapping[st
     return sentences
 
 
-def _channels(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> list[Decision]:
+def _plan_channels(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> list[Decision]:
     """Return the channels, which stay those of the study: a site's dataset.json may name no others."""
     if not draft.channel_names:
         return []
@@ -246,7 +248,7 @@ def _channels(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> list
     return [Decision("data.channels", len(names), "their number"), Decision("data.channel_names", names, reason)]
 
 
-def _intensity(draft: Draft, found: PooledFingerprint) -> list[Decision]:
+def _plan_intensity(draft: Draft, found: PooledFingerprint) -> list[Decision]:
     if draft.intensity == "dtype":
         # The fixed scale of pictures, which needs no data.
         return []
@@ -265,7 +267,7 @@ def _is_clipped(draft: Draft, found: PooledFingerprint) -> bool:
     return is_ct and bool(is_one) and draft.intensity != "dtype"
 
 
-def _transforms(draft: Draft, found: PooledFingerprint, patch: Patch, size_reason: str) -> Decision:
+def _plan_transforms(draft: Draft, found: PooledFingerprint, patch: Patch, size_reason: str) -> Decision:
     """Return the transforms of each image, in place of all that the study has: its size, then its scale."""
     steps, reasons = [], []
     if not draft.has_patches:
@@ -284,10 +286,10 @@ def _transforms(draft: Draft, found: PooledFingerprint, patch: Patch, size_reaso
     return Decision("data.transforms", steps, "; ".join(reasons) or "none: volumes keep their grid and their scale")
 
 
-def _grid(draft: Draft, found: PooledFingerprint, target: NDArray[np.float64]) -> list[Decision]:
+def _plan_grid(draft: Draft, found: PooledFingerprint, target: NDArray[np.float64]) -> list[Decision]:
     if draft.dimensions == 2:
         return []
-    reason = f"{SOURCE}: the median spacing by axis, {_shown(found.spacing_mm)} mm"
+    reason = f"{SOURCE}: the median spacing by axis, {_format_values(found.spacing_mm)} mm"
     if is_anisotropic(found):
         worst = int(found.spacing_mm.argmax())
         reason += (
@@ -302,13 +304,13 @@ def _grid(draft: Draft, found: PooledFingerprint, target: NDArray[np.float64]) -
 def _size_reason(draft: Draft, patch: Patch, shape: NDArray[np.float64]) -> str:
     what = "image in the plane" if draft.dimensions == 2 else "volume on this grid"
     return (
-        f"{SOURCE}: the median {what} measures {_shown(shape)} voxels; in multiples of "
-        f"{_shown(np.prod(patch.strides, axis=0))} two of {_shown(patch.size)} need "
+        f"{SOURCE}: the median {what} measures {_format_values(shape)} voxels; in multiples of "
+        f"{_format_values(np.prod(patch.strides, axis=0))} two of {_format_values(patch.size)} need "
         f"{100 * LEAST_BATCH * patch.memory / BUDGET:.0f} % of the budget of {BUDGET:.3g} voxels x features"
     )
 
 
-def _network(draft: Draft, patch: Patch, target: NDArray[np.float64]) -> list[Decision]:
+def _plan_network(draft: Draft, patch: Patch, target: NDArray[np.float64]) -> list[Decision]:
     if draft.network.name != "DynUNet":
         return []
     levels = len(patch.strides)
@@ -319,12 +321,12 @@ def _network(draft: Draft, patch: Patch, target: NDArray[np.float64]) -> list[De
         "strides": (
             patch.strides,
             f"{SOURCE}: a side is halved while it has at least {LEAST_HALVED} voxels, less than "
-            f"{COARSE} times as long as the finest; by {_shown(steps)} in {levels} levels",
+            f"{COARSE} times as long as the finest; by {_format_values(steps)} in {levels} levels",
         ),
         "kernel_size": (
             patch.kernels,
             f"{SOURCE}: 1 along an axis until its voxels, first of "
-            f"{_shown(target[: draft.dimensions])} mm, are less than {COARSE} times as long as the finest",
+            f"{_format_values(target[: draft.dimensions])} mm, are less than {COARSE} times as long as the finest",
         ),
         "upsample_kernel_size": (patch.strides[1:], f"{SOURCE}: as the strides"),
         "filters": (widths, f"{SOURCE}: 32, doubled with each level up to {most}"),
@@ -335,7 +337,7 @@ def _network(draft: Draft, patch: Patch, target: NDArray[np.float64]) -> list[De
     ]
 
 
-def _batch(patch: Patch, batch: int, cases: int) -> Decision:
+def _plan_batch(patch: Patch, batch: int, cases: int) -> Decision:
     reason = (
         f"{SOURCE}: at least {LEAST_BATCH}; more where the budget holds {BUDGET / patch.memory:.1f} and they are at "
         f"most {BATCH_SHARE:.0%} of the voxels of all {cases} cases"
@@ -343,5 +345,5 @@ def _batch(patch: Patch, batch: int, cases: int) -> Decision:
     return Decision("training.batch_size", batch, reason)
 
 
-def _shown(values: Sequence[float] | NDArray) -> str:
+def _format_values(values: Sequence[float] | NDArray) -> str:
     return " x ".join(f"{value:.3g}" for value in values)

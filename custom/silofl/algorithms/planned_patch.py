@@ -91,7 +91,7 @@ def halvings(size: Sequence[int], spacing: Sequence[float]) -> tuple[list[list[i
     return [one.tolist() for one in strides], [one.tolist() for one in kernels]
 
 
-def memory(size: Sequence[int], strides: Sequence[Sequence[int]], features: Sequence[int]) -> float:
+def estimate_memory(size: Sequence[int], strides: Sequence[Sequence[int]], features: Sequence[int]) -> float:
     """Return the voxels times features of all levels of a network for one patch; the last features count on."""
     scales = np.cumprod(strides, axis=0)
     widths = [features[min(level, len(features) - 1)] for level in range(len(strides))]
@@ -99,10 +99,10 @@ def memory(size: Sequence[int], strides: Sequence[Sequence[int]], features: Sequ
 
 
 # What nnU-Net's plans for a GPU of 8 GB come to: 2 patches of 128 x 128 x 128 voxels in 6 levels.
-BUDGET = LEAST_BATCH * memory((128,) * 3, [[1] * 3, *[[2] * 3] * 5], FEATURES)
+BUDGET = LEAST_BATCH * estimate_memory((128,) * 3, [[1] * 3, *[[2] * 3] * 5], FEATURES)
 
 
-def fitted_patch(
+def fit_patch(
     network: NetworkForm, shape: NDArray[np.float64], spacing: NDArray[np.float64], is_square: bool = False
 ) -> Patch:
     """Return the largest patch of which two fit into `BUDGET`: the median image, shrunk side by side.
@@ -121,7 +121,7 @@ def fitted_patch(
     """
     size, least = np.minimum(shape, MOST_SIDE).astype(np.int64), network.least_side
     while True:
-        patch = _rounded(network, np.maximum(size, least), spacing)
+        patch = _round_patch(network, np.maximum(size, least), spacing)
         if LEAST_BATCH * patch.memory <= BUDGET:
             break
         size, steps = np.array(patch.size), np.prod(patch.strides, axis=0)
@@ -138,16 +138,16 @@ def fitted_patch(
     if not is_square:
         return patch
     side = min(patch.size[:2])
-    return _rounded(network, np.array([side, side, *patch.size[2:]]), spacing)
+    return _round_patch(network, np.array([side, side, *patch.size[2:]]), spacing)
 
 
-def batch_size(patch: Patch, voxels: float) -> int:
+def fit_batch_size(patch: Patch, voxels: float) -> int:
     """Return how many patches make a batch: as many as `BUDGET` allows, and at most 5 % of all voxels; at least 2."""
     most = min(BUDGET / patch.memory, BATCH_SHARE * voxels / math.prod(patch.size))
     return max(LEAST_BATCH, int(most))
 
 
-def _rounded(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]) -> Patch:
+def _round_patch(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]) -> Patch:
     """Return the patch whose sides are rounded up to what the network can halve."""
     if network.name == "DynUNet":
         strides, kernels = halvings(size, spacing)
@@ -157,5 +157,5 @@ def _rounded(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]) ->
         levels = 1 + int(math.log2(steps[0]))
         strides, kernels = [[1] * len(size), *[[2] * len(size)] * (levels - 1)], [[3] * len(size)] * levels
     sides = tuple((-(-size // steps) * steps).tolist())
-    used = memory(sides, strides, network.features)
+    used = estimate_memory(sides, strides, network.features)
     return Patch(sides, tuple(map(tuple, strides)), tuple(map(tuple, kernels)), used)

@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
-from silofl.errors import ConfigError, nearest
-from silofl.settings import sentence_of
+from silofl.errors import ConfigError, suggest_nearest
+from silofl.settings import describe_validation_error
 
 
 def algorithm_names() -> list[str]:
@@ -26,7 +26,7 @@ def algorithm_names() -> list[str]:
     return sorted(path.stem for path in files if "\nPRESETS" in path.read_text(encoding="utf-8", errors="replace"))
 
 
-def presets(algorithm: str) -> Mapping[str, Recipe]:
+def load_presets(algorithm: str) -> Mapping[str, Recipe]:
     """Load one algorithm's presets, and no other algorithm's file.
 
     Raises:
@@ -53,16 +53,16 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         ConfigError: An unknown algorithm, preset, field, section or constant, or answers that do not go together.
         ValidationError: A field of `Recipe` is out of range.
     """
-    known = presets(algorithm)
+    known = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
-    chosen = {name: _chosen(name, value) for name, value in changes.items() if name in names}
+    chosen = {name: _resolve_choice(name, value) for name, value in changes.items() if name in names}
     # Answers first, then constants: which sections there are depends on which answers were chosen.
     recipe = replace(known[preset], **chosen)
     sections = {name: value for name, value in changes.items() if name not in names}
     for name in sections:
         _check_key(name, algorithm, ["name", "preset", *names, *(answer.section for answer in recipe.answers)])
-    changed = {answer.section: _changed(answer, sections.get(answer.section, {})) for answer in recipe.answers}
+    changed = {answer.section: _apply_constants(answer, sections.get(answer.section, {})) for answer in recipe.answers}
 
     def new(answer: Answer | None) -> Answer | None:
         return answer and changed[answer.section]
@@ -74,14 +74,14 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         mixing=new(recipe.mixing),
         parts=tuple(map(new, recipe.parts)),
     )
-    _check_together(recipe, sections)
+    _check_recipe(recipe, sections)
     return recipe
 
 
 def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
     """Refuse a key of an algorithm that is none of its fields, and of its answers' sections."""
     # Every algorithm is loaded for the sentence alone.
-    owners = {} if name in known else _owners()
+    owners = {} if name in known else _find_owners()
     if name in owners:
         raise ConfigError(
             f"algorithm.{name} must go with an answer of {' or '.join(owners[name])}, to which it belongs, not with "
@@ -90,35 +90,35 @@ def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
     _require_known("a key of algorithm", name, known, owners)
 
 
-def _owners() -> dict[str, list[str]]:
+def _find_owners() -> dict[str, list[str]]:
     """Return section -> the algorithms whose recommended preset has it."""
     owners: dict[str, list[str]] = {}
     for name in algorithm_names():
         # A half-written file has none, and must not disturb the sentence on a study that does not name it.
         with suppress(ConfigError):
-            for answer in presets(name)["recommended"].answers:
+            for answer in load_presets(name)["recommended"].answers:
                 owners.setdefault(answer.section, []).append(name)
     return owners
 
 
-def _chosen(field: str, value: object) -> object:
+def _resolve_choice(field: str, value: object) -> object:
     if field not in WITHOUT:
         return value
     if field == "parts":
         if not isinstance(value, list | tuple):
             raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {value!r}")
-        return tuple(part for name in value for part in _borrowed(field, name))
-    return None if value == WITHOUT[field] else _borrowed(field, value)
+        return tuple(part for name in value for part in _borrow_answer(field, name))
+    return None if value == WITHOUT[field] else _borrow_answer(field, value)
 
 
-def _borrowed(field: str, algorithm: object) -> Any:  # noqa: ANN401
+def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
     if algorithm not in algorithm_names():
         known = [str(WITHOUT[field]), *algorithm_names()]
         raise ConfigError(
             f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
-            f"{algorithm!r}{nearest(algorithm, known)}"
+            f"{algorithm!r}{suggest_nearest(algorithm, known)}"
         )
-    answer = getattr(presets(str(algorithm))["recommended"], field)
+    answer = getattr(load_presets(str(algorithm))["recommended"], field)
     if not answer:
         raise ConfigError(
             f"algorithm.{field} must name an algorithm with a {field} of its own, not {algorithm!r}, which has "
@@ -127,7 +127,7 @@ def _borrowed(field: str, algorithm: object) -> Any:  # noqa: ANN401
     return answer
 
 
-def _changed(answer: Answer, constants: object) -> Answer:
+def _apply_constants(answer: Answer, constants: object) -> Answer:
     where = f"algorithm.{answer.section}"
     if not isinstance(constants, Mapping):
         raise ConfigError(
@@ -137,10 +137,10 @@ def _changed(answer: Answer, constants: object) -> Answer:
         # Not model_copy(update=...), which does not validate.
         return type(answer).model_validate(answer.model_dump() | dict(constants))
     except ValidationError as error:
-        raise ConfigError(f"{where}.{sentence_of(error, type(answer))}") from None
+        raise ConfigError(f"{where}.{describe_validation_error(error, type(answer))}") from None
 
 
-def _check_together(recipe: Recipe, sections: Mapping[str, object]) -> None:
+def _check_recipe(recipe: Recipe, sections: Mapping[str, object]) -> None:
     """Refuse constants that would do nothing, and answers that do not go together."""
     for answer in recipe.answers:
         for name, partner in answer.idle(set(sections.get(answer.section, ())), recipe).items():
@@ -148,12 +148,12 @@ def _check_together(recipe: Recipe, sections: Mapping[str, object]) -> None:
                 f"algorithm.{answer.section}.{name} must go with {partner}; without it, it does nothing: leave it out"
             )
     conflicts = (answer.conflict(recipe) for answer in recipe.answers)
-    sentence = next((sentence for sentence in conflicts if sentence), None) or _conflict(recipe)
+    sentence = next((sentence for sentence in conflicts if sentence), None) or _find_conflict(recipe)
     if sentence:
         raise ConfigError(f"algorithm.{sentence}")
 
 
-def _conflict(recipe: Recipe) -> str | None:
+def _find_conflict(recipe: Recipe) -> str | None:
     if recipe.needs_pretrained and recipe.input is not None:
         return (
             "input must be none with a pretrained model, which has seen images as they are; choose "
@@ -172,4 +172,6 @@ def _conflict(recipe: Recipe) -> str | None:
 def _require_known(thing: str, name: str, known: Collection[str], others: Collection[str] = ()) -> None:
     """Refuse a name that is not known, with the nearest one; others may be meant, but not here."""
     if name not in known:
-        raise ConfigError(f"{thing} must be one of {', '.join(known)}, not {name!r}{nearest(name, [*known, *others])}")
+        raise ConfigError(
+            f"{thing} must be one of {', '.join(known)}, not {name!r}{suggest_nearest(name, [*known, *others])}"
+        )

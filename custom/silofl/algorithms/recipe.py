@@ -167,7 +167,7 @@ class Answer(Section):
         """Return why it does not go together with the rest of a recipe; None where it does."""
         return None
 
-    def caution(self) -> str | None:
+    def describe_caution(self) -> str | None:
         """Return what a reader of its results must know; None where that is nothing."""
         return None
 
@@ -346,7 +346,7 @@ class Recipe:
     @property
     def cautions(self) -> list[str]:
         """What a reader of its results must know."""
-        return [sentence for answer in self.answers if (sentence := answer.caution())]
+        return [sentence for answer in self.answers if (sentence := answer.describe_caution())]
 
     def questions(self) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences."""

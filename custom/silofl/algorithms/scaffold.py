@@ -100,7 +100,7 @@ def new_control(
     }
 
 
-def corrected(step: Step, correction: Mapping[str, Tensor]) -> Step:
+def corrected_step(step: Step, correction: Mapping[str, Tensor]) -> Step:
     """Return a step whose gradient is corrected before the optimiser moves: ``g + c - c_i`` (Eq. 3).
 
     Args:

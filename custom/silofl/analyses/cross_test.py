@@ -13,16 +13,16 @@ import torch
 from matplotlib import colormaps
 from torch import nn
 
-from silofl.analyses.finished import finished_run, tell
-from silofl.data.parts import Examples, joined
+from silofl.analyses.finished import read_finished_run, report_measurement
+from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
-from silofl.inference.case_results import value_of
+from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.options import add_json, add_moved
-from silofl.report.canvas import INK, MUTED, Image, as_values, panels, png, without_math
-from silofl.report.tables import TextTable, mean_of_known, number
-from silofl.studies.leave_out import networks_of_sites
+from silofl.report.canvas import INK, MUTED, Image, as_values, encode_png, escape_math, make_panels
+from silofl.report.tables import TextTable, format_number, mean_of_known
+from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.study import Study
 from silofl.training.device import choose_device
@@ -49,9 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
-    found = finished_run(options.run, Moved(options.data, options.cache))
+    found = read_finished_run(options.run, Moved(options.data, options.cache))
     values, metric = cross_test(found.models, found.data), found.models.study.metric
-    tell(options, "cross_test", {"metric": metric, "values": values}, cross_image(values, metric), cross_table(values))
+    report_measurement(
+        options, "cross_test", {"metric": metric, "values": values}, cross_image(values, metric), cross_table(values)
+    )
     return ExitCode.COMPLETE
 
 
@@ -67,12 +69,12 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     """
     study, device = contents.study, choose_device(contents.study.device)
     tests = {site: own.test for site, own in data.items()}
-    tests |= {EVERYONE: joined(tests)}
+    tests |= {EVERYONE: join_examples(tests)}
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(study.torch_threads)
     found: dict[str, dict[str, float | None]] = {}
-    for owner, model in networks_of_sites(contents, device):
-        found[owner] = {site: _value(model, part, study, device) for site, part in tests.items()}
+    for owner, model in load_site_networks(contents, device):
+        found[owner] = {site: _test_model(model, part, study, device) for site, part in tests.items()}
     return found
 
 
@@ -83,7 +85,9 @@ def cross_table(values: Values) -> TextTable:
         values: Site of the model -> site of the data, that of all together last -> value.
     """
     *sites, together = next(iter(values.values()))
-    rows = tuple((owner, *map(number, _row(found, sites, together))) for owner, found in values.items())
+    rows = tuple(
+        (owner, *map(format_number, _row_with_mean(found, sites, together))) for owner, found in values.items()
+    )
     return TextTable(("model of", *sites, "mean", together), rows)
 
 
@@ -91,27 +95,29 @@ def cross_image(values: Values, metric: str) -> Image:
     """Draw the values as a map, one row a model."""
     *sites, together = next(iter(values.values()))
     columns = [*sites, "mean", together]
-    cells = np.stack([as_values(_row(found, sites, together)) for found in values.values()])
-    figure, ((axes,),) = panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
+    cells = np.stack([as_values(_row_with_mean(found, sites, together)) for found in values.values()])
+    figure, ((axes,),) = make_panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
     # Of a metric from 0 to 1.
     axes.imshow(cells, cmap=colormaps[COLOURS], vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(columns)), map(without_math, columns), rotation=30, ha="right")
-    axes.set_yticks(range(len(values)), map(without_math, values))
+    axes.set_xticks(range(len(columns)), map(escape_math, columns), rotation=30, ha="right")
+    axes.set_yticks(range(len(values)), map(escape_math, values))
     axes.set_ylabel("model of", fontsize=9, color=MUTED)
     axes.set_title(f"{metric} at", loc="left", fontsize=10.5, color=INK, fontweight="bold")
     axes.tick_params(labelsize=8.5, colors=MUTED, length=0)
     axes.spines[:].set_visible(False)
     for (row, column), value in np.ndenumerate(cells):
         colour = "white" if value > DARK else INK
-        axes.text(column, row, number(None if np.isnan(value) else value), ha="center", va="center", color=colour)
+        axes.text(
+            column, row, format_number(None if np.isnan(value) else value), ha="center", va="center", color=colour
+        )
     alt = f"{metric} of {len(values)} sites' models at {len(sites)} sites, as in the table."
     missing = [site for site in sites if site not in values]
-    return Image(png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else ""))
+    return Image(encode_png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else ""))
 
 
-def _value(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:
-    return value_of(evaluate(model, part, study, device)[1]) if len(part) else None
+def _test_model(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:
+    return value_or_none(evaluate(model, part, study, device)[1]) if len(part) else None
 
 
-def _row(found: Mapping[str, float | None], sites: list[str], together: str) -> list[float | None]:
+def _row_with_mean(found: Mapping[str, float | None], sites: list[str], together: str) -> list[float | None]:
     return [*map(found.get, sites), mean_of_known(map(found.get, sites)), found[together]]

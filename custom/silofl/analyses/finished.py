@@ -11,12 +11,12 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, DataError
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
-from silofl.options import console_for
+from silofl.options import make_console
 from silofl.report.canvas import Image
 from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.schema import read_file
 from silofl.studies import simulate
-from silofl.studies.leave_out import assembled
+from silofl.studies.leave_out import assemble_models
 from silofl.studies.simulation import Moved, read_simulation, study_file
 from silofl.study import Study, load_study
 
@@ -34,7 +34,7 @@ class FinishedRun:
     data: dict[str, SiteData]
 
 
-def finished_run(path: Path, moved: Moved) -> FinishedRun:
+def read_finished_run(path: Path, moved: Moved) -> FinishedRun:
     """Read the sites' models and data of a finished simulation.
 
     Args:
@@ -51,7 +51,11 @@ def finished_run(path: Path, moved: Moved) -> FinishedRun:
         )
     if not simulate.is_finished(path):
         raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {path}")
-    models, study, counts = assembled(path), load_study(study_file(path / "job")), read_file(DataCounts, path / DATA)
+    models, study, counts = (
+        assemble_models(path),
+        load_study(study_file(path / "job")),
+        read_file(DataCounts, path / DATA),
+    )
     return FinishedRun(models, read_sites(study, path, moved, {path: counts.sites} if counts else {}))
 
 
@@ -93,7 +97,9 @@ def read_sites(
     return found
 
 
-def tell(options: argparse.Namespace, name: str, values: Mapping[str, object], image: Image, table: TextTable) -> None:
+def report_measurement(
+    options: argparse.Namespace, name: str, values: Mapping[str, object], image: Image, table: TextTable
+) -> None:
     """Write what was measured of a run into its folder, as ``NAME.json`` and ``NAME.png``, and print the table.
 
     Args:
@@ -103,7 +109,7 @@ def tell(options: argparse.Namespace, name: str, values: Mapping[str, object], i
         image: Its caption stands below the table.
         table: For people.
     """
-    console, numbers, picture = console_for(options), options.run / f"{name}.json", options.run / f"{name}.png"
+    console, numbers, picture = make_console(options), options.run / f"{name}.json", options.run / f"{name}.png"
     write_json(numbers, values)
     write_atomically(picture, lambda stream: stream.write(image.png))
     print_table(table, console)

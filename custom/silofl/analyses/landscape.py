@@ -19,18 +19,25 @@ from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, li
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
-from silofl.data.progress import follow
-from silofl.errors import ConfigError, DataError, ExitCode, shown
+from silofl.data.progress import track_progress
+from silofl.errors import ConfigError, DataError, ExitCode, quote_value
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
-from silofl.options import add_moved, console_for, count, natural
+from silofl.options import add_moved, make_console, parse_count, parse_natural
 from silofl.report.run_records import RunRecords, read_run, run_names
 from silofl.report.tables import print_lines, print_table
-from silofl.studies.leave_out import assembled, networks_of_sites
+from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.study import Study
-from silofl.training.device import choose_device, seed_of
-from silofl.training.landscape import Landscape, filter_directions, line_points, losses_at, mean_loss, plane_points
+from silofl.training.device import choose_device, derive_seed
+from silofl.training.landscape import (
+    Landscape,
+    draw_filter_directions,
+    line_points,
+    mean_loss,
+    measure_losses,
+    plane_points,
+)
 from silofl.training.losses import make_loss
 
 PLANE, LINES = "plane", "lines"
@@ -79,23 +86,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind", choices=tuple(DIRECTIONS), default=PLANE, help="a plane of two directions, or lines along ten"
     )
-    parser.add_argument("--steps", type=_steps, default=5, help="points from the model to the border; 5 by default")
     parser.add_argument(
-        "--scales", type=_scales, default=SCALES, metavar="S1,S2", help="in lengths of the filters; 0.125,1 by default"
+        "--steps", type=_parse_steps, default=5, help="points from the model to the border; 5 by default"
     )
-    parser.add_argument("--seed", type=natural, default=0, help="of directions and images; 0 by default")
+    parser.add_argument(
+        "--scales",
+        type=_parse_scales,
+        default=SCALES,
+        metavar="S1,S2",
+        help="in lengths of the filters; 0.125,1 by default",
+    )
+    parser.add_argument("--seed", type=parse_natural, default=0, help="of directions and images; 0 by default")
     parser.add_argument("--part", choices=PARTS, default="test", help="of each site's data; test by default")
-    parser.add_argument("--images", type=count, default=16, help="images, or slices, a site at most; 16 by default")
+    parser.add_argument(
+        "--images", type=parse_count, default=16, help="images, or slices, a site at most; 16 by default"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure the loss around each run's models, write the figure and its numbers, and print a table."""
-    out, console = options.out, console_for(options)
+    out, console = options.out, make_console(options)
     if out.suffix != ".png":
         raise ConfigError(f"--out must end in .png, not {out.name}; name a picture")
     asked = Asked(options.kind, options.scales, options.steps, options.seed, options.part, options.images)
-    runs = run_names([_finished(path) for path in options.runs])
-    rows = landscapes(runs, asked, Moved(options.data, options.cache))
+    runs = run_names([_read_finished(path) for path in options.runs])
+    rows = measure_landscapes(runs, asked, Moved(options.data, options.cache))
     loss = _loss_name(next(iter(runs.values())).study)
     title = f"{loss} of {asked.part} images around each site's model; random directions of seed {asked.seed}, "
     title += "in lengths of the model's filters"
@@ -109,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def landscapes(runs: Mapping[str, RunRecords], asked: Asked, moved: Moved) -> list[SiteLandscape]:
+def measure_landscapes(runs: Mapping[str, RunRecords], asked: Asked, moved: Moved) -> list[SiteLandscape]:
     """Measure the loss around the model of each run and site, along the same directions on the same images.
 
     Args:
@@ -124,34 +139,34 @@ def landscapes(runs: Mapping[str, RunRecords], asked: Asked, moved: Moved) -> li
         ConfigError: A run has no models, or runs differ in what the loss is measured on.
         DataError: A site's data is wrong, or none of what a run learnt from.
     """
-    models = {name: assembled(one.path) for name, one in runs.items()}
+    models = {name: assemble_models(one.path) for name, one in runs.items()}
     first = next(iter(runs))
     for name in runs:
-        _check_alike((runs[first].path, models[first]), (runs[name].path, models[name]))
-    parts = _parts(list(runs.values()), models[first], asked, moved)
-    rows = [row for name in runs for row in _of_run(name, models[name], parts, asked)]
+        _check_same_conditions((runs[first].path, models[first]), (runs[name].path, models[name]))
+    parts = _read_parts(list(runs.values()), models[first], asked, moved)
+    rows = [row for name in runs for row in _measure_run(name, models[name], parts, asked)]
     return sorted(rows, key=lambda row: asked.scales.index(row.scale))
 
 
-def _of_run(name: str, models: Contents, parts: Mapping[str, Examples], asked: Asked) -> Iterator[SiteLandscape]:
+def _measure_run(name: str, models: Contents, parts: Mapping[str, Examples], asked: Asked) -> Iterator[SiteLandscape]:
     study = models.study
     device = choose_device(study.device)
     # Set as at the sites: on a busy machine more threads are slower than one.
     torch.set_num_threads(study.torch_threads)
     points = [asked.points(scale) for scale in asked.scales]
     total = sum(map(len, points))
-    for site, model in networks_of_sites(models, device):
+    for site, model in load_site_networks(models, device):
         part = parts[site]
         batches = list(evaluation_batches(part, BATCH_SIZE, device))
         loss = make_loss(study, part.annotated)
-        directions = filter_directions(model, DIRECTIONS[asked.kind], asked.seed)
-        followed = follow(np.concatenate(points), total, f"{name}, {site}", unit="points")
-        losses = losses_at(model, directions, followed, partial(mean_loss, model, batches, loss))
+        directions = draw_filter_directions(model, DIRECTIONS[asked.kind], asked.seed)
+        followed = track_progress(np.concatenate(points), total, f"{name}, {site}", unit="points")
+        losses = measure_losses(model, directions, followed, partial(mean_loss, model, batches, loss))
         for scale, here, found in zip(asked.scales, points, np.split(losses, len(points)), strict=True):
             yield SiteLandscape(name, site, scale, len(part), Landscape(here, found))
 
 
-def _finished(path: Path) -> RunRecords:
+def _read_finished(path: Path) -> RunRecords:
     """Read a run that has its result, its study and its data at hand."""
     records = read_run(path)
     if not records.results.is_finished:
@@ -164,13 +179,14 @@ def _finished(path: Path) -> RunRecords:
     return records
 
 
-def _check_alike(first: tuple[Path, Contents], other: tuple[Path, Contents]) -> None:
+def _check_same_conditions(first: tuple[Path, Contents], other: tuple[Path, Contents]) -> None:
     """Refuse runs whose losses measure different things."""
     wanted, found = _conditions(first[1]), _conditions(other[1])
     for key, value in wanted.items():
         if found[key] != value:
             raise ConfigError(
-                f"{other[0]} must have the {key} of {first[0]}, {shown(value)}, not {shown(found[key])}; draw it apart"
+                f"{other[0]} must have the {key} of {first[0]}, {quote_value(value)}, not {quote_value(found[key])}; "
+                "draw it apart"
             )
 
 
@@ -181,20 +197,20 @@ def _conditions(models: Contents) -> dict[str, object]:
     return conditions | {f"data.{key}": value for key, value in preparation.items()}
 
 
-def _parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, moved: Moved) -> dict[str, Examples]:
+def _read_parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, moved: Moved) -> dict[str, Examples]:
     """Read the first run's data, check that all runs learnt from them, and choose images."""
     found = read_sites(models.study, runs[0].path, moved, {one.path: one.data for one in runs}, models.sites)
-    return {site: _chosen(site, getattr(own, asked.part), asked) for site, own in found.items()}
+    return {site: _choose_images(site, getattr(own, asked.part), asked) for site, own in found.items()}
 
 
-def _chosen(site: str, part: Examples, asked: Asked) -> Examples:
+def _choose_images(site: str, part: Examples, asked: Asked) -> Examples:
     """Return some examples of a part, the same for every run, in their order."""
     if not len(part):
         raise DataError(
             f"site {site!r} must hold {asked.part} data to measure the loss on, not none; choose another --part"
         )
-    rng = np.random.default_rng(seed_of(asked.seed, site, "landscape"))
-    return part.taken(sorted(rng.choice(len(part), min(asked.most, len(part)), replace=False).tolist()))
+    rng = np.random.default_rng(derive_seed(asked.seed, site, "landscape"))
+    return part.select_rows(sorted(rng.choice(len(part), min(asked.most, len(part)), replace=False).tolist()))
 
 
 def _loss_name(study: Study) -> str:
@@ -204,18 +220,18 @@ def _loss_name(study: Study) -> str:
     return f"{study.training.loss}{f' (over batches of {BATCH_SIZE})' if is_batch else ''}"
 
 
-def _steps(text: str) -> int:
-    steps = count(text)
+def _parse_steps(text: str) -> int:
+    steps = parse_count(text)
     if steps > MOST_STEPS:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_STEPS}, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be at most {MOST_STEPS}, not {quote_value(text)}")
     return steps
 
 
-def _scales(text: str) -> tuple[float, ...]:
+def _parse_scales(text: str) -> tuple[float, ...]:
     try:
         scales = tuple(float(number) for number in text.split(","))
     except ValueError:
         scales = ()
     if not scales or len(set(scales)) < len(scales) or not all(0 < scale < math.inf for scale in scales):
-        raise argparse.ArgumentTypeError(f"must be different numbers above 0, as 0.125,1, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be different numbers above 0, as 0.125,1, not {quote_value(text)}")
     return scales

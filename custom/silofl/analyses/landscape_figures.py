@@ -17,7 +17,18 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from silofl.errors import one_line
-from silofl.report.canvas import INK, MUTED, Image, is_wide, legend, line_style, panels, png, style_axes, without_math
+from silofl.report.canvas import (
+    INK,
+    MUTED,
+    Image,
+    draw_legend,
+    encode_png,
+    escape_math,
+    is_wide,
+    line_style,
+    make_panels,
+    style_axes,
+)
 from silofl.report.tables import MISSING, TextTable
 from silofl.training.landscape import Landscape
 
@@ -58,22 +69,22 @@ class SiteLandscape:
     def as_dict(self) -> dict[str, Any]:
         """Return its numbers as plain values; None where a loss is not finite."""
         found = self.found
-        lowest = {"loss": finite(found.losses[found.lowest]), "point": found.points[found.lowest].tolist()}
+        lowest = {"loss": finite_or_none(found.losses[found.lowest]), "point": found.points[found.lowest].tolist()}
         lowest |= {"distance": found.distance, "is_on_border": bool(found.is_outermost[found.lowest])}
         return {
             "run": self.run,
             "site": self.site,
             "scale": self.scale,
             "num_images": self.num_images,
-            "loss_at_centre": finite(found.centre),
+            "loss_at_centre": finite_or_none(found.centre),
             "lowest": lowest,
-            "mean_rise": finite(found.mean_rise),
+            "mean_rise": finite_or_none(found.mean_rise),
             "axis": found.axis.tolist(),
-            "losses": [[finite(loss) for loss in row] for row in found.grid],
+            "losses": [[finite_or_none(loss) for loss in row] for row in found.grid],
         }
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return a number for JSON; None where it is not finite."""
     return float(value) if np.isfinite(value) else None
 
@@ -81,77 +92,85 @@ def finite(value: float) -> float | None:
 def landscape_table(rows: Sequence[SiteLandscape]) -> TextTable:
     """Return one row for each run, site and scale."""
     columns = ("run", "site", "scale", "images", "loss at centre", "lowest loss", "at distance", "mean rise")
-    return TextTable(columns, tuple(_cells(row) for row in rows), num_text=2)
+    return TextTable(columns, tuple(_format_row(row) for row in rows), num_text=2)
 
 
 def plane_image(rows: Sequence[SiteLandscape], title: str) -> Image:
     """Draw maps of planes: one column a site, one row a scale and run, and one range of colours a scale."""
-    runs, sites, scales = _places(rows)
-    figure, grid = _figure(len(scales) * len(runs), len(sites), title)
+    runs, sites, scales = _runs_sites_scales(rows)
+    figure, grid = _make_figure(len(scales) * len(runs), len(sites), title)
     for place, scale in enumerate(scales):
         block = grid[place * len(runs) : (place + 1) * len(runs)]
         shown = [row for row in rows if row.scale == scale]
-        norm = _norm(shown)
+        norm = _loss_range(shown)
         for row in shown:
             _draw_plane(block[runs.index(row.run), sites.index(row.site)], row, norm)
         for run, axes in zip(runs, block[:, 0], strict=True):
             name = one_line(run, NAME_LETTERS)
-            axes.set_ylabel(without_math(f"{name}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
+            axes.set_ylabel(escape_math(f"{name}\nscale {scale:g}\n2nd direction"), fontsize=8.5, color=INK)
         bar = figure.colorbar(ScalarMappable(norm, COLOURS), ax=block.ravel().tolist(), fraction=0.05)
         bar.set_label(f"loss, scale {scale:g}", fontsize=8.5, color=INK)
         bar.ax.tick_params(labelsize=7.5, colors=MUTED)
     for axes in grid[-1]:
         axes.set_xlabel("1st direction", fontsize=8.5, color=INK)
-    legend(figure, [Line2D([], [], **style) for style in MARKS.values()], list(MARKS))
+    draw_legend(figure, [Line2D([], [], **style) for style in MARKS.values()], list(MARKS))
     alt = f"Maps of the loss around the models of {', '.join(runs)} at the sites {', '.join(sites)}."
-    return Image(png(figure, DPI), alt, NOTE)
+    return Image(encode_png(figure, DPI), alt, NOTE)
 
 
 def lines_image(rows: Sequence[SiteLandscape], title: str) -> Image:
     """Draw curves along lines: one column a site, one row a scale, a style a run; thick is the mean of its lines."""
-    runs, sites, scales = _places(rows)
-    figure, grid = _figure(len(scales), len(sites), title, shares_y=True)
+    runs, sites, scales = _runs_sites_scales(rows)
+    figure, grid = _make_figure(len(scales), len(sites), title, shares_y=True)
     for row in rows:
         axes, style = grid[scales.index(row.scale), sites.index(row.site)], line_style(runs.index(row.run))
         _draw_lines(axes, row.found, {key: style[key] for key in ("color", "linestyle")})
     for scale, line in zip(scales, grid, strict=True):
-        norm = _norm([row for row in rows if row.scale == scale])
+        norm = _loss_range([row for row in rows if row.scale == scale])
         for site, axes in zip(sites, line, strict=True):
             style_axes(axes, f"{site}, scale {scale:g}", "distance along a direction")
             axes.set_yscale("log" if isinstance(norm, LogNorm) else "linear")
         line[0].set_ylabel("loss", fontsize=9, color=INK)
     handles = [Line2D([], [], linewidth=2.2, **(line_style(i) | {"marker": None})) for i in range(len(runs))]
-    legend(figure, handles, runs)
+    draw_legend(figure, handles, runs)
     alt = f"Curves of the loss around the models of {', '.join(runs)} at the sites {', '.join(sites)}."
-    return Image(png(figure, DPI), alt, NOTE)
+    return Image(encode_png(figure, DPI), alt, NOTE)
 
 
-def _places(rows: Sequence[SiteLandscape]) -> tuple[list[str], list[str], list[float]]:
+def _runs_sites_scales(rows: Sequence[SiteLandscape]) -> tuple[list[str], list[str], list[float]]:
     """Return all runs, sites and scales, in their order."""
     return tuple(list(dict.fromkeys(getattr(row, key) for row in rows)) for key in ("run", "site", "scale"))
 
 
-def _cells(row: SiteLandscape) -> tuple[str, ...]:
+def _format_row(row: SiteLandscape) -> tuple[str, ...]:
     values = row.as_dict()
     lowest = values["lowest"]
     distance = f"{lowest['distance']:.3g}{' (border)' if lowest['is_on_border'] else ''}"
-    losses = map(_text, (values["loss_at_centre"], lowest["loss"]))
-    return (row.run, row.site, f"{row.scale:g}", str(row.num_images), *losses, distance, _text(values["mean_rise"]))
+    losses = map(_format_number, (values["loss_at_centre"], lowest["loss"]))
+    return (
+        row.run,
+        row.site,
+        f"{row.scale:g}",
+        str(row.num_images),
+        *losses,
+        distance,
+        _format_number(values["mean_rise"]),
+    )
 
 
-def _text(value: float | None, digits: int = 4) -> str:
+def _format_number(value: float | None, digits: int = 4) -> str:
     return MISSING if value is None else f"{value:.{digits}g}"
 
 
-def _figure(rows: int, columns: int, title: str, shares_y: bool = False) -> tuple[Figure, NDArray]:
+def _make_figure(rows: int, columns: int, title: str, shares_y: bool = False) -> tuple[Figure, NDArray]:
     # Room at the right for colours, at the left for names, and for the title.
     size = (max(PANEL_INCH * columns + 1.8, 6.4), PANEL_INCH * rows + 1.3)
-    figure, grid = panels(rows, columns, size, shares_y="row" if shares_y else False)
-    figure.suptitle(without_math(title), fontsize=10, color=INK, wrap=True)
+    figure, grid = make_panels(rows, columns, size, shares_y="row" if shares_y else False)
+    figure.suptitle(escape_math(title), fontsize=10, color=INK, wrap=True)
     return figure, grid
 
 
-def _norm(rows: Sequence[SiteLandscape]) -> Normalize:
+def _loss_range(rows: Sequence[SiteLandscape]) -> Normalize:
     """Return the range of all finite losses, logarithmic where it is wide."""
     losses = np.concatenate([row.found.losses for row in rows])
     known = losses[np.isfinite(losses)]
@@ -174,8 +193,8 @@ def _draw_plane(axes: Axes, row: SiteLandscape, norm: Normalize) -> None:
         axes.plot(*point, **style)
     axes.set_aspect("equal")
     axes.set_facecolor(MUTED)
-    loss, rise = (_text(finite(value), 3) for value in (row.found.centre, row.found.mean_rise))
-    axes.set_title(without_math(f"{row.site}\ncentre {loss}, rise {rise}"), fontsize=8.5, color=INK)
+    loss, rise = (_format_number(finite_or_none(value), 3) for value in (row.found.centre, row.found.mean_rise))
+    axes.set_title(escape_math(f"{row.site}\ncentre {loss}, rise {rise}"), fontsize=8.5, color=INK)
     axes.tick_params(labelsize=7.5, colors=MUTED, length=2)
     axes.spines[:].set_visible(False)
 

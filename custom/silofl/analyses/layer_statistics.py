@@ -15,13 +15,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.algorithms.adafed import collect_statistics
-from silofl.analyses.finished import FinishedRun, finished_run, tell
+from silofl.analyses.finished import FinishedRun, read_finished_run, report_measurement
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import add_json, add_moved
-from silofl.report.canvas import Image, legend, panels, png, point_style, style_axes
-from silofl.report.tables import TextTable, number
-from silofl.studies.leave_out import networks_of_sites
+from silofl.report.canvas import Image, draw_legend, encode_png, make_panels, point_style, style_axes
+from silofl.report.tables import TextTable, format_number
+from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.training.device import choose_device
 
@@ -43,8 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the correlations, and write them and the figure into the run's folder."""
-    pairs = layer_pairs(finished_run(options.run, Moved(options.data, options.cache)))
-    tell(options, "layer_statistics", correlations(pairs), statistics_image(pairs), statistics_table(pairs))
+    pairs = layer_pairs(read_finished_run(options.run, Moved(options.data, options.cache)))
+    report_measurement(
+        options, "layer_statistics", correlations(pairs), statistics_image(pairs), statistics_table(pairs)
+    )
     return ExitCode.COMPLETE
 
 
@@ -61,7 +63,7 @@ def layer_pairs(found: FinishedRun) -> dict[str, dict[str, list[Pair]]]:
         )
     torch.set_num_threads(study.torch_threads)
     pairs = {}
-    for site, model in networks_of_sites(found.models, device):
+    for site, model in load_site_networks(found.models, device):
         batches = evaluation_batches(found.data[site].training, study.training.batch_size, device)
         collected = collect_statistics(model, (inputs for inputs, _ in batches))
         running = running_statistics(model)
@@ -94,14 +96,14 @@ def statistics_table(pairs: Pairs) -> TextTable:
         for values in kinds.values():
             known = [value for value in values if value is not None]
             cells += [float(np.median(known)), min(known)] if known else [None, None]
-        rows.append((site, str(len(kinds["mean"])), *map(number, cells)))
+        rows.append((site, str(len(kinds["mean"])), *map(format_number, cells)))
     columns = ("site", "layers", "means: median", "lowest", "variances: median", "lowest")
     return TextTable(columns, tuple(rows))
 
 
 def statistics_image(pairs: Pairs) -> Image:
     """Draw each channel of each layer as a point, means on the left and variances on the right, one colour a site."""
-    figure, (axes,) = panels(1, 2, (10.4, 4.6))
+    figure, (axes,) = make_panels(1, 2, (10.4, 4.6))
     handles = []
     for panel, kind in zip(axes, ("mean", "variance"), strict=True):
         for place, kinds in enumerate(pairs.values()):
@@ -117,9 +119,9 @@ def statistics_image(pairs: Pairs) -> Image:
             # Layers' variances differ by orders of magnitude.
             panel.set_xscale("log")
             panel.set_yscale("log")
-    legend(figure, handles, list(pairs))
+    draw_legend(figure, handles, list(pairs))
     alt = f"Running statistics against those of the inputs, each channel a point, of {len(pairs)} sites."
-    return Image(png(figure), alt, f"{NOTE} On the dotted line both are equal.")
+    return Image(encode_png(figure), alt, f"{NOTE} On the dotted line both are equal.")
 
 
 def _correlation(one: NDArray, other: NDArray) -> float | None:

@@ -14,7 +14,7 @@ TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 OF_SYSTEM = (*TOO_MANY_OPEN, errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.EAGAIN)
 
 
-def is_of_system(error: Exception) -> bool:
+def is_system_error(error: Exception) -> bool:
     """Return whether the operating system failed, so that nothing is known of the file's content."""
     return isinstance(error, OSError) and error.errno in OF_SYSTEM
 
@@ -66,7 +66,7 @@ def content_digest(path: Path, name: str) -> str:
     """
     digests = []
     try:
-        for member in files_of(path):
+        for member in list_files(path):
             with member.open("rb") as file:
                 digests.append(hashlib.file_digest(file, "sha256"))
     except OSError as error:
@@ -100,12 +100,12 @@ def link_or_copy(source: Path, target: Path, name: str) -> None:
         shutil.copy2(source, target)
 
 
-def name_of(path: Path) -> str:
+def input_name(path: Path) -> str:
     """Return the name of a file or folder as it was given: a link may stand for a patient whom it does not name."""
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 
-def files_of(path: Path) -> Iterator[Path]:
+def list_files(path: Path) -> Iterator[Path]:
     """Yield the file itself, or the files of a folder (a DICOM series) in the order of their names.
 
     Raises:

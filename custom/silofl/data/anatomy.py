@@ -66,7 +66,7 @@ def draw_anatomy(rng: np.random.Generator, grid: Grid) -> TissueMap:
     return tissue
 
 
-def labels_of(tissue: TissueMap) -> NDArray[np.uint8]:
+def label_tissue(tissue: TissueMap) -> NDArray[np.uint8]:
     """Return the label map of a tissue map: 0 background, 1 organ with its vessels, 2 lesion; same shape."""
     labels = np.zeros_like(tissue)
     labels[np.isin(tissue, (Tissue.LIVER, Tissue.LIVER_VESSEL))] = ORGAN_LABEL
@@ -206,8 +206,8 @@ def _paint_spine(tissue: TissueMap, rng: np.random.Generator, points: Field) -> 
 
 def _paint_lesions(tissue: TissueMap, rng: np.random.Generator, grid: Grid) -> None:
     """Paint 0 to 3 irregular lesions, each at least a voxel inside the organ's outline."""
-    organ = _eroded(np.isin(tissue, (Tissue.LIVER, Tissue.LIVER_VESSEL)))
-    seats = np.argwhere(_eroded(_eroded(organ)))
+    organ = _erode(np.isin(tissue, (Tissue.LIVER, Tissue.LIVER_VESSEL)))
+    seats = np.argwhere(_erode(_erode(organ)))
     count = rng.choice(4, p=(0.05, 0.3, 0.4, 0.25))
     points = grid.points_mm()
     for seat in rng.permutation(seats)[:count]:
@@ -219,7 +219,7 @@ def _paint_lesions(tissue: TissueMap, rng: np.random.Generator, grid: Grid) -> N
         tissue[(blob < 0) & organ] = Tissue.LESION
 
 
-def _eroded(mask: Mask) -> Mask:
+def _erode(mask: Mask) -> Mask:
     """Take the outermost voxels off a mask, slice by slice."""
     # np.roll wraps around at the border of a slice, which no organ touches.
     shifted = [np.roll(mask, step, axis) for axis in (0, 1) for step in (-1, 1)]

@@ -36,7 +36,7 @@ def training_batches(
     Args:
         part: The examples.
         batch_size: Examples, or patches of them, a batch, at least 1.
-        augment: The study's augmentation, from `silofl.data.transforms.augmentation`; it is not changed.
+        augment: The study's augmentation, from `silofl.data.transforms.build_augmentation`; it is not changed.
         seed: Not negative; a site gives each epoch its own.
         device: Where the tensors go.
         drawn: The examples of each batch, one of which may have none; as the seed has it where None.
@@ -48,21 +48,23 @@ def training_batches(
         ConfigError: An augmentation changes the size of an image.
     """
     if drawn is None:
-        drawn = _groups(np.random.default_rng(seed).permutation(_shown(part)), batch_size)
-    augment, sampler = _seeded(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
+        drawn = _cut_batches(np.random.default_rng(seed).permutation(_list_epoch_examples(part)), batch_size)
+    augment, sampler = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
     for chosen in drawn:
         if not len(chosen):
             yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
             continue
-        images, targets = _patches(part, chosen, sampler) if sampler else (part.images[chosen], part.targets[chosen])
+        images, targets = (
+            _draw_patches(part, chosen, sampler) if sampler else (part.images[chosen], part.targets[chosen])
+        )
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None
-        yield _tensors(images, targets, device) if is_plain else _augmented(images, targets, augment, device)
+        yield _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
 
 
 def num_batches(part: Examples, batch_size: int) -> int:
     """Return the number of batches of one epoch of `training_batches`."""
-    return len(_groups(_shown(part), batch_size))
+    return len(_cut_batches(_list_epoch_examples(part), batch_size))
 
 
 def evaluation_batches(part: Examples, batch_size: int, device: torch.device | str) -> Iterator[Batch]:
@@ -73,49 +75,49 @@ def evaluation_batches(part: Examples, batch_size: int, device: torch.device | s
         batch_size: Examples a batch, at least 1; the last batch may be smaller.
         device: Where the tensors go.
     """
-    size = batch_of(part.images, batch_size)
+    size = limit_batch_size(part.images, batch_size)
     for start in range(0, len(part), size):
         chosen = slice(start, start + size)
         # Copied, because torch must not share memory with a read-only memory map.
-        yield _tensors(np.array(part.images[chosen]), np.array(part.targets[chosen]), device)
+        yield _to_tensors(np.array(part.images[chosen]), np.array(part.targets[chosen]), device)
 
 
-def batch_of(images: Array, batch_size: int) -> int:
+def limit_batch_size(images: Array, batch_size: int) -> int:
     """Return how many examples are looked at together: volumes of different sizes one by one."""
     return 1 if isinstance(images, Volumes) else batch_size
 
 
-def _shown(part: Examples) -> np.ndarray:
+def _list_epoch_examples(part: Examples) -> np.ndarray:
     """Return the number of the example of each image, or patch, of an epoch."""
     return np.repeat(np.arange(len(part)), part.patches.per_volume if part.patches else 1)
 
 
-def _patches(part: Examples, chosen: np.ndarray, sampler: PatchSampler) -> tuple[np.ndarray, np.ndarray]:
+def _draw_patches(part: Examples, chosen: np.ndarray, sampler: PatchSampler) -> tuple[np.ndarray, np.ndarray]:
     images, targets = zip(*(sampler.draw(part.images[i], part.targets[i]) for i in chosen), strict=True)
     return np.stack(images), np.stack(targets)
 
 
-def _groups(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+def _cut_batches(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
     groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     if len(groups) > 1 and len(groups[-1]) == 1:
         groups[-2:] = [np.concatenate(groups[-2:])]
     return groups
 
 
-def _seeded(augment: Compose | None, seed: int) -> Compose | None:
+def _seed_augmentation(augment: Compose | None, seed: int) -> Compose | None:
     if augment is None:
         return None
     # MONAI's generators take 32 bits.
     return copy.deepcopy(augment).set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 
-def _tensors(images: np.ndarray, targets: np.ndarray, device: torch.device | str) -> Batch:
+def _to_tensors(images: np.ndarray, targets: np.ndarray, device: torch.device | str) -> Batch:
     return torch.from_numpy(images).to(device), torch.from_numpy(targets).to(device).long()
 
 
-def _augmented(images: np.ndarray, targets: np.ndarray, augment: Compose, device: torch.device | str) -> Batch:
+def _augment_batch(images: np.ndarray, targets: np.ndarray, augment: Compose, device: torch.device | str) -> Batch:
     with metadata_tracking(False):
-        pairs = [_one(augment, image, target) for image, target in zip(images, targets, strict=True)]
+        pairs = [_augment_example(augment, image, target) for image, target in zip(images, targets, strict=True)]
     for image, _ in pairs:
         if image.shape != images.shape[1:]:
             raise ConfigError(
@@ -126,7 +128,7 @@ def _augmented(images: np.ndarray, targets: np.ndarray, augment: Compose, device
     return torch.stack(inputs).to(device), torch.stack(labels).to(device).long()
 
 
-def _one(augment: Compose, image: np.ndarray, target: np.ndarray) -> Batch:
+def _augment_example(augment: Compose, image: np.ndarray, target: np.ndarray) -> Batch:
     if target.ndim == 0:
         return augment({"image": torch.from_numpy(image)})["image"], torch.tensor(target)
     label = torch.from_numpy(target[None].astype(np.float32))

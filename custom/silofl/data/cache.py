@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import TOO_MANY_OPEN, files_of, open_error
-from silofl.data.cache_entries import INDEX, SOURCE, Source, used
+from silofl.data.access import TOO_MANY_OPEN, list_files, open_error
+from silofl.data.cache_entries import INDEX, SOURCE, Source, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
@@ -35,7 +35,7 @@ Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
 
 
-def source_of(manifest: Manifest) -> Source:
+def describe_source(manifest: Manifest) -> Source:
     """Return the data that an entry is made from, as they are now.
 
     Raises:
@@ -45,14 +45,14 @@ def source_of(manifest: Manifest) -> Source:
     digest = hashlib.sha256(f"{VERSION} {manifest.digest}".encode())
     for name, place in sorted(manifest.places.items()):
         try:
-            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(place)]
+            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in list_files(place)]
         except OSError as error:
             raise open_error(name, error) from None
         digest.update(json.dumps([name, states]).encode())
     return Source(str(manifest.folder.resolve()), digest.hexdigest())
 
 
-def fingerprint(manifest: Manifest, study: Study) -> str:
+def fingerprint_preparation(manifest: Manifest, study: Study) -> str:
     """Return a hash of all that the preparation depends on: dataset.json, the study's settings, every file's state.
 
     Augmentation and patches are left out, since they come after the cache.
@@ -61,7 +61,7 @@ def fingerprint(manifest: Manifest, study: Study) -> str:
         DataError: A file cannot be looked at.
     """
     settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
-    deciding = [source_of(manifest).state, settings, sorted(study.labels.items()), study.task]
+    deciding = [describe_source(manifest).state, settings, sorted(study.labels.items()), study.task]
     return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 
 
@@ -80,7 +80,7 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases], so
     Raises:
         DataError: The folder cannot be written, or preparing fails.
     """
-    with used(cache_dir):
+    with protect_entries(cache_dir):
         return _load_or_prepare(cache_dir / name, prepare, source)
 
 
@@ -90,7 +90,7 @@ def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: Source)
         if parts is not None:
             return parts
         try:
-            _build(target, prepare, source)
+            _build_entry(target, prepare, source)
         except OSError as error:
             if error.errno in TOO_MANY_OPEN:
                 raise open_error("cache_dir", error) from None
@@ -109,7 +109,7 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
         DataError: Too many files are open, so that nothing is known of the cache.
     """
     try:
-        if (folder / SUMS).read_text(encoding="utf-8") != _sums(folder):
+        if (folder / SUMS).read_text(encoding="utf-8") != _list_checksums(folder):
             raise ValueError("the sums differ")
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         return {part: _open_part(folder, part, index[part]) for part in PARTS}
@@ -122,7 +122,7 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
         return None
 
 
-def _sums(folder: Path) -> str:
+def _list_checksums(folder: Path) -> str:
     lines = []
     for name in sorted([INDEX, SOURCE, *(f"{part}_{kind}.npy" for part in PARTS for kind in ("images", "targets"))]):
         with (folder / name).open("rb") as file:
@@ -146,22 +146,22 @@ def _open_array(path: Path, shapes: list | None) -> Array:
     return array if shapes is None else Volumes.of(array, shapes)
 
 
-def _build(target: Path, prepare: Callable[[], Cases], source: Source) -> None:
+def _build_entry(target: Path, prepare: Callable[[], Cases], source: Source) -> None:
     make_folder(target.parent)
     # For this account alone, as mkdtemp makes it.
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         source.write(temporary)
-        _write(temporary, prepare())
+        _write_cases(temporary, prepare())
         # Renamed and not deleted in place: another process must never open a folder that is half deleted.
         if target.exists() and open_parts(target) is None:
             os.rename(target, temporary / "damaged")
-        _publish(temporary, target)
+        _publish_entry(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _publish(temporary: Path, target: Path) -> None:
+def _publish_entry(temporary: Path, target: Path) -> None:
     shutil.rmtree(temporary / "damaged", ignore_errors=True)
     try:
         os.rename(temporary, target)
@@ -171,14 +171,14 @@ def _publish(temporary: Path, target: Path) -> None:
             raise
 
 
-def _write(folder: Path, cases: Cases) -> None:
+def _write_cases(folder: Path, cases: Cases) -> None:
     lists, shapes_of = ("cases", "slices", "patients"), {"images": None, "targets": None}
     index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}} for part in PARTS}
     streams: dict[str, tuple[NpyStream, NpyStream]] = {}
     for part, case in cases:
         # The first case gives type and shape to the files of all parts, those without any case too.
         if not streams:
-            streams = {part: _streams(folder, part, case) for part in PARTS}
+            streams = {part: _open_streams(folder, part, case) for part in PARTS}
             shapes = [() if case.has_own_size else rows.shape[1:] for rows in (case.images, case.targets)]
             kinds = ("images", "targets") if case.has_own_size else ()
             index = {part: known | {kind: [] for kind in kinds} for part, known in index.items()}
@@ -196,9 +196,9 @@ def _write(folder: Path, cases: Cases) -> None:
         for stream, shape in zip(pair, shapes, strict=True):
             stream.finish(shape)
     (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
-    (folder / SUMS).write_text(_sums(folder), encoding="utf-8")
+    (folder / SUMS).write_text(_list_checksums(folder), encoding="utf-8")
 
 
-def _streams(folder: Path, part: str, case: PreparedCase) -> tuple[NpyStream, NpyStream]:
+def _open_streams(folder: Path, part: str, case: PreparedCase) -> tuple[NpyStream, NpyStream]:
     images = NpyStream(folder / f"{part}_images.npy", case.images.dtype)
     return images, NpyStream(folder / f"{part}_targets.npy", case.targets.dtype)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from silofl.documents import read_json_document
 from silofl.errors import ConfigError
-from silofl.files import held, make_folder, open_own
+from silofl.files import hold_lock, make_folder, open_own
 
 INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"
 # An entry is named by a fingerprint; while it is made, or once its process was killed, with letters of its own behind.
@@ -43,7 +43,7 @@ class Source:
 
 
 @contextmanager
-def used(cache_dir: Path) -> Iterator[None]:
+def protect_entries(cache_dir: Path) -> Iterator[None]:
     """Keep every entry of a cache folder from being removed meanwhile."""
     with ExitStack() as stack:
         # On a disk without locks nothing is ever removed; a folder that cannot be written shows where an entry is made.
@@ -65,9 +65,9 @@ def prune(cache_dir: Path, source: Source) -> int:
         source: The data as they are now.
     """
     try:
-        with held(cache_dir / LOCK):
-            outdated = [path for path in entries(cache_dir) if _is_outdated(path, source)]
-            for path in [*outdated, *unfinished(cache_dir)]:
+        with hold_lock(cache_dir / LOCK):
+            outdated = [path for path in list_entries(cache_dir) if _is_outdated(path, source)]
+            for path in [*outdated, *list_unfinished_entries(cache_dir)]:
                 shutil.rmtree(path)
     except (ConfigError, OSError):
         # Another process opens or makes an entry, or may not have its files removed: the next start tries again.
@@ -77,13 +77,13 @@ def prune(cache_dir: Path, source: Source) -> int:
     return len(outdated)
 
 
-def entries(cache_dir: Path) -> list[Path]:
+def list_entries(cache_dir: Path) -> list[Path]:
     """Return the folders of all entries; none where the folder is not there."""
     found = cache_dir.iterdir() if cache_dir.is_dir() else ()
     return sorted(path for path in found if NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
 
 
-def unfinished(cache_dir: Path) -> list[Path]:
+def list_unfinished_entries(cache_dir: Path) -> list[Path]:
     """Return the folders in which an entry is made, or was when its process was killed; only the lock tells which."""
     found = cache_dir.iterdir() if cache_dir.is_dir() else ()
     return sorted(path for path in found if UNFINISHED.fullmatch(path.name) and not path.is_symlink())
@@ -105,13 +105,13 @@ class Entry:
     cases: dict[str, list[str]]
     patients: dict[str, list[str | None]]
 
-    def cases_of(self, part: str, patient: str) -> set[str]:
+    def list_patient_cases(self, part: str, patient: str) -> set[str]:
         """Return a patient's cases in a part."""
         pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
         # Older versions kept the blanks around a name.
         return {case for case, one in pairs if one is not None and one.strip() == patient}
 
-    def named(self, part: str, cases: Set[str]) -> set[str]:
+    def select_cases(self, part: str, cases: Set[str]) -> set[str]:
         """Return which of some cases are in a part."""
         return {*self.cases.get(part, ())} & cases
 

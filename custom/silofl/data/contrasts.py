@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import name_of
-from silofl.data.header import check_affine, frame_of, patient_of, read_header
+from silofl.data.access import input_name
+from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, overlaps, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
@@ -44,7 +44,7 @@ class Source:
 Case = Path | Mapping[str, Path]
 
 
-def source_of(case: Case, settings: DataSettings) -> Source:
+def build_source(case: Case, settings: DataSettings) -> Source:
     """Return the files of an image that no dataset.json lists.
 
     Args:
@@ -55,7 +55,7 @@ def source_of(case: Case, settings: DataSettings) -> Source:
         DataError: A contrast is none of the study's, or there is no file.
     """
     if isinstance(case, Path):
-        return Source(((case, name_of(case)),), settings.channel_names)
+        return Source(((case, input_name(case)),), settings.channel_names)
     unknown = [contrast for contrast in case if contrast not in settings.channel_names]
     if unknown or not case:
         if not settings.channel_names:
@@ -64,10 +64,10 @@ def source_of(case: Case, settings: DataSettings) -> Source:
             )
         known = ", ".join(settings.channel_names)
         raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
-    return Source(tuple((path, name_of(path)) for path in case.values()), tuple(case))
+    return Source(tuple((path, input_name(path)) for path in case.values()), tuple(case))
 
 
-def missing(names: Iterable[str], sources: Iterable[Source]) -> list[str]:
+def list_missing_contrasts(names: Iterable[str], sources: Iterable[Source]) -> list[str]:
     """Return which contrasts, of those of a study, some image lacks."""
     found = [{*source.contrasts} for source in sources]
     return [name for name in names if any(name not in there for there in found)]
@@ -80,7 +80,7 @@ def has_several_frames(source: Source) -> bool:
     programs often write a new frame, and not where the patient was moved.
     """
     files = [file for file in source.files if file is not None]
-    return len(files) > 1 and len({frame_of(path) for path, _ in files} - {None}) > 1
+    return len(files) > 1 and len({read_frame_of_reference(path) for path, _ in files} - {None}) > 1
 
 
 def parse_case(text: str) -> Case:
@@ -100,7 +100,7 @@ def parse_case(text: str) -> Case:
     return case
 
 
-def files_in(case: Case) -> list[Path]:
+def list_case_files(case: Case) -> list[Path]:
     """Return the files of a case; messages and results call it by the first one's name."""
     return [case] if isinstance(case, Path) else list(case.values())
 
@@ -128,7 +128,7 @@ def read_source(source: Source, settings: DataSettings) -> Image:
                 "study's data"
             )
         return image
-    channels = _channels(images, source, settings.resample)
+    channels = _align_contrasts(images, source, settings.resample)
     first = next(iter(channels.values()))
     arrays = [channels[name].array if name in channels else None for name in settings.channel_names]
     blank = np.zeros_like(first.array)
@@ -142,7 +142,7 @@ def read_source(source: Source, settings: DataSettings) -> Image:
     )
 
 
-def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool) -> dict[str, Image]:
+def _align_contrasts(images: Sequence[Image | None], source: Source, is_resampled: bool) -> dict[str, Image]:
     """Return the contrasts that are there by name, all on the grid of the first."""
     if len(images) == 1 != len(source.channels):
         (image,), name = images, source.first[1]
@@ -155,7 +155,7 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
             continue
         _check_channels(image, [channel], file[1])
         first = first or image
-        found[channel] = _on_grid(image, first, file, source.first) if is_resampled else image
+        found[channel] = _resample_to_grid(image, first, file, source.first) if is_resampled else image
         check_grid(found[channel], first, file[1], source.first[1], ", or train with data.resample: true")
     return found
 
@@ -163,7 +163,7 @@ def _channels(images: Sequence[Image | None], source: Source, is_resampled: bool
 def _check_one_patient(source: Source) -> None:
     files = [file for file in source.files if file is not None]
     # Of one file its reader has looked.
-    patients = {patient_of(path) for path, _ in files} - {None} if len(files) > 1 else ()
+    patients = {read_patient_id(path) for path, _ in files} - {None} if len(files) > 1 else ()
     if len(patients) > 1:
         raise DataError(
             f"{' and '.join(name for _, name in files)} must be of one patient, not of {len(patients)}; give the files "
@@ -180,7 +180,7 @@ def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
         )
 
 
-def _on_grid(image: Image, first: Image, file: tuple[Path, str], first_file: tuple[Path, str]) -> Image:
+def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_file: tuple[Path, str]) -> Image:
     """Return a volume resampled to the grid of the first contrast, where it lies on another one.
 
     Args:

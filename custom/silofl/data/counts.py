@@ -6,7 +6,7 @@ from typing import Self
 
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.schema import optional
+from silofl.schema import declare_optional
 
 FILE = "data.json"
 
@@ -48,7 +48,7 @@ class SiteCounts:
     validation: PartCounts
     test: PartCounts
     digest: str | None
-    labels_annotated: tuple[int, ...] | None = optional()
+    labels_annotated: tuple[int, ...] | None = declare_optional()
 
     @classmethod
     def of(cls, data: SiteData) -> Self:

@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.data_fingerprint import DIGITS, NUM_INTENSITIES, DataFingerprint
-from silofl.data.contrasts import missing, read_source
-from silofl.data.formats import forget
+from silofl.data.contrasts import list_missing_contrasts, read_source
+from silofl.data.formats import free_decoding_resources
 from silofl.data.header import check_affine
 from silofl.data.images import Image
 from silofl.data.intensity import to_channels
 from silofl.data.manifest import Manifest
-from silofl.data.preparation import label_map
-from silofl.data.progress import follow
+from silofl.data.preparation import read_label_map
+from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.errors import DataError
 from silofl.study import Study
@@ -57,45 +57,49 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
         DataError: A case cannot be read, or is a window of a time series.
     """
     cases: dict[tuple[bool, str], list[CaseMeasures]] = {}
-    measured = ((record, _measured(record, manifest, study)) for record in manifest.training)
-    for record, found in follow(measured, len(manifest.training), f"measuring {manifest.folder.name}", has_progress):
+    measured = ((record, _measure_case(record, manifest, study)) for record in manifest.training)
+    for record, found in track_progress(
+        measured, len(manifest.training), f"measuring {manifest.folder.name}", has_progress
+    ):
         # Whose patient nobody knows is taken as a patient of its own, and counts for no threshold.
         is_known = record.patient is not None
         cases.setdefault((is_known, record.patient if is_known else record.case), []).append(found)
-    forget()
+    free_decoding_resources()
     is_known = np.array([known for known, _ in cases])
 
     def means(key: str) -> NDArray[np.float64]:
-        return np.stack([_mean([getattr(one, key) for one in of_patient]) for of_patient in cases.values()])
+        return np.stack([_mean_without_nan([getattr(one, key) for one in of_patient]) for of_patient in cases.values()])
 
     def is_enough(there: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return there.any(axis=0) & (there[is_known].sum(axis=0) >= min_patients)
 
     intensity, classes = means("intensity"), means("classes")
     channels = is_enough(np.isfinite(intensity[:, :, 0]))
-    intensity = np.where(channels[:, None], _mean(intensity), 0)
+    intensity = np.where(channels[:, None], _mean_without_nan(intensity), 0)
     shares = np.where(is_enough(classes > 0), classes.mean(axis=0), 0)
     if study.task == "segmentation":
         shares[0] = 1 - shares[1:].sum()
     spacing, shape = (np.percentile(means(key), QUARTERS, axis=0) for key in ("spacing_mm", "shape"))
-    rounded = [_rounded(values) for values in (spacing, shape, intensity)]
-    return DataFingerprint(len(manifest.training), *rounded, channels.astype(np.float64), _rounded(shares))
+    rounded = [_round_to_digits(values) for values in (spacing, shape, intensity)]
+    return DataFingerprint(len(manifest.training), *rounded, channels.astype(np.float64), _round_to_digits(shares))
 
 
-def _measured(record: Record, manifest: Manifest, study: Study) -> CaseMeasures:
+def _measure_case(record: Record, manifest: Manifest, study: Study) -> CaseMeasures:
     try:
         image = read_source(manifest.source(record), study.data)
         if image.is_window:
             raise DataError("the image must be a picture or a volume to be planned for, not a window of a time series")
-        label = label_map(record, manifest, image, study)
+        label = read_label_map(record, manifest, image, study)
         if image.affine is not None:
             check_affine(image.affine, record.image)
-        return _measures(record, manifest, image, label, study)
+        return _measure_image(record, manifest, image, label, study)
     except DataError as error:
         raise DataError(f"case {record.case!r}: {error}") from None
 
 
-def _measures(record: Record, manifest: Manifest, image: Image, label: NDArray | None, study: Study) -> CaseMeasures:
+def _measure_image(
+    record: Record, manifest: Manifest, image: Image, label: NDArray | None, study: Study
+) -> CaseMeasures:
     settings, numbers = study.data, record.numbers
     pixels = to_channels(image.array, settings.channels, image.has_contrasts)
     if numbers is not None:
@@ -111,22 +115,22 @@ def _measures(record: Record, manifest: Manifest, image: Image, label: NDArray |
     shape[: pixels.ndim - 1] = pixels.shape[1:]
     if image.affine is not None:
         spacing = np.linalg.norm(image.affine[:3, :3], axis=0) * (1, 1, 1 if numbers is None else numbers.step)
-        order = _order(image.affine, turned_axes(study))
+        order = _order_axes(image.affine, turned_axes(study))
         spacing, shape = spacing[order], shape[order]
-    intensity = np.stack([_intensity(channel[foreground]) for channel in pixels])
-    for name in missing(settings.channel_names, [manifest.source(record)]):
+    intensity = np.stack([_summarise_intensities(channel[foreground]) for channel in pixels])
+    for name in list_missing_contrasts(settings.channel_names, [manifest.source(record)]):
         intensity[settings.channel_names.index(name)] = np.nan
     return CaseMeasures(spacing, shape, intensity, classes)
 
 
-def _intensity(values: NDArray) -> NDArray[np.float64]:
+def _summarise_intensities(values: NDArray) -> NDArray[np.float64]:
     if not values.size:
         return np.full(NUM_INTENSITIES, np.nan)
     values = values.astype(np.float64)
     return np.array([*np.percentile(values, PERCENTILES), values.mean(), values.std()])
 
 
-def _order(affine: NDArray[np.float64], axes: str | None) -> list[int]:
+def _order_axes(affine: NDArray[np.float64], axes: str | None) -> list[int]:
     """Return which stored axis comes first, second and third once a volume is turned."""
     if axes is None:
         return [0, 1, 2]
@@ -136,7 +140,7 @@ def _order(affine: NDArray[np.float64], axes: str | None) -> list[int]:
     return np.argsort(places).tolist()
 
 
-def _mean(values: list[NDArray[np.float64]] | NDArray[np.float64]) -> NDArray[np.float64]:
+def _mean_without_nan(values: list[NDArray[np.float64]] | NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean over the first axis of what is not NaN; NaN where all is."""
     array = np.asarray(values)
     there = np.isfinite(array)
@@ -144,5 +148,5 @@ def _mean(values: list[NDArray[np.float64]] | NDArray[np.float64]) -> NDArray[np
     return np.divide(total, there.sum(axis=0), out=np.full(total.shape, np.nan), where=there.any(axis=0))
 
 
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _round_to_digits(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.ravel()]).reshape(values.shape)

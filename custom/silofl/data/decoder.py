@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import files_of
+from silofl.data.access import list_files
 from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
 from silofl.errors import DataError
 
@@ -33,7 +33,7 @@ _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
 
 
-def decode_apart(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
+def decode_in_subprocess(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
     """Decode a file in the decoders' process.
 
     Args:
@@ -49,13 +49,13 @@ def decode_apart(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
     """
     request = {"kind": kind, "path": str(path.absolute()), "name": name, "is_label": is_label}
     with _lock:
-        process = _running()
+        process = _ensure_decoder()
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            answer, array = _received(process.stdout)
+            answer, array = _receive_answer(process.stdout)
         except (BrokenPipeError, EOFError):
-            raise ValueError(_ending(process)) from None
+            raise ValueError(_describe_exit(process)) from None
         except BaseException:
             # After half an answer the next one could not be told from its rest.
             process.kill()
@@ -77,7 +77,7 @@ def end_decoder() -> None:
             _process = None
 
 
-def _running() -> subprocess.Popen[bytes]:
+def _ensure_decoder() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
         package = str(Path(__file__).resolve().parents[2])
@@ -93,7 +93,7 @@ def _running() -> subprocess.Popen[bytes]:
     return _process
 
 
-def _received(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
+def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
@@ -108,21 +108,21 @@ def _received(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
     return answer, np.frombuffer(content, dtype).reshape(shape).transpose(np.argsort(answer["order"]))
 
 
-def _ending(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: subprocess.Popen[bytes]) -> str:
     status = process.wait()
     if status == -signal.SIGXCPU:
         return "it keeps its decoder busy for longer than its size explains"
     return f"its decoder ended with {signal.Signals(-status).name if status < 0 else status}"
 
 
-def _forget() -> None:
+def _forget_process() -> None:
     """Leave the process to the one that started it: a fork must not write between its requests."""
     global _process, _lock
     _process, _lock = None, Lock()
 
 
 atexit.register(end_decoder)
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget_process)
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -136,12 +136,12 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         path, name = Path(request["path"]), request["name"]
         try:
             if request["kind"] == "picture":
-                _limit(path)
+                _limit_resources(path)
                 decoded = read_picture(path, name, request["is_label"])
             else:
                 from silofl.data import dicom
 
-                _limit(path)
+                _limit_resources(path)
                 decoded = getattr(dicom, f"read_{request['kind']}")(path, name)
             _send(answers, decoded)
         except DataError as error:
@@ -150,8 +150,8 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             _send_line(answers, {"broken": str(error).replace(str(path), name) or type(error).__name__})
 
 
-def _limit(path: Path) -> None:
-    size = sum(file.stat().st_size for file in files_of(path))
+def _limit_resources(path: Path) -> None:
+    size = sum(file.stat().st_size for file in list_files(path))
     _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + CPU_SECONDS + CPU_SECONDS_PER_MIB * size / 2**20))
     _set_limit(resource.RLIMIT_DATA, min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES))
 

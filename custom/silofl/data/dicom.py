@@ -9,15 +9,15 @@ import numpy as np
 import SimpleITK
 from numpy.typing import NDArray
 
-from silofl.data.access import files_of
+from silofl.data.access import list_files
 from silofl.data.decoded import Decoded, check_bytes
 from silofl.data.dicom_planes import (
     SAME_PLACE_MM,
     Plane,
     first_grid,
-    frames_in_space,
     is_scaled_alike,
-    planes_of,
+    order_frames,
+    read_planes,
     step_between,
 )
 from silofl.data.raw_volume import LPS_TO_RAS
@@ -42,19 +42,19 @@ SimpleITK.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
 
 
 def read_dicom_file(path: Path, name: str) -> Decoded:
-    """Read one file as a volume, its frames in the order of `frames_in_space`.
+    """Read one file as a volume, its frames in the order of `order_frames`.
 
     Raises:
         DataError: It holds more axes or bytes than are supported, or frames that are no one volume.
         Exception: Whatever SimpleITK raises on broken bytes.
     """
-    header = _header(path)
+    header = _read_header(path)
     _check_pixels(header, name)
-    _check_size(path, 1, name)
-    stored, count = list(planes_of(header)), int(header.get("NumberOfFrames") or 1)
+    _check_decoded_size(path, 1, name)
+    stored, count = list(read_planes(header)), int(header.get("NumberOfFrames") or 1)
     if len(stored) not in (1, count):
         raise DataError(f"{name} must describe each of its {count} frames, not {len(stored)}; export it again")
-    order = frames_in_space(stored)
+    order = order_frames(stored)
     planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
     if not is_scaled_alike(planes):
@@ -76,13 +76,13 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
         DataError: It holds several series or none, a file that cannot be read, or slices that are no one volume; or a
             folder in it holds files of the series.
     """
-    files = _files_of_series(path, name)
+    files = _list_series_files(path, name)
     if len(files) == 1:
         # Many frames in one file, whose third axis the reader of series would lose.
         return read_dicom_file(Path(files[0]), name)
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
-    headers = [_header(file) for file in files]
+    headers = [_read_header(file) for file in files]
     patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
@@ -93,19 +93,19 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
         )
     for header in headers:
         _check_pixels(header, name)
-    planes = [plane for header in headers for plane in planes_of(header)]
+    planes = [plane for header in headers for plane in read_planes(header)]
     step = step_between(planes, name)
     is_alike = is_scaled_alike(planes)
     if not is_alike:
         # The type is otherwise the first slice's, into which another slope's values do not fit.
         reader.SetOutputPixelType(SimpleITK.sitkFloat32)
-    _check_size(files[0], len(files), name, None if is_alike else np.dtype(np.float32).itemsize)
+    _check_decoded_size(files[0], len(files), name, None if is_alike else np.dtype(np.float32).itemsize)
     reader.SetFileNames(files)
     reader.SetGlobalWarningDisplay(False)
     return _from_itk(reader.Execute(), planes, step, name)
 
 
-def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
+def _list_series_files(path: Path, name: str) -> tuple[str, ...]:
     reader = SimpleITK.ImageSeriesReader
     found = [reader.GetGDCMSeriesFileNames(str(path), series) for series in reader.GetGDCMSeriesIDs(str(path))]
     if not found:
@@ -119,15 +119,15 @@ def _files_of_series(path: Path, name: str) -> tuple[str, ...]:
         raise DataError(
             f"{name} must be a folder with one DICOM series, not {len(found)}: {held}; give each series a folder"
         )
-    _check_whole(path, found[0], name)
+    _check_series_complete(path, found[0], name)
     _check_not_within(path, found[0], name)
     return found[0]
 
 
-def _check_whole(path: Path, read: Sequence[str], name: str) -> None:
+def _check_series_complete(path: Path, read: Sequence[str], name: str) -> None:
     """Refuse a series of which GDCM passes over a file: at its end nothing else would tell that a slice is missing."""
-    kind, names = str(_header(read[0]).get("SOPClassUID", "")), {Path(file).name for file in read}
-    for file in files_of(path):
+    kind, names = str(_read_header(read[0]).get("SOPClassUID", "")), {Path(file).name for file in read}
+    for file in list_files(path):
         # Those that begin with a dot are the notes of a file system.
         if file.name not in names and not file.name.startswith(".") and _is_image(file, kind):
             raise DataError(f"{name} must hold whole DICOM files; {file.name} cannot be read: export the series again")
@@ -135,7 +135,7 @@ def _check_whole(path: Path, read: Sequence[str], name: str) -> None:
 
 def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
     """Refuse a series of which files lie in folders within its own: GDCM passes over them."""
-    series = _header(read[0]).get("SeriesInstanceUID")
+    series = _read_header(read[0]).get("SeriesInstanceUID")
     for folder in sorted(member for member in path.iterdir() if member.is_dir()):
         if any(file.is_file() and _series_of(file) == series for file in folder.rglob("*")):
             raise DataError(
@@ -196,7 +196,7 @@ def _check_pixels(header: Any, name: str) -> None:  # noqa: ANN401 (pydicom is i
         raise DataError(f"{name} must be shown with its largest value white (MONOCHROME2), not black; export it so")
 
 
-def _check_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:
+def _check_decoded_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:
     reader = SimpleITK.ImageFileReader()
     reader.SetImageIO(IMAGE_IO)
     reader.SetFileName(str(path))
@@ -207,7 +207,7 @@ def _check_size(path: Path | str, count: int, name: str, item_bytes: int | None 
     check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents(), count), item_bytes)
 
 
-def _header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)
+def _read_header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)
     import pydicom
 
     return pydicom.dcmread(file, stop_before_pixels=True, force=True)

@@ -37,19 +37,19 @@ SAME = 1e-4
 Plane = Mapping[str, Any]
 
 
-def planes_of(header: Dataset) -> Iterator[Plane]:
+def read_planes(header: Dataset) -> Iterator[Plane]:
     """Yield what a header states of each plane, the frames of a file in their order; None of what it does not state."""
     shared = header.get("SharedFunctionalGroupsSequence", [])[:1]
     for frame in header.get("PerFrameFunctionalGroupsSequence") or [{}]:
-        yield {key: _stated(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
+        yield {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
 
 
-def _stated(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
+def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
     parts = (part for group in groups for part in group.get(GROUPS.get(key, ""), []))
     return next((part[key].value for part in parts if key in part), header.get(key))
 
 
-def frames_in_space(planes: Sequence[Plane]) -> NDArray[np.intp]:
+def order_frames(planes: Sequence[Plane]) -> NDArray[np.intp]:
     """Return the frames of a file in the order of their places along the normal; as stored where they run on already.
 
     Scanners write slices in the order in which they acquire them, as every other one first. Frames that differ in more

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from silofl.data.header import Header, check_affine, read_header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
-from silofl.schema import optional
+from silofl.schema import declare_optional
 from silofl.study_sections import Modality
 
 Kind = Literal["pictures", "volumes", "windows"]
@@ -54,7 +54,7 @@ class Range:
     """The values that a measure has in training images.
 
     Attributes:
-        measure: Which of `measures`.
+        measure: Which of `measure_images`.
         low: The least.
         high: The largest.
 
@@ -91,11 +91,11 @@ class Domain:
         ConfigError: Axes are no directions.
     """
 
-    kinds: tuple[Kind, ...] = optional(())
-    colours: tuple[Colour, ...] = optional(())
-    modalities: tuple[Modality, ...] = optional(())
-    axes: tuple[str, ...] = optional(())
-    intensities: tuple[Range, ...] = optional(())
+    kinds: tuple[Kind, ...] = declare_optional(())
+    colours: tuple[Colour, ...] = declare_optional(())
+    modalities: tuple[Modality, ...] = declare_optional(())
+    axes: tuple[str, ...] = declare_optional(())
+    intensities: tuple[Range, ...] = declare_optional(())
 
     def __post_init__(self) -> None:
         """Refuse axes that are no directions."""
@@ -105,7 +105,7 @@ class Domain:
 
     def __or__(self, other: Domain) -> Domain:
         """Return the images of both."""
-        forms = {name: _sorted([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
+        forms = {name: _sort_unique([*getattr(self, name), *getattr(other, name)]) for name in FORMS}
         ranges: dict[str, Range] = {}
         for found in (*self.intensities, *other.intensities):
             ranges[found.measure] = ranges.get(found.measure, found) | found
@@ -152,7 +152,7 @@ class Domain:
             )
         if form is not None and form.axes and self.axes and form.axes not in self.axes and not is_turned:
             doubts.append(f"its axes run {form.axes}, those of the training images {' or '.join(self.axes)}")
-        values = measures(images)
+        values = measure_images(images)
         for known in self.intensities:
             value = float(values[known.measure].mean())
             if not known.low <= value <= known.high:
@@ -165,7 +165,7 @@ UNKNOWN = "images that nothing is known of"
 FORMS = ("kinds", "colours", "modalities", "axes")
 
 
-def form_of(path: Path, image: Image, name: str) -> Form:
+def read_form(path: Path, image: Image, name: str) -> Form:
     """Return the form of an image that was read from a file.
 
     Raises:
@@ -174,17 +174,17 @@ def form_of(path: Path, image: Image, name: str) -> Form:
     if image.affine is not None:
         check_affine(image.affine, name)
     header = read_header(path)
-    return Form(kind_of(image), _colour(image), _axes(image.affine) if header.has_orientation else None, header)
+    return Form(image_kind(image), _colour(image), _axes(image.affine) if header.has_orientation else None, header)
 
 
-def kind_of(image: Image) -> Kind:
+def image_kind(image: Image) -> Kind:
     """Return what an image is."""
     if image.is_window:
         return "windows"
     return "volumes" if image.array.ndim == 4 else "pictures"
 
 
-def domain_of(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> Domain:
+def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> Domain:
     """Return the domain of training images.
 
     A range is the mean of a measure over the images, four deviations to either side and a little more, with three
@@ -195,18 +195,18 @@ def domain_of(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> D
         images: Some of the images, each (C, *spatial), prepared.
     """
     found = list(forms)
-    measured = [measures(image[None]) for image in images]
+    measured = [measure_images(image[None]) for image in images]
     values = {name: np.concatenate([one[name] for one in measured]) for name in (measured[0] if measured else ())}
     return Domain(
-        kinds=_sorted(form.kind for form in found),
-        colours=_sorted(form.colour for form in found),
-        modalities=_sorted(form.header.modality for form in found),
-        axes=_sorted(form.axes for form in found),
+        kinds=_sort_unique(form.kind for form in found),
+        colours=_sort_unique(form.colour for form in found),
+        modalities=_sort_unique(form.header.modality for form in found),
+        axes=_sort_unique(form.axes for form in found),
         intensities=tuple(_range(name, values) for name in values),
     )
 
 
-def measures(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.float64]]:
+def measure_images(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.float64]]:
     """Return the measures of each image (n,): the mean, the deviation, and how much neighbours differ.
 
     Roughness is the mean squared difference of neighbours along a row by twice the variance (von Neumann's ratio): near
@@ -237,7 +237,7 @@ def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Rang
     return Range(name, *(float(f"{bound:.{DIGITS}g}") for bound in (mean - margin, mean + margin)))
 
 
-def _sorted(values: Iterable[str | None]) -> tuple[str, ...]:
+def _sort_unique(values: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted({value for value in values if value is not None}))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.batches import batch_of
+from silofl.data.batches import limit_batch_size
 from silofl.data.contrasts import has_several_frames
 from silofl.data.header import read_header
 from silofl.data.intensity import LEAST_RANGE
@@ -107,5 +107,5 @@ def _ranges(part: Examples) -> dict[str, tuple[float, float]]:
 
 def _pieces(part: Examples) -> Iterator[slice]:
     """Yield what is looked at together: memory-mapped, a part is never in memory all at once."""
-    step = batch_of(part.images, PIECE)
+    step = limit_batch_size(part.images, PIECE)
     return (slice(start, start + step) for start in range(0, len(part), step))

@@ -20,12 +20,12 @@ class MissingContrasts:
 
     def find(self, data: dict[str, Any]) -> dict[str, Any]:
         """Take note of the contrasts of ``image`` that are there."""
-        self._is_there = _is_there(data["image"], self.num_contrasts)
+        self._is_there = _has_signal(data["image"], self.num_contrasts)
         return data
 
     def blank(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data with zeros for the others, whatever they have become."""
-        return data if self._is_there.all() else {**data, "image": _only(data["image"], self._is_there)}
+        return data if self._is_there.all() else {**data, "image": _keep_contrasts(data["image"], self._is_there)}
 
 
 class DropChannels(Randomizable):
@@ -44,26 +44,26 @@ class DropChannels(Randomizable):
     def __call__(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data with another ``image``, (C, *spatial); of slices all contrasts of one, then of the next."""
         image: Tensor = data["image"]
-        is_there = _is_there(image, self.num_contrasts)
+        is_there = _has_signal(image, self.num_contrasts)
         # MONAI seeds R, which is None until then.
         draws = self.R.random_sample(self.num_contrasts)
         is_kept = draws >= self.probability
         if is_there.any() and not (is_kept & is_there).any():
             is_kept[np.argmax(np.where(is_there, draws, -1))] = True
-        return {**data, "image": _only(image, is_kept)}
+        return {**data, "image": _keep_contrasts(image, is_kept)}
 
 
-def _is_there(image: Tensor, num_contrasts: int) -> NDArray[np.bool_]:
+def _has_signal(image: Tensor, num_contrasts: int) -> NDArray[np.bool_]:
     """Return whether each contrast of an image is anything but zeros."""
-    return _by_contrast(image, num_contrasts).abs().flatten(2).amax(dim=(0, 2)).numpy() > 0
+    return _reshape_by_contrast(image, num_contrasts).abs().flatten(2).amax(dim=(0, 2)).numpy() > 0
 
 
-def _only(image: Tensor, is_kept: NDArray[np.bool_]) -> Tensor:
+def _keep_contrasts(image: Tensor, is_kept: NDArray[np.bool_]) -> Tensor:
     """Return an image with zeros for the contrasts that are not kept."""
     kept = image.new_tensor(is_kept).reshape(-1, *[1] * (image.ndim - 1))
-    return (_by_contrast(image, len(is_kept)) * kept).reshape(image.shape)
+    return (_reshape_by_contrast(image, len(is_kept)) * kept).reshape(image.shape)
 
 
-def _by_contrast(image: Tensor, num_contrasts: int) -> Tensor:
+def _reshape_by_contrast(image: Tensor, num_contrasts: int) -> Tensor:
     """Return an image (C, *spatial) as (slices, contrasts, *spatial)."""
     return image.reshape(-1, num_contrasts, *image.shape[1:])

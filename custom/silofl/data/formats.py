@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import is_of_system, open_error
+from silofl.data.access import is_system_error, open_error
 from silofl.data.decoded import Decoded, check_bytes
-from silofl.data.decoder import decode_apart, end_decoder
+from silofl.data.decoder import decode_in_subprocess, end_decoder
 from silofl.data.metaimage import read_metaimage
 from silofl.data.nrrd import read_nrrd
 from silofl.errors import DataError
@@ -43,13 +43,13 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     Raises:
         DataError: The format is not known, or the file is truncated, corrupt or of a form that is not supported.
     """
-    reader = _reader(path, name)
+    reader = _choose_reader(path, name)
     try:
         return reader(path, name, index, is_label)
     except DataError:
         raise
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
-        if is_of_system(error):
+        if is_system_error(error):
             raise open_error(name, error) from None
         # A library may name the full path, which must not leave the site with the message.
         reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
@@ -58,15 +58,15 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         ) from None
 
 
-def forget() -> None:
+def free_decoding_resources() -> None:
     """Free what is kept between the files of one data set: npz arrays, and the decoders' process."""
     _npz_array.cache_clear()
     end_decoder()
 
 
-def _reader(path: Path, name: str) -> Reader:
+def _choose_reader(path: Path, name: str) -> Reader:
     if path.is_dir():
-        return _dicom
+        return _decode_dicom
     for ending, reader in READERS.items():
         if path.name.lower().endswith(ending):
             return reader
@@ -77,7 +77,7 @@ def _reader(path: Path, name: str) -> Reader:
     )
 
 
-def _nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+def _decode_nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     import nibabel
 
     is_gzip = path.name.lower().endswith(".gz")
@@ -124,7 +124,7 @@ def _one_channel(array: NDArray, name: str) -> NDArray:
     return array.reshape(1, *array.shape, *([1] * (3 - array.ndim)))
 
 
-def _volume_with_header(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+def _decode_raw_volume(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     read = read_metaimage if path.name.lower().endswith(".mha") else read_nrrd
     array, affine = read(path, name)
     # What has more than eight bits are measurements, as the contrasts of a patient or the directions of a field.
@@ -132,15 +132,15 @@ def _volume_with_header(path: Path, name: str, index: int | None, is_label: bool
     return Decoded(array, affine, has_contrasts=len(array) > 1 and not is_colour)
 
 
-def _dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_apart("dicom_series" if path.is_dir() else "dicom_file", path, name, is_label)
+def _decode_dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    return decode_in_subprocess("dicom_series" if path.is_dir() else "dicom_file", path, name, is_label)
 
 
-def _picture(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_apart("picture", path, name, is_label)
+def _decode_picture(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    return decode_in_subprocess("picture", path, name, is_label)
 
 
-def _npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+def _decode_npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     keys = ("labels",) if is_label else ("images", "windows")
     stat = path.stat()
     key, arrays = _npz_array(path, keys, stat.st_mtime_ns, stat.st_size)
@@ -184,11 +184,11 @@ def _npz_array(path: Path, keys: tuple[str, ...], mtime_ns: int, size: int) -> t
 
 
 READERS: dict[str, Reader] = {
-    **dict.fromkeys(PICTURES, _picture),
-    ".nii": _nifti,
-    ".nii.gz": _nifti,
-    ".mha": _volume_with_header,
-    ".nrrd": _volume_with_header,
-    ".dcm": _dicom,
-    ".npz": _npz,
+    **dict.fromkeys(PICTURES, _decode_picture),
+    ".nii": _decode_nifti,
+    ".nii.gz": _decode_nifti,
+    ".mha": _decode_raw_volume,
+    ".nrrd": _decode_raw_volume,
+    ".dcm": _decode_dicom,
+    ".npz": _decode_npz,
 }

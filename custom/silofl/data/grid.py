@@ -45,7 +45,7 @@ def blur(volume: Field, grid: Grid, sigma_mm: float) -> Field:
         The smoothed values, shape (X, Y, Z).
     """
     axes = grid.axes_mm()[:2]
-    weights = [_bumps(axis, axis, sigma_mm) for axis in axes]
+    weights = [_gaussian_weights(axis, axis, sigma_mm) for axis in axes]
     rows, columns = (w / w.sum(axis=1, keepdims=True) for w in weights)
     return np.einsum("ai,bj,ijk->abk", rows, columns, volume, optimize=True).astype(np.float32)
 
@@ -65,10 +65,10 @@ def smooth_noise(rng: np.random.Generator, grid: Grid, sigma_mm: float) -> Field
     knots = [np.arange(axis[0] - 2 * sigma_mm, axis[-1] + 3 * sigma_mm, sigma_mm) for axis in axes]
     field = rng.standard_normal([len(k) for k in knots])
     for axis, along in zip(axes, knots, strict=True):
-        field = np.tensordot(field, _bumps(axis, along, sigma_mm), axes=(0, 1))
+        field = np.tensordot(field, _gaussian_weights(axis, along, sigma_mm), axes=(0, 1))
     return ((field - field.mean()) / field.std()).astype(np.float32)
 
 
-def _bumps(positions: Field, centres: Field, sigma: float) -> NDArray[np.float64]:
+def _gaussian_weights(positions: Field, centres: Field, sigma: float) -> NDArray[np.float64]:
     # Double precision hides the order of the sums, so that the number of BLAS threads does not change a file.
     return np.exp(-0.5 * (np.subtract.outer(positions, centres).astype(np.float64) / sigma) ** 2)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import files_of
-from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, planes_of
+from silofl.data.access import list_files
+from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.metaimage import SYNONYMS
 from silofl.errors import DataError
 from silofl.study_sections import Modality
@@ -52,14 +52,14 @@ def read_header(path: Path) -> Header:
     """Read the header of a file or DICOM folder that `silofl.data.images.read_image` can read."""
     name = path.name.lower()
     if is_dicom(path):
-        return _dicom(path)
+        return _read_dicom_header(path)
     if name.endswith((".nii", ".nii.gz")):
-        return _nifti(path)
+        return _read_nifti_header(path)
     if name.endswith(".mha"):
         fields = {SYNONYMS.get(key, key) for key in _fields(path, b"ElementDataFile", "=")}
         return Header(None, bool({"ElementSpacing", "ElementSize"} & fields), "TransformMatrix" in fields)
     if name.endswith(".nrrd"):
-        return _nrrd({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
+        return _parse_nrrd_fields({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
     return Header()
 
 
@@ -68,17 +68,17 @@ def is_dicom(path: Path) -> bool:
     return path.is_dir() or path.name.lower().endswith(".dcm")
 
 
-def patient_of(path: Path) -> str | None:
+def read_patient_id(path: Path) -> str | None:
     """Return the patient whom a DICOM file or folder names; None of another form, and where it names none."""
-    return _stated(path, "PatientID")
+    return _read_dicom_element(path, "PatientID")
 
 
-def frame_of(path: Path) -> str | None:
+def read_frame_of_reference(path: Path) -> str | None:
     """Return the frame of reference that a DICOM file or folder states; None of another form, and where it has none.
 
     Places in mm are those of one another in one frame alone: a patient who was moved lies in a new one.
     """
-    return _stated(path, "FrameOfReferenceUID")
+    return _read_dicom_element(path, "FrameOfReferenceUID")
 
 
 def check_affine(affine: NDArray[np.float64], name: str) -> None:
@@ -110,23 +110,23 @@ def dicom_headers(path: Path) -> Iterator[Dataset]:
     import pydicom
 
     # As GDCM reads them, without the preamble too, which old archives leave out.
-    headers = (pydicom.dcmread(file, stop_before_pixels=True, force=True) for file in files_of(path))
+    headers = (pydicom.dcmread(file, stop_before_pixels=True, force=True) for file in list_files(path))
     # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
     return (header for header in headers if "Rows" in header)
 
 
-def _stated(path: Path, key: str) -> str | None:
+def _read_dicom_element(path: Path, key: str) -> str | None:
     first = next(dicom_headers(path), {}) if is_dicom(path) else {}
     return str(first.get(key) or "").strip() or None
 
 
-def _dicom(path: Path) -> Header:
+def _read_dicom_header(path: Path) -> Header:
     # Two tell whether there are slices to be apart.
     images = list(islice(dicom_headers(path), 2))
     if not images:
         return Header()
     first = images[0]
-    planes = list(islice(planes_of(first), 2))
+    planes = list(islice(read_planes(first), 2))
     plane, spacing = planes[0], planes[0][SPACING]
     # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
     has_slices = len(images) > 1 or len(planes) > 1
@@ -138,7 +138,7 @@ def _dicom(path: Path) -> Header:
     )
 
 
-def _nifti(path: Path) -> Header:
+def _read_nifti_header(path: Path) -> Header:
     import nibabel
 
     image = nibabel.load(path)
@@ -152,7 +152,7 @@ def _nifti(path: Path) -> Header:
     return Header(None, is_given and is_one and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
 
 
-def _nrrd(fields: Mapping[str, str]) -> Header:
+def _parse_nrrd_fields(fields: Mapping[str, str]) -> Header:
     # As of NIfTI the numbers are read as millimetres whatever the unit is.
     units = {unit.lower() for key in ("space units", "units") for unit in re.findall('"([^"]*)"', fields.get(key, ""))}
     has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= MILLIMETRES

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import files_of, open_error
+from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
 from silofl.data.formats import decode
 from silofl.errors import DataError
@@ -188,7 +188,7 @@ def _corners(image: Image) -> NDArray:
 def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     # Opened first, because decoders report a missing right to read as a broken file.
     try:
-        for member in files_of(path):
+        for member in list_files(path):
             member.open("rb").close()
     except OSError as error:
         raise open_error(name, error) from None

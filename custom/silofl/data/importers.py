@@ -27,11 +27,11 @@ from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.nuclei_histology import plan_histology
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
 from silofl.data.layouts.pamap2 import plan_pamap2
-from silofl.data.layouts.plan import JsonRecord, SitePlan, paths_of
+from silofl.data.layouts.plan import JsonRecord, SitePlan, list_paths
 from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
 from silofl.data.records import slice_numbers
-from silofl.errors import ConfigError, DataError, nearest
+from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.files import is_free
 
 __all__ = ["LAYOUTS", "PARTITIONS", "ImportOptions", "ImportSummary", "import_layout"]
@@ -106,7 +106,9 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
     """
     if layout not in LAYOUTS:
-        raise ConfigError(f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{nearest(layout, LAYOUTS)}")
+        raise ConfigError(
+            f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
+        )
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
     if not is_free(target):
@@ -116,15 +118,15 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         plans = LAYOUTS[layout].plan(source, options)
     except OSError as error:
         raise open_error(source.name, error) from None
-    _check_names(plans)
+    _check_site_names(plans)
     if options.is_truncated:
-        smallest = min(sum(map(_count, plan.records["training"])) for plan in plans.values())
-        plans = {site: _cut(plan, smallest, options.seed) for site, plan in plans.items()}
-    _write(plans, target)
-    return _summary(plans)
+        smallest = min(sum(map(_count_examples, plan.records["training"])) for plan in plans.values())
+        plans = {site: _truncate_training(plan, smallest, options.seed) for site, plan in plans.items()}
+    _write_sites(plans, target)
+    return _summarise_import(plans)
 
 
-def _check_names(plans: Mapping[str, SitePlan]) -> None:
+def _check_site_names(plans: Mapping[str, SitePlan]) -> None:
     if not plans:
         raise DataError("SOURCE must hold at least one site, not 0; is it this layout?")
     for site in plans:
@@ -132,22 +134,22 @@ def _check_names(plans: Mapping[str, SitePlan]) -> None:
             raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
 
 
-def _cut(plan: SitePlan, count: int, seed: int) -> SitePlan:
+def _truncate_training(plan: SitePlan, count: int, seed: int) -> SitePlan:
     """Keep `count` training examples, drawn by case, and all of validation and test."""
     training, kept = plan.records["training"], {}
     for place in np.random.default_rng(seed).permutation(len(training)).tolist():
-        taken = min(_count(training[place]), count)
+        taken = min(_count_examples(training[place]), count)
         count -= taken
         if taken:
-            kept[place] = _middle(training[place], taken)
+            kept[place] = _keep_middle_slices(training[place], taken)
     records = {**plan.records, "training": [kept[place] for place in sorted(kept)]}
-    used = {path for part in records.values() for record in part for path in paths_of(record)}
+    used = {path for part in records.values() for record in part for path in list_paths(record)}
     return replace(plan, records=records, files={name: write for name, write in plan.files.items() if name in used})
 
 
-def _middle(record: JsonRecord, count: int) -> JsonRecord:
+def _keep_middle_slices(record: JsonRecord, count: int) -> JsonRecord:
     """Return a record with the middle `count` of its slices, where an organ is likeliest."""
-    if count == _count(record):
+    if count == _count_examples(record):
         return record
     numbers = slice_numbers(record["slices"])
     start = (len(numbers) - count) // 2
@@ -155,7 +157,7 @@ def _middle(record: JsonRecord, count: int) -> JsonRecord:
     return {**record, "slices": [kept[0], kept[-1], *record["slices"][2:]]}
 
 
-def _write(plans: Mapping[str, SitePlan], target: Path) -> None:
+def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -183,23 +185,24 @@ def _write_site(plan: SitePlan, folder: Path) -> None:
     )
 
 
-def _summary(plans: Mapping[str, SitePlan]) -> ImportSummary:
+def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
     examples = {
-        site: {part: sum(map(_count, plan.records[part])) for part in plan.records} for site, plan in plans.items()
+        site: {part: sum(map(_count_examples, plan.records[part])) for part in plan.records}
+        for site, plan in plans.items()
     }
     patients = {
         site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
         for site, plan in plans.items()
     }
-    classes = {site: _classes(plan) for site, plan in plans.items() if plan.task == "classification"}
+    classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task == "classification"}
     notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
     return ImportSummary(examples, patients, classes, tuple(notes))
 
 
-def _classes(plan: SitePlan) -> dict[str, dict[str, int]]:
+def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:
     counts = {part: Counter(record["label"] for record in records) for part, records in plan.records.items()}
     return {part: {name: found[number] for number, name in plan.labels.items()} for part, found in counts.items()}
 
 
-def _count(record: JsonRecord) -> int:
+def _count_examples(record: JsonRecord) -> int:
     return len(slice_numbers(record["slices"])) if "slices" in record else 1

@@ -30,7 +30,7 @@ def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> ND
         DataError: The image has another number of channels.
     """
     if is_as_stored or channels not in (1, 3):
-        return _as_stored(array, channels)
+        return _check_stored_channels(array, channels)
     if array.shape[0] not in (1, 3, 4):
         raise DataError(f"the image must have 1, 3 or 4 channels, not {array.shape[0]}; save it as grey or RGB")
     array = array[:3]
@@ -41,7 +41,7 @@ def to_channels(array: NDArray, channels: int, is_as_stored: bool = False) -> ND
     return np.tensordot(LUMINANCE, array.astype(np.float32), axes=1)[None]
 
 
-def _as_stored(array: NDArray, channels: int) -> NDArray:
+def _check_stored_channels(array: NDArray, channels: int) -> NDArray:
     if array.shape[0] != channels:
         raise DataError(
             f"the image must have data.channels, {channels}, not {array.shape[0]} channels; set data.channels to "
@@ -66,9 +66,9 @@ def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> ND
         DataError: ``dtype`` for values that are negative or of no integer type.
     """
     if method == "dtype":
-        return _by_dtype(array, dtype_max)
+        return _scale_by_dtype(array, dtype_max)
     if method == "percentiles":
-        return _by_percentiles(array.astype(np.float32))
+        return _scale_by_percentiles(array.astype(np.float32))
     if method == "zscore":
         from monai.transforms import NormalizeIntensity
 
@@ -76,7 +76,7 @@ def scale_intensity(array: NDArray, method: Method, dtype_max: int | None) -> ND
     return array.astype(np.float32)
 
 
-def _by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
+def _scale_by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
     remedy = "set data.intensity to percentiles, zscore or raw"
     if dtype_max is None:
         found = "fractions or several types"
@@ -86,7 +86,7 @@ def _by_dtype(array: NDArray, dtype_max: int | None) -> NDArray[np.float32]:
     return array.astype(np.float32) / np.float32(dtype_max)
 
 
-def _by_percentiles(array: NDArray[np.float32]) -> NDArray[np.float32]:
+def _scale_by_percentiles(array: NDArray[np.float32]) -> NDArray[np.float32]:
     from monai.transforms import ScaleIntensityRange
 
     low, high = np.percentile(array, PERCENTILES)

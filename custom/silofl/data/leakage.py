@@ -42,7 +42,7 @@ def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
     """
     seen: dict[str, tuple[Path, str, Record]] = {}
     known: dict[Path, str] = {}
-    for _, record in _all(parts):
+    for _, record in _iterate_records(parts):
         for file in record.files:
             place = places[file]
             if place in known:
@@ -62,7 +62,7 @@ def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
             )
 
 
-def _all(parts: Parts) -> Iterator[tuple[str, Record]]:
+def _iterate_records(parts: Parts) -> Iterator[tuple[str, Record]]:
     for part, records in parts.items():
         for record in records:
             yield part, record
@@ -70,7 +70,7 @@ def _all(parts: Parts) -> Iterator[tuple[str, Record]]:
 
 def _check_cases(parts: Parts) -> None:
     seen: dict[str, str] = {}
-    for part, record in _all(parts):
+    for part, record in _iterate_records(parts):
         if record.case in seen:
             raise DataError(
                 f"case {record.case!r} must stand once in dataset.json, not in {seen[record.case]} and again in "
@@ -81,7 +81,7 @@ def _check_cases(parts: Parts) -> None:
 
 def _check_spelling(parts: Parts) -> None:
     seen: dict[str, Record] = {}
-    for _, record in _all(parts):
+    for _, record in _iterate_records(parts):
         if record.patient is None:
             continue
         first = seen.setdefault(record.patient.casefold(), record)
@@ -94,7 +94,7 @@ def _check_spelling(parts: Parts) -> None:
 
 def _check_patients(parts: Parts) -> None:
     seen: dict[str, str] = {}
-    for part, record in _all(parts):
+    for part, record in _iterate_records(parts):
         if record.patient is None:
             raise DataError(
                 f"case {record.case!r} must have a 'patient', by whom parts are kept apart; it is missing: add it to "
@@ -112,7 +112,7 @@ def _check_patients(parts: Parts) -> None:
 
 def _check_recordings(parts: Parts) -> None:
     seen: dict[tuple[str, str], str] = {}
-    for part, record in _all(parts):
+    for part, record in _iterate_records(parts):
         if record.recording is None:
             raise DataError(
                 f"case {record.case!r} must have a 'recording', which split_unit 'recordings' keeps apart; it is "
@@ -128,7 +128,7 @@ def _check_recordings(parts: Parts) -> None:
 
 def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
     seen: dict[tuple[Path, int | None], list[tuple[str, Record]]] = {}
-    for part, record in _all(parts):
+    for part, record in _iterate_records(parts):
         for file in record.files:
             others = seen.setdefault((places[file], record.index), [])
             for other_part, other in others:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import get_args
 
 from silofl.data.access import read_bytes
-from silofl.data.contrasts import Source, missing
+from silofl.data.contrasts import Source, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
-from silofl.errors import DataError, Faults, nearest
+from silofl.errors import DataError, Faults, suggest_nearest
 from silofl.study import Study
 from silofl.study_sections import SplitUnit
 
@@ -59,7 +59,9 @@ class Manifest:
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
         """Return which contrasts of the study's some record lacks."""
-        return missing(wanted, (self.source(record) for records in self.parts.values() for record in records))
+        return list_missing_contrasts(
+            wanted, (self.source(record) for records in self.parts.values() for record in records)
+        )
 
     @property
     def parts(self) -> dict[str, tuple[Record, ...]]:
@@ -78,18 +80,18 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
         DataError: The file is missing, unreadable or not JSON; it does not fit the study; a part is empty; a path
             leaves the folder or leads nowhere; two parts share a patient, a recording, a case or an image.
     """
-    content, digest = _read(folder)
+    content, digest = _read_with_digest(folder)
     _check_fits(content, study)
-    annotated = _annotated(content, study)
-    parts = {part: _records(content.get(part, []), part, study) for part in PARTS}
+    annotated = _parse_annotated_labels(content, study)
+    parts = {part: _parse_records(content.get(part, []), part, study) for part in PARTS}
     for part in ("training", "test"):
         if not parts[part]:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
-    places = _places(folder, parts)
-    names = channel_names(content)
+    places = _locate_files(folder, parts)
+    names = parse_channel_names(content)
     faults = Faults()
     for record in (record for records in parts.values() for record in records):
-        with faults.gathered():
+        with faults.collect_fault():
             check_channels(record, names)
     faults.tell()
     split_unit = content.get("split_unit", "patient")
@@ -114,10 +116,10 @@ def read_content(folder: Path) -> dict[str, object]:
     Raises:
         DataError: The file is missing, unreadable or not JSON; a key is unknown, twice there or missing.
     """
-    return _read(folder)[0]
+    return _read_with_digest(folder)[0]
 
 
-def _read(folder: Path) -> tuple[dict[str, object], str]:
+def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
     name = f"{FILE_NAME} of the data folder {folder.name!r}"
     if not folder.is_dir():
         raise DataError(f"{name} must exist; the folder is not there: make it, or correct data in site.yaml")
@@ -154,7 +156,9 @@ def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _check_keys(content: Mapping[str, object]) -> None:
     for key in content:
         if key not in KEYS:
-            raise DataError(f"{FILE_NAME} must have known keys, not {key!r}{nearest(key, KEYS)}; rename or remove it")
+            raise DataError(
+                f"{FILE_NAME} must have known keys, not {key!r}{suggest_nearest(key, KEYS)}; rename or remove it"
+            )
     for key in ("task", "labels"):
         if key not in content:
             raise DataError(f"{FILE_NAME} must have the key {key!r}; it is missing: add it")
@@ -168,13 +172,13 @@ def _check_fits(content: Mapping[str, object], study: Study) -> None:
     remedy = "give the site the data of this study, or ask the study lead"
     if content["task"] != study.task:
         raise DataError(f"{FILE_NAME} must have task {study.task!r} as the study, not {content['task']!r}; {remedy}")
-    _check_names(channel_names(content), study)
+    _check_channel_names(parse_channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
     if content["labels"] != wanted:
         raise DataError(f"{FILE_NAME} must have labels {wanted} as the study, not {content['labels']!r}; {remedy}")
 
 
-def channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
+def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
     """Return the contrasts that the image files of a dataset.json hold, in their order.
 
     Raises:
@@ -187,7 +191,7 @@ def channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_names(names: tuple[str, ...], study: Study) -> None:
+def _check_channel_names(names: tuple[str, ...], study: Study) -> None:
     wanted = study.data.channel_names
     if bool(names) != bool(wanted) or not {*names} <= {*wanted}:
         known = ", ".join(wanted) or "none, because the study names none"
@@ -214,7 +218,7 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
         )
 
 
-def _annotated(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
+def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
     """Return the labels that the label maps show."""
     numbers = content.get("labels_annotated", sorted(study.labels))
     # JSON's true is an int in Python, and equals 1.
@@ -230,24 +234,24 @@ def _annotated(content: Mapping[str, object], study: Study) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _records(values: object, part: str, study: Study) -> tuple[Record, ...]:
+def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:
     if not isinstance(values, list):
         raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {values!r}; put it in brackets")
     records, faults = [], Faults()
     for number, value in enumerate(values, start=1):
-        with faults.gathered():
+        with faults.collect_fault():
             records.append(parse_record(value, f"record {number} of {part}", study.task, study.labels))
     faults.tell()
     return tuple(records)
 
 
-def _places(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
+def _locate_files(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
     places: dict[str, Path] = {}
     faults = Faults()
     for record in (record for records in parts.values() for record in records):
         for file in (*record.files, record.label):
             if isinstance(file, str) and file not in places:
-                with faults.gathered():
+                with faults.collect_fault():
                     places[file] = locate(folder, file, record.case)
     faults.tell()
     return places

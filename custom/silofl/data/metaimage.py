@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.raw_volume import RawVolume, chosen, entry, header_lines, numbers, read_voxels, sizes
+from silofl.data.raw_volume import (
+    RawVolume,
+    header_lines,
+    look_up_value,
+    parse_numbers,
+    parse_sizes,
+    read_voxels,
+    require_field,
+)
 from silofl.errors import DataError
 
 TYPES = {
@@ -54,13 +62,13 @@ def read_metaimage(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]
     with path.open("rb") as stream:
         header: dict[str, str] = {}
         for line in header_lines(stream):
-            _add(header, line)
+            _add_field(header, line)
             if LAST in header:
                 break
-        return read_voxels(stream, _volume(header, name), name)
+        return read_voxels(stream, _parse_volume(header, name), name)
 
 
-def _add(header: dict[str, str], line: str) -> None:
+def _add_field(header: dict[str, str], line: str) -> None:
     key, equals, value = (part.strip() for part in line.partition("="))
     near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
     # A misspelt key would silently leave a default in its place.
@@ -72,27 +80,27 @@ def _add(header: dict[str, str], line: str) -> None:
     header[key] = value
 
 
-def _volume(header: Mapping[str, str], name: str) -> RawVolume:
+def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
     if header[LAST] != "LOCAL" or header.get("HeaderSize", "0") not in ("0", "-1"):
         raise DataError(f"{name} must hold its voxels itself ({LAST} = LOCAL), not name a file; save it as one file")
-    if header.get("ObjectType", "Image") != "Image" or not chosen(header, "BinaryData", TRUTH, "True"):
+    if header.get("ObjectType", "Image") != "Image" or not look_up_value(header, "BinaryData", TRUTH, "True"):
         raise DataError(f"{name} must be an Image of BinaryData, not text or another object; save it with ITK")
-    num_axes = int(entry(header, "NDims"))
+    num_axes = int(require_field(header, "NDims"))
     if not 2 <= num_axes <= 4:
         raise ValueError(f"NDims must be 2 to 4, not {num_axes}")
 
     def values(key: str, count: int, default: str) -> NDArray[np.float64]:
-        return numbers(header.get(key, default).split(), count, key)
+        return parse_numbers(header.get(key, default).split(), count, key)
 
     spacing = values("ElementSpacing" if "ElementSpacing" in header else "ElementSize", num_axes, "1 " * num_axes)
     directions = values("TransformMatrix", num_axes**2, " ".join(map(str, np.eye(num_axes).ravel())))
-    order = ">" if chosen(header, "BinaryDataByteOrderMSB", TRUTH, "False") else "<"
+    order = ">" if look_up_value(header, "BinaryDataByteOrderMSB", TRUTH, "False") else "<"
     return RawVolume(
-        sizes(entry(header, "DimSize").split(), num_axes, "DimSize"),
-        np.dtype(order + chosen(header, "ElementType", TYPES)),
+        parse_sizes(require_field(header, "DimSize").split(), num_axes, "DimSize"),
+        np.dtype(order + look_up_value(header, "ElementType", TYPES)),
         # A row of the matrix is the direction of an axis.
         axes=directions.reshape(num_axes, num_axes).T * spacing,
         origin=values("Offset", num_axes, "0 " * num_axes),
-        is_compressed=chosen(header, "CompressedData", TRUTH, "False"),
-        channels=sizes([header.get("ElementNumberOfChannels", "1")], 1, "ElementNumberOfChannels")[0],
+        is_compressed=look_up_value(header, "CompressedData", TRUTH, "False"),
+        channels=parse_sizes([header.get("ElementNumberOfChannels", "1")], 1, "ElementNumberOfChannels")[0],
     )

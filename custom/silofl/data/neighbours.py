@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.domain import kind_of
+from silofl.data.domain import image_kind
 from silofl.data.images import Image
 from silofl.errors import DataError
 from silofl.study_sections import DataSettings
 
 
-def with_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
+def stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
     """Return the slices of one case, each with its neighbours as further channels.
 
     Args:
@@ -41,7 +41,7 @@ def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
     """
     if image.array.ndim == 4:
         return
-    found = kind_of(image).removesuffix("s")
+    found = image_kind(image).removesuffix("s")
     if settings.dimensions == 3:
         raise DataError(
             f"{name} must be a volume with data.dimensions 3, not a {found}; give the volume, or set data.dimensions "

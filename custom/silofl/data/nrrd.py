@@ -10,7 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.raw_volume import RawVolume, chosen, entry, header_lines, numbers, read_voxels, sizes
+from silofl.data.raw_volume import (
+    RawVolume,
+    header_lines,
+    look_up_value,
+    parse_numbers,
+    parse_sizes,
+    read_voxels,
+    require_field,
+)
 from silofl.errors import DataError
 
 TYPES = {
@@ -67,11 +75,11 @@ def read_nrrd(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
         for line in lines:
             if not line:
                 break
-            _add(header, line)
-        return read_voxels(stream, _volume(header, name), name)
+            _add_field(header, line)
+        return read_voxels(stream, _parse_volume(header, name), name)
 
 
-def _add(header: dict[str, str], line: str) -> None:
+def _add_field(header: dict[str, str], line: str) -> None:
     field, colon, value = line.partition(":")
     if line.startswith("#") or value.startswith("="):
         return  # a comment, or a writer's own key and value
@@ -81,36 +89,36 @@ def _add(header: dict[str, str], line: str) -> None:
     header[field] = value.strip()
 
 
-def _volume(header: Mapping[str, str], name: str) -> RawVolume:
+def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
     if any(field in header for field in DETACHED) or any(header.get(field, "0") != "0" for field in SKIPS):
         raise DataError(f"{name} must hold its voxels itself, not name a file or skip bytes; save it as one file")
-    if entry(header, "encoding").lower() not in ENCODINGS:
+    if require_field(header, "encoding").lower() not in ENCODINGS:
         raise DataError(f"{name} must have the encoding raw or gzip, not another; save it with one of these")
     if any(field in header for field in PLACED):
         raise DataError(f"{name} must give its place by 'space directions', not by 'axis mins'; save it with ITK")
-    num_axes = int(entry(header, "dimension"))
+    num_axes = int(require_field(header, "dimension"))
     if not 2 <= num_axes <= 4:
         raise ValueError(f"its dimension must be 2 to 4, not {num_axes}")
-    shape = list(sizes(entry(header, "sizes").split(), num_axes, "sizes"))
+    shape = list(parse_sizes(require_field(header, "sizes").split(), num_axes, "sizes"))
     kinds = header.get("kinds", "domain " * num_axes).lower().split()
     channel_axes = [axis for axis, kind in enumerate(kinds) if kind in CHANNELS]
     if len(kinds) != num_axes or len(channel_axes) > 1 or not {*kinds} <= {*DOMAIN, *CHANNELS}:
         raise ValueError(f"its kinds must be {num_axes} of axes, at most one of them of channels")
     channel_axis = channel_axes[0] if channel_axes else None
     channels = 1 if channel_axis is None else shape.pop(channel_axis)
-    item = chosen(header, "type", DTYPES)
-    order = "|" if item[1] == "1" else chosen(header, "endian", ORDERS)
+    item = look_up_value(header, "type", DTYPES)
+    order = "|" if item[1] == "1" else look_up_value(header, "endian", ORDERS)
     return RawVolume(
         tuple(shape),
         np.dtype(order + item),
-        *_placed(header, num_axes, channel_axis),
-        is_compressed=chosen(header, "encoding", ENCODINGS),
+        *_parse_geometry(header, num_axes, channel_axis),
+        is_compressed=look_up_value(header, "encoding", ENCODINGS),
         channels=channels,
         channel_axis=channel_axis or 0,
     )
 
 
-def _placed(
+def _parse_geometry(
     header: Mapping[str, str], num_axes: int, channel_axis: int | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the columns of the axes and the origin, in the world of ITK."""
@@ -121,11 +129,11 @@ def _placed(
         steps = header.get("spacings", "1 " * num_axes).split()
         if len(steps) != num_axes:
             raise ValueError(f"spacings must be {num_axes}")
-        return np.diag(numbers([steps[axis] for axis in domain], len(domain), "spacings")), np.zeros(len(domain))
-    signs = chosen(header, "space", WORLDS) if "space" in header else (1,) * len(domain)
+        return np.diag(parse_numbers([steps[axis] for axis in domain], len(domain), "spacings")), np.zeros(len(domain))
+    signs = look_up_value(header, "space", WORLDS) if "space" in header else (1,) * len(domain)
     if len(signs) != len(domain) or "spacings" in header:
         raise ValueError(f"its space must have {len(domain)} axes, with directions")
-    vectors = re.findall(r"none|\([^()]*\)", entry(header, "space directions"))
+    vectors = re.findall(r"none|\([^()]*\)", require_field(header, "space directions"))
     if len(vectors) != num_axes or (channel_axis is not None and vectors[channel_axis] != "none"):
         raise ValueError(f"space directions must be {num_axes}")
     axes = np.stack([_vector(vectors[axis], len(signs)) for axis in domain], axis=1)
@@ -134,4 +142,4 @@ def _placed(
 
 
 def _vector(text: str, count: int) -> NDArray[np.float64]:
-    return numbers(text.removeprefix("(").removesuffix(")").split(","), count, "a vector")
+    return parse_numbers(text.removeprefix("(").removesuffix(")").split(","), count, "a vector")

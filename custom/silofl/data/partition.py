@@ -36,8 +36,8 @@ def split_by_patient(patients: Sequence[str], test: float, validation: float, se
     """
     _check_fractions(test, validation)
     names = sorted(set(patients))
-    num_test = _share(len(names), test)
-    return _dealt_parts(names, num_test, _share(len(names) - num_test, validation), np.random.default_rng(seed))
+    num_test = _round_share(len(names), test)
+    return _deal_parts(names, num_test, _round_share(len(names) - num_test, validation), np.random.default_rng(seed))
 
 
 def split_by_class(
@@ -69,8 +69,8 @@ def split_by_class(
     part_of, rng = {}, np.random.default_rng(seed)
     for label in sorted(set(label_of.values())):
         names = [unit for unit, found in label_of.items() if found == label]
-        num_test = _floor(len(names), test)
-        part_of |= _dealt_parts(names, num_test, _floor(len(names) - num_test, validation), rng)
+        num_test = _floor_share(len(names), test)
+        part_of |= _deal_parts(names, num_test, _floor_share(len(names) - num_test, validation), rng)
     return part_of
 
 
@@ -136,7 +136,7 @@ def draw_shares(num_classes: int, num_sites: int, alpha: float, seed: int) -> ND
         DataError: alpha or num_sites is out of range.
     """
     _check_sites(num_sites)
-    return _dirichlet(num_classes, num_sites, alpha, seed)
+    return _draw_dirichlet(num_classes, num_sites, alpha, seed)
 
 
 def draw_class_shares(num_sites: int, num_classes: int, alpha: float, seed: int) -> NDArray[np.float64]:
@@ -146,7 +146,7 @@ def draw_class_shares(num_sites: int, num_classes: int, alpha: float, seed: int)
         DataError: alpha or num_sites is out of range.
     """
     _check_sites(num_sites)
-    return _dirichlet(num_sites, num_classes, alpha, seed)
+    return _draw_dirichlet(num_sites, num_classes, alpha, seed)
 
 
 def deal_equally(labels: NDArray, shares: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
@@ -207,10 +207,10 @@ def assign_sites(labels: NDArray, shares: NDArray[np.float64], seed: int, at_lea
         ends = np.round(np.cumsum(shares[label])[:-1] * len(members)).astype(int)
         for site, chosen in enumerate(np.split(members, ends)):
             sites[chosen] = site
-    return _filled_up(sites, num_sites, at_least, rng)
+    return _fill_up_sites(sites, num_sites, at_least, rng)
 
 
-def _dirichlet(rows: int, columns: int, alpha: float, seed: int) -> NDArray[np.float64]:
+def _draw_dirichlet(rows: int, columns: int, alpha: float, seed: int) -> NDArray[np.float64]:
     if not 0 < alpha < np.inf:
         raise DataError(f"alpha must be above 0 and finite, not {alpha}")
     shares = np.random.default_rng(seed).dirichlet([alpha] * columns, size=rows)
@@ -233,24 +233,26 @@ def _check_fractions(test: float, validation: float) -> None:
             raise DataError(f"{name} must be a fraction from 0 to below 1, not {fraction}")
 
 
-def _dealt_parts(names: list[str], num_test: int, num_validation: int, rng: np.random.Generator) -> dict[str, str]:
+def _deal_parts(names: list[str], num_test: int, num_validation: int, rng: np.random.Generator) -> dict[str, str]:
     shuffled = [names[i] for i in rng.permutation(len(names))]
     parts = ["test"] * num_test + ["validation"] * num_validation
     parts += ["training"] * (len(names) - len(parts))
     return dict(zip(shuffled, parts, strict=True))
 
 
-def _floor(count: int, fraction: float) -> int:
+def _floor_share(count: int, fraction: float) -> int:
     return math.floor(count * fraction + 1e-9)  # 10 * 0.7 is 7, whatever binary fractions make of it
 
 
-def _share(count: int, fraction: float) -> int:
+def _round_share(count: int, fraction: float) -> int:
     """Return a fraction of `count`, rounded: at least one where the fraction is above 0, but never all."""
     wanted = max(1, round(count * fraction)) if fraction > 0 else 0
     return max(0, min(wanted, count - 1))
 
 
-def _filled_up(sites: NDArray[np.int64], num_sites: int, at_least: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _fill_up_sites(
+    sites: NDArray[np.int64], num_sites: int, at_least: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
     for site in range(num_sites):
         while (counts := np.bincount(sites, minlength=num_sites))[site] < at_least:
             sites[rng.choice(np.flatnonzero(sites == counts.argmax()))] = site

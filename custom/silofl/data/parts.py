@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenated
+from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenate_parts
 from silofl.errors import DataError
 from silofl.study_sections import PatchSettings
 
@@ -66,13 +66,13 @@ class Examples:
         found = {patient for case, patient in zip(self.cases, self.patients, strict=True) if case in wanted}
         return None if None in found else len(found)
 
-    def taken(self, rows: Sequence[int]) -> Examples:
+    def select_rows(self, rows: Sequence[int]) -> Examples:
         """Return the examples of the given rows, in that order."""
         names = {key: tuple(getattr(self, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
         return replace(self, images=self.images[rows], targets=self.targets[rows], **names)
 
 
-def slices_of(part: Examples) -> Examples:
+def take_central_slices(part: Examples) -> Examples:
     """Return central slices of a part's volumes, each with its volume's class, or 0 where that is a label map.
 
     They are as many of each volume as an epoch has patches of it, or one of a volume that is seen as a whole: from the
@@ -86,7 +86,7 @@ def slices_of(part: Examples) -> Examples:
     return Examples(images, classes[rows], **names)
 
 
-def joined(parts: Mapping[str, Examples]) -> Examples:
+def join_examples(parts: Mapping[str, Examples]) -> Examples:
     """Return the examples of several sites as one part, cases and patients named ``site/...``: simulation only.
 
     Raises:
@@ -103,7 +103,9 @@ def joined(parts: Mapping[str, Examples]) -> Examples:
         pairs = ((site, name) for site, part in parts.items() for name in getattr(part, key))
         return tuple(None if name is None else f"{site}/{name}" for site, name in pairs)
 
-    images, targets = (concatenated([getattr(part, key) for part in parts.values()]) for key in ("images", "targets"))
+    images, targets = (
+        concatenate_parts([getattr(part, key) for part in parts.values()]) for key in ("images", "targets")
+    )
     slices, patches = (number for part in parts.values() for number in part.slices), next(iter(parts.values())).patches
     spacings = {f"{site}/{case}": size for site, part in parts.items() for case, size in part.spacings.items()}
     names = (named("cases"), tuple(slices), named("patients"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, labels_of
+from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, label_tissue
 from silofl.data.scanner import SIGNAL_T1, Scanner, scan
 from silofl.errors import ConfigError, DataError
 from silofl.files import read_json
@@ -137,7 +137,7 @@ def make_phantoms(
     wanted = {"seed": seed, "version": VERSION, "patients": patients}
     marker = target / kind.marker
     if marker.exists():
-        _check_held(target, read_json(marker), wanted)
+        _check_marker(target, read_json(marker), wanted)
         if _is_complete(target, patients, kind):
             return target
     for site, count in patients.items():
@@ -152,7 +152,7 @@ def is_phantoms(folder: Path) -> bool:
     return (folder / SLICED.marker).is_file()
 
 
-def split_patients(names: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
+def deal_patients(names: list[str], rng: np.random.Generator) -> dict[str, list[str]]:
     """Deal patients into training (about half), validation (at least 2) and test (at least 3), each into one part."""
     shuffled = [str(name) for name in rng.permutation(names)]
     num_validation, num_test = max(2, len(names) // 5), max(3, len(names) // 4)
@@ -176,7 +176,7 @@ def _check_request(seed: int, patients: Mapping[str, int]) -> None:
             raise ConfigError(f"site {site!r} must have at least {FEWEST_PATIENTS} patients, not {count}")
 
 
-def _check_held(target: Path, held: dict[str, object], wanted: dict[str, object]) -> None:
+def _check_marker(target: Path, held: dict[str, object], wanted: dict[str, object]) -> None:
     for key, value in wanted.items():
         if held.get(key) != value:
             raise DataError(
@@ -194,8 +194,8 @@ def _check_free(folder: Path) -> None:
 def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) -> bool:
     files = [target / site / "dataset.json" for site in patients]
     for site, count in patients.items():
-        for name in _names(site, count):
-            files += [target / site / path for path in (*_images(name, kind), _label(name))]
+        for name in _patient_names(site, count):
+            files += [target / site / path for path in (*_image_paths(name, kind), _label_path(name))]
     return all(file.exists() for file in files)
 
 
@@ -204,11 +204,11 @@ def _make_site(folder: Path, seed: int, count: int, kind: PhantomSet) -> None:
     for place in ("images", "labels"):
         (folder / place).mkdir(parents=True, exist_ok=True)
     # The sliced set came first: its files follow from site and patient alone.
-    names, origin = _names(folder.name, count), () if kind == SLICED else (kind.marker,)
+    names, origin = _patient_names(folder.name, count), () if kind == SLICED else (kind.marker,)
     for name in names:
-        _make_patient(folder, name, _generator(seed, *origin, folder.name, name), kind)
-    parts = split_patients(names, _generator(seed, *origin, folder.name, "split"))
-    records = {part: [_record(name, kind) for name in members] for part, members in parts.items()}
+        _make_patient(folder, name, _seed_generator(seed, *origin, folder.name, name), kind)
+    parts = deal_patients(names, _seed_generator(seed, *origin, folder.name, "split"))
+    records = {part: [_build_record(name, kind) for name in members] for part, members in parts.items()}
     labels = {str(number): name for number, name in LABELS.items()}
     named = {"channel_names": [*kind.scanners(folder.name)]} if kind.has_contrasts else {}
     _write_json(folder / "dataset.json", {"task": "segmentation", "labels": labels, **named, **records})
@@ -222,49 +222,51 @@ def _make_patient(folder: Path, name: str, rng: np.random.Generator, kind: Phant
     grid = next(iter(scanners.values())).grid(int(rng.integers(*kind.slices, endpoint=True)))
     tissue = draw_anatomy(rng, grid)
     volumes = [scan(rng, tissue, scanner) for scanner in scanners.values()]
-    for path, volume in zip((*_images(name, kind), _label(name)), (*volumes, labels_of(tissue)), strict=True):
+    for path, volume in zip(
+        (*_image_paths(name, kind), _label_path(name)), (*volumes, label_tissue(tissue)), strict=True
+    ):
         nifti = Nifti1Image(volume, grid.affine)
         nifti.set_qform(nifti.affine, code="scanner")
         nifti.header.set_xyzt_units("mm")
         # Without mtime=0 gzip would write the time into the file, which must follow from the seed alone.
-        _write(folder / path, gzip.compress(nifti.to_bytes(), compresslevel=1, mtime=0))
+        _replace_file(folder / path, gzip.compress(nifti.to_bytes(), compresslevel=1, mtime=0))
 
 
-def _names(site: str, count: int) -> list[str]:
+def _patient_names(site: str, count: int) -> list[str]:
     return [f"{site}_{number:02d}" for number in range(1, count + 1)]
 
 
-def _images(name: str, kind: PhantomSet) -> list[str]:
+def _image_paths(name: str, kind: PhantomSet) -> list[str]:
     if not kind.has_contrasts:
         return [f"images/{name}.nii.gz"]
     return [f"images/{name}_{contrast}.nii.gz" for contrast in ("T1", "T2")]
 
 
-def _label(name: str) -> str:
+def _label_path(name: str) -> str:
     return f"labels/{name}.nii.gz"
 
 
-def _record(name: str, kind: PhantomSet) -> dict[str, object]:
-    images = _images(name, kind)
+def _build_record(name: str, kind: PhantomSet) -> dict[str, object]:
+    images = _image_paths(name, kind)
     return {
         "image": images if kind.has_contrasts else images[0],
-        "label": _label(name),
+        "label": _label_path(name),
         "patient": name,
         "case": name,
     }
 
 
-def _generator(seed: int, *names: str) -> np.random.Generator:
+def _seed_generator(seed: int, *names: str) -> np.random.Generator:
     # One generator a patient: more patients, or fewer sites, leave the others' files as they are.
     digest = hashlib.sha256("/".join(names).encode()).digest()
     return np.random.default_rng(np.random.SeedSequence([seed, int.from_bytes(digest)]))
 
 
 def _write_json(path: Path, content: dict[str, object]) -> None:
-    _write(path, json.dumps(content, indent=1).encode())
+    _replace_file(path, json.dumps(content, indent=1).encode())
 
 
-def _write(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     """Replace a file at once, so that another process making the same hospitals never reads half of one."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(content)

@@ -38,7 +38,7 @@ def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
     """
     Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS is checked instead, with a sentence
     # Not by its name: Pillow would map a TIFF without compression into memory, with the sides that it has once turned.
-    with path.open("rb") as stream, _opened(stream) as picture:
+    with path.open("rb") as stream, _open_picture(stream) as picture:
         if picture.width * picture.height > MAX_PIXELS:
             size = f"{picture.width} x {picture.height}"
             raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
@@ -68,7 +68,7 @@ def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
     return Decoded(np.moveaxis(colours, 2, 0))
 
 
-def _opened(stream: BinaryIO) -> Image.Image:
+def _open_picture(stream: BinaryIO) -> Image.Image:
     try:
         return Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError:
@@ -101,10 +101,10 @@ def _check_sums(path: Path, picture: Image.Image) -> None:
             for starts, lengths in PIECES:
                 for start, length in zip(tags.get(starts, ()), tags.get(lengths, ()), strict=True):
                     stream.seek(start)
-                    left -= _checked_bytes(stream.read(length), left)
+                    left -= _count_decompressed_bytes(stream.read(length), left)
 
 
-def _checked_bytes(content: bytes, limit: int) -> int:
+def _count_decompressed_bytes(content: bytes, limit: int) -> int:
     """Decompress a stream to its end, where zlib compares the checksum, and return how much came out.
 
     libtiff stops where a strip is full, and so before the checksum.

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from silofl.data.access import files_of, link_or_copy, open_error
+from silofl.data.access import link_or_copy, list_files, open_error
 from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
 from silofl.data.records import Record
 from silofl.errors import DataError
@@ -35,20 +35,20 @@ def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Pat
         DataError: A site's data do not fit the study or the other sites', a file cannot be read or written, or the
             place holds the pool of other data.
     """
-    manifests = {site: _manifest(data / site, site, study) for site in sites}
-    folder, text = out / POOLED_SITE, json.dumps(pooled_content(manifests), indent=1)
+    manifests = {site: _read_site_manifest(data / site, site, study) for site in sites}
+    folder, text = out / POOLED_SITE, json.dumps(pool_manifests(manifests), indent=1)
     written = folder / FILE_NAME
     if written.is_file() and written.read_text(encoding="utf-8") != text:
         names = ", ".join(sites)
         raise DataError(f"{folder} must hold the pool of {names} as they are now, not of other data; remove it")
     for site, manifest in manifests.items():
         for name, place in manifest.places.items():
-            _bring(place, folder / site / name, f"{site}/{name}")
+            _link_files(place, folder / site / name, f"{site}/{name}")
     write_text(written, text)
     return out
 
 
-def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
+def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """Return the dataset.json that holds all records of several sites.
 
     Args:
@@ -59,14 +59,14 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """
     # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = {site: one for site, one in manifests.items() if one.split_unit != "unknown"}
-    _check_alike(manifests, ("task", "labels", "labels_annotated"))
-    _check_alike(known, ("split_unit",))
+    _check_sites_agree(manifests, ("task", "labels", "labels_annotated"))
+    _check_sites_agree(known, ("split_unit",))
     manifest = next(iter(manifests.values()))
     unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
     labels = {str(number): name for number, name in sorted(manifest.labels.items())}
     names = tuple(dict.fromkeys(name for one in manifests.values() for name in one.channel_names))
     records = {
-        part: [_record(site, record, one, names) for site, one in manifests.items() for record in one.parts[part]]
+        part: [_pool_record(site, record, one, names) for site, one in manifests.items() for record in one.parts[part]]
         for part in PARTS
     }
     more = {"channel_names": list(names)} if names else {}
@@ -74,7 +74,7 @@ def pooled_content(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     return {"task": manifest.task, "labels": labels, "split_unit": unit, **more, **records}
 
 
-def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
+def group_by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
     """Group the values of a pool's cases, {case: value}, by the site that each case comes from."""
     found: dict[str, list[float]] = {}
     for case, value in values.items():
@@ -82,7 +82,7 @@ def by_site(values: Mapping[str, float]) -> dict[str, list[float]]:
     return found
 
 
-def _check_alike(manifests: Mapping[str, Manifest], keys: Iterable[str]) -> None:
+def _check_sites_agree(manifests: Mapping[str, Manifest], keys: Iterable[str]) -> None:
     for site, other in manifests.items():
         first, manifest = next(iter(manifests.items()))
         for key in keys:
@@ -94,22 +94,22 @@ def _check_alike(manifests: Mapping[str, Manifest], keys: Iterable[str]) -> None
                 )
 
 
-def _manifest(folder: Path, site: str, study: Study) -> Manifest:
+def _read_site_manifest(folder: Path, site: str, study: Study) -> Manifest:
     try:
         return read_manifest(folder, study)
     except DataError as error:
         raise DataError(f"site {site!r}: {error}") from None
 
 
-def _record(site: str, record: Record, manifest: Manifest, names: tuple[str, ...]) -> dict[str, Any]:
+def _pool_record(site: str, record: Record, manifest: Manifest, names: tuple[str, ...]) -> dict[str, Any]:
     values = {key: value for key, value in asdict(record).items() if value is not None and key != "images"}
     prefixed = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
     if isinstance(record.label, str):
         prefixed["label"] = f"{site}/{record.label}"
-    return values | prefixed | {"image": _image(site, record, manifest.channel_names, names)}
+    return values | prefixed | {"image": _pool_images(site, record, manifest.channel_names, names)}
 
 
-def _image(site: str, record: Record, own: tuple[str, ...], names: tuple[str, ...]) -> str | list[str | None]:
+def _pool_images(site: str, record: Record, own: tuple[str, ...], names: tuple[str, ...]) -> str | list[str | None]:
     """Return a record's files in the order of the pool's contrasts."""
     images = [None if path is None else f"{site}/{path}" for path in record.images]
     if own == names:
@@ -123,12 +123,12 @@ def _image(site: str, record: Record, own: tuple[str, ...], names: tuple[str, ..
     return [by_name.get(name) for name in names]
 
 
-def _bring(source: Path, target: Path, name: str) -> None:
+def _link_files(source: Path, target: Path, name: str) -> None:
     """Link or copy a file, or every file of a DICOM folder, unless it is there unchanged."""
     try:
-        for file in files_of(source):
+        for file in list_files(source):
             place = target / file.name if source.is_dir() else target
-            if not _is_there(file, place):
+            if not _is_unchanged_copy(file, place):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.unlink(missing_ok=True)
                 link_or_copy(file, place, name)
@@ -136,7 +136,7 @@ def _bring(source: Path, target: Path, name: str) -> None:
         raise open_error(name, error) from None
 
 
-def _is_there(file: Path, place: Path) -> bool:
+def _is_unchanged_copy(file: Path, place: Path) -> bool:
     if not place.is_file():
         return False
     here, there = file.stat(), place.stat()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.contrasts import Source, has_several_frames, missing, read_source
-from silofl.data.domain import Domain, Form, form_of
+from silofl.data.contrasts import Source, has_several_frames, list_missing_contrasts, read_source
+from silofl.data.domain import Domain, Form, read_form
 from silofl.data.header import check_affine, read_header
 from silofl.data.images import RENUMBER, Image, check_label, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.manifest import Manifest
-from silofl.data.neighbours import check_has_slices, with_neighbours
+from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking
@@ -34,7 +34,7 @@ ANNOTATE = f"{RENUMBER}, and list every label that is drawn in all cases in labe
 
 @dataclass(frozen=True)
 class Preparation:
-    """A study with its deterministic transforms, applied to every case before caching; built by `preparation`."""
+    """A study with its deterministic transforms, applied to every case before caching; built by `build_preparation`."""
 
     study: Study
     volume_steps: Compose | None
@@ -100,7 +100,7 @@ class PreparedImage:
         return doubts + domain.doubts(self.images, self.form, steps.is_turning)
 
 
-def preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
+def build_preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
     """Build the preparation of a study.
 
     Args:
@@ -129,7 +129,7 @@ def prepare_image(source: Source, study: Study) -> NDArray[np.float32]:
     Raises:
         DataError: The image cannot be read or scaled.
     """
-    return prepare_with_way_back(source, preparation(study, has_label_map=False)).images
+    return prepare_with_way_back(source, build_preparation(study, has_label_map=False)).images
 
 
 def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
@@ -146,7 +146,7 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
             volumes: a picture does not say how its axes lie in the body.
     """
     settings, (first, called) = steps.study.data, source.first
-    lacking = tuple(missing(settings.channel_names, [source]))
+    lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
     for answer in steps.study.recipe.answers:
         answer.check_contrasts(lacking)
     for path, one in filter(None, source.files):
@@ -155,19 +155,21 @@ def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = A
                 f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
             )
     image = read_source(source, settings)
-    form = form_of(first, image, called)
+    form = read_form(first, image, called)
     domain.check(form, called)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(
             f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
             "known; give the NIfTI, MHA or NRRD file or the DICOM series"
         )
-    pixels, volume_passage = _scaled(image, steps.study, called), None
+    pixels, volume_passage = _scale_image(image, steps.study, called), None
     if pixels.ndim == 4:
-        moved = _moved(steps.volume_steps, {"image": pixels}, image.affine)
-        pixels, volume_passage = _array(moved["image"]), _passage(moved["image"])
-    prepared = [_moved(steps.image_steps, one, None)["image"] for one in _examples({"image": pixels}, settings)]
-    images, passage = _joined(prepared, lacking, settings), _passage(prepared[0])
+        moved = _apply_transforms(steps.volume_steps, {"image": pixels}, image.affine)
+        pixels, volume_passage = _to_array(moved["image"]), _read_passage(moved["image"])
+    prepared = [
+        _apply_transforms(steps.image_steps, one, None)["image"] for one in _cut_examples({"image": pixels}, settings)
+    ]
+    images, passage = _stack_images(prepared, lacking, settings), _read_passage(prepared[0])
     return PreparedImage(
         images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking, has_several_frames(source)
     )
@@ -189,41 +191,41 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
         DataError: What is wrong with the case, by its name.
     """
     try:
-        return _prepared(record, manifest, steps)
+        return _prepare_record(record, manifest, steps)
     except DataError as error:
         raise DataError(f"case {record.case!r}: {error}") from None
 
 
-def _prepared(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
+def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
     source = manifest.source(record)
     image = read_source(source, steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)
-    label = label_map(record, manifest, image, steps.study)
-    pixels, affine, numbers = _scaled(image, steps.study, record.image), image.affine, record.numbers
+    label = read_label_map(record, manifest, image, steps.study)
+    pixels, affine, numbers = _scale_image(image, steps.study, record.image), image.affine, record.numbers
     if numbers is not None:
         _check_slices(record, image)
         pixels = pixels[..., numbers]
         label = label if label is None else label[..., numbers]
         # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
         affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
-    lacking = missing(steps.study.data.channel_names, [source])
-    images, labels, spacing = _planes(pixels, label, affine, steps, lacking)
+    lacking = list_missing_contrasts(steps.study.data.channel_names, [source])
+    images, labels, spacing = _transform_case(pixels, label, affine, steps, lacking)
     if spacing is not None and not read_header(source.first[0]).has_spacing:
         spacing = None
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
     # What no slice is, a picture or a whole volume, has no number.
-    slices = _slices_of(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
+    slices = _number_slices(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
     return PreparedCase(record.case, record.patient, images, targets, slices, spacing)
 
 
-def _slices_of(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
+def _number_slices(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
     """Return the slice number of each example, continued where a transform has added slices."""
     first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
     return tuple(range(first, first + step * len(images), step))
 
 
-def _scaled(image: Image, study: Study, name: str) -> NDArray[np.float32]:
+def _scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
     check_has_slices(image, study.data, name)
     settings = study.data
     array = to_channels(image.array, settings.channels, image.is_window or image.has_contrasts)
@@ -233,7 +235,7 @@ def _scaled(image: Image, study: Study, name: str) -> NDArray[np.float32]:
     return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
 
 
-def label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
+def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
     """Return a case's label map, int32 (1, *spatial), checked against its image; None for a classification.
 
     Raises:
@@ -257,32 +259,39 @@ def _check_slices(record: Record, image: Image) -> None:
         raise DataError(f"{record.image} must hold slices {held}, not {list(record.slices)}; correct dataset.json")
 
 
-def _planes(
+def _transform_case(
     pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation, lacking: Sequence[str]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None, Spacing | None]:
     """Return images (n, C, *spatial), label maps (n, *spatial) and voxels' size of a picture, slices or a volume."""
     case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
     if pixels.ndim == 4:
-        moved = _moved(steps.volume_steps, case, affine)
-        affine, case = _grid(moved["image"], affine), {key: _array(value) for key, value in moved.items()}
-    planes = [_moved(steps.image_steps, one, None) for one in _examples(case, steps.study.data)]
-    images = _joined([plane["image"] for plane in planes], lacking, steps.study.data)
-    labels = None if label is None else np.stack([_array(plane["label"])[0] for plane in planes]).astype(np.uint8)
-    return images, labels, None if affine is None else _spacing(affine @ _grid(planes[0]["image"], np.eye(4)))
+        moved = _apply_transforms(steps.volume_steps, case, affine)
+        affine, case = (
+            _transformed_affine(moved["image"], affine),
+            {key: _to_array(value) for key, value in moved.items()},
+        )
+    planes = [_apply_transforms(steps.image_steps, one, None) for one in _cut_examples(case, steps.study.data)]
+    images = _stack_images([plane["image"] for plane in planes], lacking, steps.study.data)
+    labels = None if label is None else np.stack([_to_array(plane["label"])[0] for plane in planes]).astype(np.uint8)
+    return (
+        images,
+        labels,
+        None if affine is None else _spacing(affine @ _transformed_affine(planes[0]["image"], np.eye(4))),
+    )
 
 
-def _joined(
+def _stack_images(
     planes: Sequence[NDArray | MetaTensor], lacking: Sequence[str], settings: DataSettings
 ) -> NDArray[np.float32]:
     """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
-    images = np.stack([_array(plane) for plane in planes])
+    images = np.stack([_to_array(plane) for plane in planes])
     # Zeros until then too, which a transform of intensities has moved.
     images[:, [settings.channel_names.index(name) for name in lacking]] = 0
-    return with_neighbours(images, settings.neighbours)
+    return stack_neighbours(images, settings.neighbours)
 
 
-def _grid(moved: NDArray | MetaTensor, before: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    passage = _passage(moved)
+def _transformed_affine(moved: NDArray | MetaTensor, before: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    passage = _read_passage(moved)
     return before if passage is None else passage.affine
 
 
@@ -291,14 +300,14 @@ def _spacing(affine: NDArray[np.float64]) -> Spacing:
     return x, y, z
 
 
-def _examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
+def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
     """Return a picture, a volume's slices, or where volumes are not cut the volume."""
     if settings.dimensions == 3 or case["image"].ndim != 4:
         return [case]
     return [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
 
 
-def _moved(
+def _apply_transforms(
     steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
 ) -> dict[str, NDArray | MetaTensor]:
     """Apply transforms to a case and keep MONAI's record of them."""
@@ -319,11 +328,11 @@ def _moved(
     return {key: moved[key] for key in case}
 
 
-def _array(moved: NDArray | MetaTensor) -> NDArray[np.float32]:
+def _to_array(moved: NDArray | MetaTensor) -> NDArray[np.float32]:
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 
-def _passage(moved: NDArray | MetaTensor) -> Passage | None:
+def _read_passage(moved: NDArray | MetaTensor) -> Passage | None:
     if isinstance(moved, np.ndarray):
         return None
     return Passage(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))

@@ -4,12 +4,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from silofl.errors import printable
+from silofl.errors import make_printable
 
 T = TypeVar("T")
 
 
-def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True, unit: str = "cases") -> Iterator[T]:
+def track_progress(
+    items: Iterable[T], total: int, title: str, has_progress: bool = True, unit: str = "cases"
+) -> Iterator[T]:
     """Yield the items and show on stderr how many have been taken.
 
     Args:
@@ -19,16 +21,16 @@ def follow(items: Iterable[T], total: int, title: str, has_progress: bool = True
         has_progress: Whether a terminal shows a bar.
         unit: Name of the items.
     """
-    title = printable(title)
+    title = make_printable(title)
     if has_progress and sys.stderr.isatty():
-        yield from _with_bar(items, total, title)
+        yield from _show_bar(items, total, title)
         return
     print(f"{title}: {total} {unit}", file=sys.stderr, flush=True)
     yield from items
     print(f"{title}: done", file=sys.stderr, flush=True)
 
 
-def _with_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
+def _show_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import track

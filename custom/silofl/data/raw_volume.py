@@ -63,7 +63,7 @@ def header_lines(stream: BinaryIO) -> Iterator[str]:
     raise ValueError("its header has no end")
 
 
-def entry(header: Mapping[str, str], key: str) -> str:
+def require_field(header: Mapping[str, str], key: str) -> str:
     """Return a value that a header must have.
 
     Raises:
@@ -74,19 +74,19 @@ def entry(header: Mapping[str, str], key: str) -> str:
     return header[key]
 
 
-def chosen(header: Mapping[str, str], key: str, table: Mapping[str, V], default: str | None = None) -> V:
+def look_up_value(header: Mapping[str, str], key: str, table: Mapping[str, V], default: str | None = None) -> V:
     """Return what a header's value means by a table of all that it may be, in small letters.
 
     Raises:
         ValueError: It is missing without a default, or not in the table.
     """
-    value = header.get(key, default) if default is not None else entry(header, key)
+    value = header.get(key, default) if default is not None else require_field(header, key)
     if value.lower() not in table:
         raise ValueError(f"its header has another value of {key!r} than it may have")
     return table[value.lower()]
 
 
-def numbers(values: list[str], count: int, what: str) -> NDArray[np.float64]:
+def parse_numbers(values: list[str], count: int, what: str) -> NDArray[np.float64]:
     """Return a header's values as finite numbers.
 
     Raises:
@@ -98,8 +98,8 @@ def numbers(values: list[str], count: int, what: str) -> NDArray[np.float64]:
     return found
 
 
-def sizes(values: list[str], count: int, what: str) -> tuple[int, ...]:
-    """Return a header's values as sizes of at least 1; errors as `numbers`."""
+def parse_sizes(values: list[str], count: int, what: str) -> tuple[int, ...]:
+    """Return a header's values as sizes of at least 1; errors as `parse_numbers`."""
     if len(values) != count or not all(value.isascii() and value.isdigit() and int(value) > 0 for value in values):
         raise ValueError(f"{what} must be {count} whole numbers above 0")
     return tuple(map(int, values))
@@ -126,7 +126,7 @@ def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> tuple[NDArray
     if np.linalg.det(volume.axes) == 0:
         raise ValueError("its axes must span the space")
     size = check_bytes(name, (*volume.sizes, volume.channels), volume.dtype.itemsize)
-    content = _inflated(stream, size) if volume.is_compressed else _rest(stream, size)
+    content = _inflate_stream(stream, size) if volume.is_compressed else _read_rest(stream, size)
     stored = list(volume.sizes)
     stored.insert(volume.channel_axis, volume.channels)
     array = np.frombuffer(content, volume.dtype).reshape(stored[::-1])
@@ -138,14 +138,14 @@ def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> tuple[NDArray
     return array.astype(volume.dtype.newbyteorder("="), copy=False), LPS_TO_RAS @ affine
 
 
-def _rest(stream: BinaryIO, size: int) -> bytearray:
+def _read_rest(stream: BinaryIO, size: int) -> bytearray:
     rest = os.fstat(stream.fileno()).st_size - stream.tell()
     if rest != size:
         raise ValueError(f"{rest} bytes of voxels, not {size}")
     return bytearray(stream.read(size))
 
 
-def _inflated(stream: BinaryIO, size: int) -> bytearray:
+def _inflate_stream(stream: BinaryIO, size: int) -> bytearray:
     """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
     content, decompressor = bytearray(), zlib.decompressobj(ZLIB_OR_GZIP)
     while block := stream.read(BLOCK):

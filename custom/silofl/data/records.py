@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from silofl.data.access import open_error
 from silofl.documents import check_kind
-from silofl.errors import DataError, nearest
+from silofl.errors import DataError, suggest_nearest
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
 # No volume has as many slices; a set of them is built to find overlaps.
@@ -78,15 +78,21 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
             raise DataError(f"{where} must have the key {key!r}; it is missing: add it to dataset.json")
     for key in value:
         if key not in KEYS:
-            raise DataError(f"{where} must have known keys, not {key!r}{nearest(key, KEYS)}; rename or remove it")
-    images = _images(value["image"], where)
+            raise DataError(
+                f"{where} must have known keys, not {key!r}{suggest_nearest(key, KEYS)}; rename or remove it"
+            )
+    images = _parse_images(value["image"], where)
     image = next(path for path in images if path is not None)
-    index = _index(value.get("index"), image, where)
-    slices = _slices(value.get("slices"), where)
-    case = _name(value["case"], f"the case of {where}") if "case" in value else _case_name(image, slices, index)
-    label = _label(value["label"], f"case {case!r}", task, labels)
-    patient = _name(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
-    recording = _name(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
+    index = _parse_index(value.get("index"), image, where)
+    slices = _parse_slices(value.get("slices"), where)
+    case = (
+        _parse_name(value["case"], f"the case of {where}")
+        if "case" in value
+        else _default_case_name(image, slices, index)
+    )
+    label = _parse_label(value["label"], f"case {case!r}", task, labels)
+    patient = _parse_name(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
+    recording = _parse_name(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
     return Record(case, images, label, patient, slices, index, recording)
 
 
@@ -103,7 +109,7 @@ def locate(folder: Path, path: str, case: str) -> Path:
     """
     # The file may have been written on another system: absolute paths of both kinds are refused on both.
     if PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or ".." in path.replace("\\", "/").split("/"):
-        raise _leaves(path, case)
+        raise _outside_path_error(path, case)
     try:
         # Links are resolved, because one may lead out of the folder.
         root, found = folder.resolve(), (folder / path).resolve()
@@ -120,14 +126,14 @@ def locate(folder: Path, path: str, case: str) -> Path:
     return found
 
 
-def _leaves(path: str, case: str) -> DataError:
+def _outside_path_error(path: str, case: str) -> DataError:
     return DataError(
         f"case {case!r} must name files inside the folder of dataset.json, not {path!r}; "
         "copy them there and give the path relative to dataset.json"
     )
 
 
-def _text(value: object, what: str) -> str:
+def _parse_text(value: object, what: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not _is_text(value):
@@ -135,15 +141,15 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-def _name(value: object, what: str) -> str:
+def _parse_name(value: object, what: str) -> str:
     """Return a name without the blanks at its ends, which nobody sees; of a path they are a part."""
-    return _text(value, what).strip()
+    return _parse_text(value, what).strip()
 
 
-def _images(value: object, where: str) -> tuple[str | None, ...]:
+def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
     if not isinstance(value, list):
-        return (_text(value, f"the image of {where}"),)
-    paths = [None if path is None else _text(path, f"each image of {where}") for path in value]
+        return (_parse_text(value, f"the image of {where}"),)
+    paths = [None if path is None else _parse_text(path, f"each image of {where}") for path in value]
     found = [path for path in paths if path is not None]
     if not found:
         raise DataError(f"{where} must have a file for at least one contrast, not {value!r}; correct dataset.json")
@@ -164,7 +170,7 @@ def _is_natural(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _index(value: object, image: str, where: str) -> int | None:
+def _parse_index(value: object, image: str, where: str) -> int | None:
     if image.endswith(".npz") != (value is not None):
         condition = "have an 'index' into" if value is None else "have no 'index' without"
         raise DataError(f"{where} must {condition} an npz file of many images, as {image!r}; correct dataset.json")
@@ -173,7 +179,7 @@ def _index(value: object, image: str, where: str) -> int | None:
     return value
 
 
-def _slices(value: object, where: str) -> tuple[int, ...] | None:
+def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
     if value is None:
         return None
     is_range = isinstance(value, list) and len(value) in (2, 3) and all(map(_is_natural, value))
@@ -187,14 +193,14 @@ def _slices(value: object, where: str) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def _case_name(image: str, slices: tuple[int, ...] | None, index: int | None) -> str:
+def _default_case_name(image: str, slices: tuple[int, ...] | None, index: int | None) -> str:
     path = PurePosixPath(image)
     name = str(path.with_name(path.name.split(".")[0] or path.name))
     name += "" if index is None else f"#{index}"
     return name if slices is None else f"{name}[{'-'.join(map(str, slices))}]"
 
 
-def _label(value: object, where: str, task: str, labels: dict[int, str]) -> str | int:
+def _parse_label(value: object, where: str, task: str, labels: dict[int, str]) -> str | int:
     if task == "segmentation":
         if not _is_text(value):
             raise DataError(

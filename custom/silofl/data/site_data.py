@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.cache import fingerprint, load_or_prepare, source_of
+from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import prune
-from silofl.data.domain import Domain, Form, domain_of, form_of
-from silofl.data.formats import forget
+from silofl.data.domain import Domain, Form, measure_domain, read_form
+from silofl.data.formats import free_decoding_resources
 from silofl.data.images import read_image
 from silofl.data.leakage import check_contents
 from silofl.data.manifest import Manifest, read_manifest
 from silofl.data.parts import Examples, PreparedCase
-from silofl.data.preparation import preparation, prepare_case
-from silofl.data.progress import follow
+from silofl.data.preparation import build_preparation, prepare_case
+from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.errors import DataError, Faults
 from silofl.study import Study
@@ -43,14 +43,14 @@ class SiteData:
             DataError: An image cannot be read any more.
         """
         records = () if self.manifest is None else self.manifest.training
-        forms = [self._form(records[i]) for i in _spread(len(records), FILES)]
-        forget()
-        return domain_of(forms, (self.training.images[i] for i in _spread(len(self.training), MEASURED)))
+        forms = [self._read_form(records[i]) for i in _sample_evenly(len(records), FILES)]
+        free_decoding_resources()
+        return measure_domain(forms, (self.training.images[i] for i in _sample_evenly(len(self.training), MEASURED)))
 
-    def _form(self, record: Record) -> Form:
+    def _read_form(self, record: Record) -> Form:
         # Of the first file alone: the contrasts of a case lie on one grid.
         path, name = self.manifest.source(record).first
-        return form_of(path, read_image(path, name, record.index), name)
+        return read_form(path, read_image(path, name, record.index), name)
 
 
 def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
@@ -68,9 +68,9 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         ConfigError: A transform is not allowed, or its options are not right.
     """
     manifest = read_manifest(folder, study)
-    prepare = partial(_prepared_cases, manifest, study, has_progress)
-    source = source_of(manifest)
-    parts = load_or_prepare(cache_dir, fingerprint(manifest, study), prepare, source)
+    prepare = partial(_prepare_cases, manifest, study, has_progress)
+    source = describe_source(manifest)
+    parts = load_or_prepare(cache_dir, fingerprint_preparation(manifest, study), prepare, source)
     prune(cache_dir, source)
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):
@@ -88,29 +88,29 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     return data
 
 
-def _spread(count: int, most: int) -> list[int]:
+def _sample_evenly(count: int, most: int) -> list[int]:
     """Return at most so many numbers below a count, evenly spread."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 
-def _prepared_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
-    steps = preparation(study)
+def _prepare_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
+    steps = build_preparation(study)
     # Reads every file, and so is done here, where the cache is built, and not at every start.
     check_contents(manifest.parts, manifest.places)
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     faults = Faults()
 
     def cases() -> Iterator[tuple[str, PreparedCase]]:
-        for part, record in follow(records, len(records), f"reading {manifest.folder.name}", has_progress):
-            with faults.gathered():
+        for part, record in track_progress(records, len(records), f"reading {manifest.folder.name}", has_progress):
+            with faults.collect_fault():
                 yield part, prepare_case(record, manifest, steps)
 
-    yield from _same_size(cases())
+    yield from _check_same_size(cases())
     faults.tell()
-    forget()
+    free_decoding_resources()
 
 
-def _same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
+def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
     first: PreparedCase | None = None
     for part, case in cases:
         first = first or case

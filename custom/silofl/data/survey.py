@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.data.contrasts import Source, missing, read_source
-from silofl.data.domain import Kind, kind_of
+from silofl.data.contrasts import Source, list_missing_contrasts, read_source
+from silofl.data.domain import Kind, image_kind
 from silofl.data.header import read_header
 from silofl.data.images import Image
 from silofl.data.intensity import LEAST_RANGE
-from silofl.data.manifest import FILE_NAME, channel_names, check_channels, read_content
+from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
@@ -57,7 +57,7 @@ class Survey:
         Raises:
             DataError: The images are of several kinds.
         """
-        kinds: dict[Kind, str] = {kind_of(sample.image): sample.record.case for sample in self.samples}
+        kinds: dict[Kind, str] = {image_kind(sample.image): sample.record.case for sample in self.samples}
         if len(kinds) > 1:
             (first, one), (second, other), *_ = kinds.items()
             raise DataError(
@@ -87,7 +87,7 @@ class Survey:
     @property
     def missing(self) -> list[str]:
         """The contrasts that some of the first images lack."""
-        return missing(self.channel_names, (sample.source for sample in self.samples))
+        return list_missing_contrasts(self.channel_names, (sample.source for sample in self.samples))
 
     @property
     def is_resampled(self) -> bool:
@@ -116,7 +116,7 @@ class Survey:
         return f"the brightest of the first images of more than 8 bits has {value} of {most}" if is_faint else None
 
 
-def survey(data: Path) -> Survey:
+def survey_sites(data: Path) -> Survey:
     """Survey one site's data folder, or all site folders in a folder.
 
     Raises:
@@ -127,7 +127,7 @@ def survey(data: Path) -> Survey:
     folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
     if not folders:
         raise ConfigError(f"--data must hold a dataset.json, or a folder with one for each site; {data} does not")
-    found = [_surveyed(folder) for folder in folders]
+    found = [_survey_site(folder) for folder in folders]
     # A study of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = [part for part in found if part.split_unit != "unknown"]
     for sites, keys in ((found, ("task", "labels")), (known, ("split_unit",))):
@@ -144,17 +144,17 @@ def survey(data: Path) -> Survey:
     return Survey(names, found[0].task, found[0].labels, contrasts, unit, samples, num_cases)
 
 
-def _surveyed(folder: Path) -> Survey:
+def _survey_site(folder: Path) -> Survey:
     content, site = read_content(folder), folder.resolve().name
     try:
-        task, labels = _declared(content)
+        task, labels = _read_task_and_labels(content)
         records = content.get("training")
         if not isinstance(records, list) or not records:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
-        names = channel_names(content)
+        names = parse_channel_names(content)
         settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
         samples = tuple(
-            _sample(folder, parse_record(value, f"record {number} of training", task, labels), settings)
+            _read_sample(folder, parse_record(value, f"record {number} of training", task, labels), settings)
             for number, value in enumerate(records[:SAMPLES], 1)
         )
     except DataError as error:
@@ -163,7 +163,7 @@ def _surveyed(folder: Path) -> Survey:
     return Survey((site,), task, labels, names, unit, samples, len(records))
 
 
-def _declared(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
+def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
     task, labels = content["task"], content["labels"]
     if task not in ("segmentation", "classification"):
         raise DataError(f"{FILE_NAME} must have the task segmentation or classification, not {task!r}; correct it")
@@ -172,7 +172,7 @@ def _declared(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
     return str(task), {int(number): str(name) for number, name in labels.items()}
 
 
-def _sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
+def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
     files = [None if path is None else (locate(folder, path, record.case), path) for path in record.images]
     check_channels(record, settings.channel_names)
     source = Source(tuple(files), settings.channel_names, record.index)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from silofl.errors import ConfigError, error_text, nearest
-from silofl.extensions import TRANSFORMS, is_extension, load
+from silofl.errors import ConfigError, error_text, suggest_nearest
+from silofl.extensions import TRANSFORMS, is_extension, load_extension
 from silofl.settings import numbers_in
 from silofl.study import Study
 from silofl.study_sections import DataSettings, Transform
@@ -108,10 +108,12 @@ def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose 
 
     keys = ("image", "label") if has_label_map else ("image",)
     axes = 3 if kind == "volume_transforms" else settings.dimensions
-    return Compose([step for transform in named for step in _steps(transform, kind, keys, axes, settings.channels)])
+    return Compose(
+        [step for transform in named for step in _build_steps(transform, kind, keys, axes, settings.channels)]
+    )
 
 
-def augmentation(study: Study, has_label_map: bool | None = None) -> Compose | None:
+def build_augmentation(study: Study, has_label_map: bool | None = None) -> Compose | None:
     """Build the study's random transforms of training images, for `silofl.data.batches.training_batches`.
 
     Args:
@@ -141,11 +143,11 @@ def check_transforms(study: Study) -> None:
     """
     has_label_map = study.task == "segmentation"
     for kind, size in _trial_sizes(study.data).items():
-        certain = [_made_certain(transform) for transform in getattr(study.data, kind)]
+        certain = [_make_certain(transform) for transform in getattr(study.data, kind)]
         compose(study.data, kind, has_label_map)
         # One more transform at a time, so that the error names the one that fails.
         for number in range(1, len(certain) + 1):
-            _try(study.data.model_copy(update={kind: tuple(certain[:number])}), kind, size, has_label_map)
+            _try_transforms(study.data.model_copy(update={kind: tuple(certain[:number])}), kind, size, has_label_map)
 
 
 @contextmanager
@@ -170,28 +172,28 @@ def _trial_sizes(settings: DataSettings) -> dict[Kind, tuple[int, ...]]:
     return {"volume_transforms": TRIAL_VOLUME, "transforms": TRIAL_VOLUME, "augment": patch}
 
 
-def _steps(transform: Transform, kind: Kind, keys: tuple[str, ...], axes: int, channels: int) -> list[Any]:
+def _build_steps(transform: Transform, kind: Kind, keys: tuple[str, ...], axes: int, channels: int) -> list[Any]:
     import monai.transforms
 
     where = f"data.{kind}: {transform.name}"
     if kind != "volume_transforms" and is_extension(transform.name):
-        return [_of_package(transform, where, keys)]
+        return [_load_package_transform(transform, where, keys)]
     if transform.name not in ALLOWED[kind]:
         known = ", ".join(ALLOWED[kind])
-        raise ConfigError(f"{where} must be one of {known}; it is none{nearest(transform.name, ALLOWED[kind])}")
+        raise ConfigError(f"{where} must be one of {known}; it is none{suggest_nearest(transform.name, ALLOWED[kind])}")
     factory = getattr(monai.transforms, transform.name + "d")
     _check_options(transform, factory, where)
-    _check_size(transform, where, axes, channels)
-    first = [_bounded_spacing(transform.options.get("pixdim"))] if transform.name == "Spacing" else []
+    _check_spatial_size(transform, where, axes, channels)
+    first = [_limit_spacing(transform.options.get("pixdim"))] if transform.name == "Spacing" else []
     try:
         return first + [factory(**options) for options in _options_by_key(transform, keys)]
     except Exception as error:  # MONAI raises whatever its checks raise
         raise ConfigError(f"{where} must have options that MONAI accepts; it says: {error_text(error)}") from None
 
 
-def _of_package(transform: Transform, where: str, keys: tuple[str, ...]) -> Callable[[dict], dict]:
+def _load_package_transform(transform: Transform, where: str, keys: tuple[str, ...]) -> Callable[[dict], dict]:
     """Build a package's transform, by ``part(keys, **options)``; like MONAI's, it maps a dictionary to another one."""
-    make = load(where, TRANSFORMS, transform.name)
+    make = load_extension(where, TRANSFORMS, transform.name)
     try:
         return make(keys, **transform.options)
     except Exception as error:  # whatever the package raises
@@ -204,7 +206,9 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
     known += ["value"] if transform.name in PADDING else []
     for key in transform.options:
         if key not in known:
-            raise ConfigError(f"{where} must have options among {', '.join(known)}, not {key!r}{nearest(key, known)}")
+            raise ConfigError(
+                f"{where} must have options among {', '.join(known)}, not {key!r}{suggest_nearest(key, known)}"
+            )
     prob = transform.options.get("prob", 0)
     if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 <= prob <= 1:
         raise ConfigError(f"{where} must have prob from 0 to 1, not {prob!r}")
@@ -218,7 +222,7 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
         raise ConfigError(f"{where} must have a mode that is one word, not {mode!r}; the label's mode is set for you")
 
 
-def _check_size(transform: Transform, where: str, axes: int, channels: int) -> None:
+def _check_spatial_size(transform: Transform, where: str, axes: int, channels: int) -> None:
     """Refuse images that would fill the memory, one number being the length of each side."""
     size = transform.options.get("spatial_size")
     sides = [max(1, side) for side in numbers_in(size) * (1 if isinstance(size, list | tuple) else axes)]
@@ -228,7 +232,7 @@ def _check_size(transform: Transform, where: str, axes: int, channels: int) -> N
         )
 
 
-def _bounded_spacing(pixdim: object) -> Callable[[dict], dict]:
+def _limit_spacing(pixdim: object) -> Callable[[dict], dict]:
     """Return a step before Spacing that lets pass what will not fill the memory."""
 
     def check(case: dict) -> dict:
@@ -247,7 +251,7 @@ def _bounded_spacing(pixdim: object) -> Callable[[dict], dict]:
 def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[str, Any]]:
     import monai.transforms
 
-    options = {key: _tuples(value) for key, value in transform.options.items()}
+    options = {key: _to_tuples(value) for key, value in transform.options.items()}
     options |= {"labels": RAS_LABELS} if transform.name == "Orientation" else {}
     if transform.name in INTENSITY or keys == ("image",):
         return [{"keys": ("image",), **options}]
@@ -261,16 +265,16 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
     return [{"keys": keys, **options}]
 
 
-def _tuples(value: object) -> object:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _to_tuples(value: object) -> object:
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
-def _made_certain(transform: Transform) -> Transform:
+def _make_certain(transform: Transform) -> Transform:
     is_random = transform.name.startswith("Rand")
     return transform.model_copy(update={"options": {**transform.options, "prob": 1.0}}) if is_random else transform
 
 
-def _try(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_map: bool) -> None:
+def _try_transforms(settings: DataSettings, kind: Kind, size: tuple[int, ...], has_label_map: bool) -> None:
     from monai.data import MetaTensor
 
     where = f"data.{kind}: {getattr(settings, kind)[-1].name}"

@@ -72,7 +72,7 @@ class Volumes:
 Array = NDArray | Volumes
 
 
-def concatenated(parts: Sequence[Array]) -> Array:
+def concatenate_parts(parts: Sequence[Array]) -> Array:
     """Return the examples of several parts as one."""
     if isinstance(parts[0], Volumes):
         return Volumes(tuple(array for part in parts for array in part))
@@ -106,10 +106,10 @@ class PatchSampler:
             warnings.simplefilter("ignore", UserWarning)
             self._cropper.randomize(target[None])
         place = self._slices(roi_center=self._cropper.centers[0], roi_size=self._size)
-        return padded(image[(slice(None), *place)], self._size), padded(target[place], self._size)
+        return pad_to_size(image[(slice(None), *place)], self._size), pad_to_size(target[place], self._size)
 
 
-def padded(array: NDArray, size: Sequence[int]) -> NDArray:
+def pad_to_size(array: NDArray, size: Sequence[int]) -> NDArray:
     """Return an array (..., X, Y, Z) with zeros on both sides where it is smaller than a size."""
     lacking = [max(0, wanted - found) for wanted, found in zip(size, array.shape[-len(size) :], strict=True)]
     if not any(lacking):
@@ -127,10 +127,10 @@ def central_slices(image: NDArray) -> NDArray[np.float32]:
 
     # A copy of these alone: a memory map may be of a whole volume, and not writable.
     first = image.shape[-1] // 2 - SLICES // 2
-    return central_slices_of(torch.from_numpy(image[..., max(first, 0) : first + SLICES].copy())).numpy()
+    return resize_central_slices(torch.from_numpy(image[..., max(first, 0) : first + SLICES].copy())).numpy()
 
 
-def central_slices_of(image: Tensor) -> Tensor:
+def resize_central_slices(image: Tensor) -> Tensor:
     """Return the same of a tensor, by operations of torch alone."""
     import torch
     from torch.nn.functional import interpolate

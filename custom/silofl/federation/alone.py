@@ -9,8 +9,8 @@ from pathlib import Path
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import SiloFLError
-from silofl.federation.course import Answers, Course, settled_answers
-from silofl.federation.outcome import failure_of
+from silofl.federation.course import Answers, Course, separate_failures
+from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
@@ -48,7 +48,7 @@ def run_alone(
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: here[site].answer(task, message) for site, message in messages.items()}
         on_round()
-        return settled_answers(given, [])
+        return separate_failures(given, [])
 
     kept = RunFolder(folder, study)
     with kept.locked():
@@ -59,4 +59,4 @@ def run_alone(
         except Exception as error:
             if not isinstance(error, (SiloFLError, OSError)):
                 logger.exception("the run failed")
-            kept.write_failure(failure_of(error))
+            kept.write_failure(describe_failure(error))

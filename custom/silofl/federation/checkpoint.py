@@ -7,7 +7,7 @@ from typing import Any
 from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError, StateError, shown
+from silofl.errors import ConfigError, StateError, quote_value
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
@@ -37,9 +37,9 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "best_round": server.best_round,
         "shape": server.image_shape,
         "lost": server.lost,
-        "domain": schema.plain(server.domain),
+        "domain": schema.dump_record(server.domain),
     }
-    records = [json.dumps(schema.plain(record)) for record in server.ledger] if records is None else records
+    records = [json.dumps(schema.dump_record(record)) for record in server.ledger] if records is None else records
     return {
         # The ledger joins as text: a record is put into JSON when it is new, and not at every save.
         "json": json.dumps(plain)[:-1] + f', "ledger": [{", ".join(records)}]}}',
@@ -48,7 +48,7 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
     }
 
 
-def restored(study: Study, state: Mapping[str, Any], pretrained: Arrays | None = None) -> ServerRounds:
+def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | None = None) -> ServerRounds:
     """Return the run that `checkpoint` described.
 
     Raises:
@@ -57,25 +57,25 @@ def restored(study: Study, state: Mapping[str, Any], pretrained: Arrays | None =
     """
     plain = json.loads(state["json"])
     check_study(study, state)
-    _check_left(study, plain)
+    _check_sites_left(study, plain)
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,
         plain["run"],
         plain["sites"],
         {role: part.restored(state["parts"][role]) for role, part in parts.items()},
-        ledger_of(state),
+        read_finished_rounds(state),
         plain["best_round"],
         {role: parts[role].restored(one) for role, one in state["best_parts"].items()},
         plain["shape"] and tuple(plain["shape"]),
-        schema.read(Domain, plain["domain"], "the checkpoint's domain"),
+        schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
         plain["lost"],
     )
 
 
-def ledger_of(state: Mapping[str, Any]) -> list[Round]:
+def read_finished_rounds(state: Mapping[str, Any]) -> list[Round]:
     """Return the finished rounds in a checkpoint."""
-    return [schema.read(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]]
+    return [schema.read_record(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]]
 
 
 def check_study(study: Study, state: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         StateError: Names the keys, with the values of the run.
     """
     plain = json.loads(state["json"])
-    before, now = (dict(_dotted(one)) for one in (_with_defaults(plain["study"]), plain_study(study)))
+    before, now = (dict(_flatten_keys(one)) for one in (_add_defaults(plain["study"]), plain_study(study)))
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
     if changed == ["rounds"] and _means_the_same(
@@ -99,22 +99,24 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
             "for more, or leave it"
         )
     if changed:
-        values = ", ".join(f"{key} {_shown(before.get(key))}, not {_shown(now.get(key))}" for key in sorted(changed))
+        values = ", ".join(
+            f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in sorted(changed)
+        )
         raise StateError(
             f"study.yaml must be the one that run {plain['run']} was begun with: {values}; set it back, or start anew"
         )
 
 
-def _check_left(study: Study, plain: Mapping[str, Any]) -> None:
+def _check_sites_left(study: Study, plain: Mapping[str, Any]) -> None:
     left, sites = study.federation.sites_left, plain["sites"]
     if not set(left) < set(sites):
         raise ConfigError(
             f"federation.sites_left must name some of the sites of run {plain['run']}, {', '.join(sites)}, not "
-            f"{shown([*left])}; correct it"
+            f"{quote_value([*left])}; correct it"
         )
 
 
-def _with_defaults(plain: dict[str, Any]) -> dict[str, Any]:
+def _add_defaults(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a study with the defaults of keys that are younger than it is."""
     try:
         return plain_study(parse(Study, plain, "checkpoint"))
@@ -138,14 +140,14 @@ def _closes_the_same(before: Study, now: Study, finished: int) -> bool:
     return not wanted or wanted == held
 
 
-def _dotted(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+def _flatten_keys(value: object, key: str = "") -> Iterator[tuple[str, object]]:
     """Yield the values of nested sections by dotted key."""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _dotted(inner, f"{key}.{name}" if key else str(name))
+            yield from _flatten_keys(inner, f"{key}.{name}" if key else str(name))
     else:
         yield key, value
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "absent" if value is None else json.dumps(value)

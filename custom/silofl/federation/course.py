@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from silofl.federation.admission import admitted
-from silofl.federation.known_sites import is_over, left, lost_sentence, present, take_lost
+from silofl.federation.admission import admit_answers
+from silofl.federation.known_sites import find_departed_sites, is_over, list_present_sites, lost_sentence, take_lost
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import odd_ranges, outweighing
+from silofl.federation.numbers import find_odd_ranges, find_outweighing_sites
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
 from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
 from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies
-from silofl.models.precision import narrowed_together
+from silofl.models.precision import narrow_messages
 from silofl.training.site_score import SiteScore
 
 
@@ -110,7 +110,7 @@ class Course:
             self._exchange(exchange)
         number = server.reported.round
         exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
-        _, _, replies, lacking = self._asked(exchange)
+        _, _, replies, lacking = self._ask_and_admit(exchange)
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
@@ -121,10 +121,10 @@ class Course:
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
         started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
-        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(present(server)))
+        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(list_present_sites(server)))
         record.notes += [
             f"site {site!r} has left the study, after round {last}"
-            for site, last in left(server).items()
+            for site, last in find_departed_sites(server).items()
             if server.ledger and site in server.ledger[-1].asked
         ]
         is_training = number <= server.study.training_rounds
@@ -139,7 +139,7 @@ class Course:
         server.close(record, replies, weights_of)
         recipe = server.study.recipe
         if recipe.weights == "examples" and recipe.stays_home != "everything":
-            self._note_once(outweighing(record.examples), record)
+            self._record_once(find_outweighing_sites(record.examples), record)
         record.seconds = round(time.monotonic() - started, 3)
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
@@ -149,7 +149,7 @@ class Course:
             AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
         """
         server = self.server
-        sent, answers, replies, _ = self._asked(exchange, record)
+        sent, answers, replies, _ = self._ask_and_admit(exchange, record)
         if exchange.is_needed and record:
             record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
             record.refused |= replies.refused
@@ -159,14 +159,14 @@ class Course:
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
-            replies = self._without_odd_ranges(replies, record)
+            replies = self._drop_odd_ranges(replies, record)
         weights_of = server.merge(exchange, replies)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         self._write_notes(exchange, record)
         return replies, weights_of
 
-    def _asked(
+    def _ask_and_admit(
         self, exchange: Exchange, record: Round | None = None
     ) -> tuple[dict[str, Message], Answers, Replies, list[str]]:
         """Return what each site is sent, what comes back, what is accepted of it, and what sites have lost for good.
@@ -179,10 +179,10 @@ class Course:
         sent, answers, lacking = self._ask(exchange, record)
         if self.is_aborted():
             raise _EndedError
-        accepted, refused = admitted(self.server, exchange, answers.given)
+        accepted, refused = admit_answers(self.server, exchange, answers.given)
         missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
         missing |= dict.fromkeys(
-            left(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
+            find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
         return sent, answers, Replies(accepted, refused, missing), lacking
 
@@ -192,12 +192,12 @@ class Course:
         Returns:
             The tasks that were sent first, all answers, and what sites have lost for good.
         """
-        server, here = self.server, present(self.server)
-        sent = self._tasks([site for site in exchange.sites or here if site in here], exchange)
+        server, here = self.server, list_present_sites(self.server)
+        sent = self._prepare_tasks([site for site in exchange.sites or here if site in here], exchange)
         answers = self.ask(exchange.task, sent)
         lost = take_lost(server, exchange, answers.held)
         if lost and not self.is_aborted():
-            again = self._tasks(lost, exchange)
+            again = self._prepare_tasks(lost, exchange)
             if record:
                 record.add_traffic(again, {})
             answers = answers.after(self.ask(exchange.task, again), lost)
@@ -209,21 +209,21 @@ class Course:
             (record or server.ledger[-1]).notes += notes
         return sent, answers, notes
 
-    def _tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
+    def _prepare_tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
         """Return each site's task as it travels."""
         tasks = {site: self.server.task(site, exchange) for site in sites}
-        arrays = narrowed_together({site: task.arrays for site, task in tasks.items()}, self.server.study)
+        arrays = narrow_messages({site: task.arrays for site, task in tasks.items()}, self.server.study)
         return {site: replace(task, arrays=arrays[site]) for site, task in tasks.items()}
 
-    def _without_odd_ranges(self, replies: Replies, record: Round) -> Replies:
+    def _drop_odd_ranges(self, replies: Replies, record: Round) -> Replies:
         """Return the replies without the ranges of sites whose images nobody else's are like; the ledger says it."""
         domains = {site: answer.domain for site, answer in replies.accepted.items()}
-        odd = odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
-        self._note_once(odd.values(), record)
+        odd = find_odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
+        self._record_once(odd.values(), record)
         bare = {site: replace(replies.accepted[site], domain=replace(domains[site], intensities=())) for site in odd}
         return replace(replies, accepted=replies.accepted | bare)
 
-    def _note_once(self, notes: Iterable[str], record: Round) -> None:
+    def _record_once(self, notes: Iterable[str], record: Round) -> None:
         """Write what is the same in every round into the first one's record and into the log."""
         said = {note for before in self.server.ledger for note in before.notes}
         for note in (note for note in notes if note not in said):
@@ -245,7 +245,7 @@ class Course:
         number = self.server.finished_rounds
         if not self.server.has_validated:
             exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
-            _, _, replies, _ = self._asked(exchange)
+            _, _, replies, _ = self._ask_and_admit(exchange)
             for reason in replies.refused.values():
                 self.warn(reason)
             self.server.ledger[-1].notes += replies.refused.values()
@@ -256,7 +256,7 @@ class Course:
             self.save()
 
 
-def settled_answers(given: Mapping[str, Message], late: list[str]) -> Answers:
+def separate_failures(given: Mapping[str, Message], late: list[str]) -> Answers:
     """Separate answers, in the order of site names, from the failures among them."""
     settled = dict(sorted(given.items()))
     failed = {site: plain_text(one.meta["error"]) for site, one in settled.items() if "error" in one.meta}

@@ -22,10 +22,10 @@ from silofl.federation.numbers import check_names
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import Answer, plain_text
 from silofl.methods.part import Kind
-from silofl.methods.parts import kind_of, kinds
+from silofl.methods.parts import find_kind, list_kinds
 from silofl.methods.task import Exchange, Expected, Message
 from silofl.models.precision import types_on_wire
-from silofl.models.roles import role_of
+from silofl.models.roles import read_role
 from silofl.settings import MOST, Section, parse
 from silofl.site import Site
 from silofl.software import Software
@@ -132,7 +132,7 @@ class Gate:
         Raises:
             ConfigError: A part of the study cannot be loaded.
         """
-        sent = tuple(kinds(study))
+        sent = tuple(list_kinds(study))
         known = {kind.name for kind in sent}
         names = known if site.may_leave is None else set(site.may_leave)
         for name in names - known:
@@ -145,7 +145,7 @@ class Gate:
 
     def kind(self, name: str) -> str:
         """Return the kind of an array by its name on the wire."""
-        known = kind_of(self.kinds, role_of(name), name.removeprefix(f"{role_of(name)}/"))
+        known = find_kind(self.kinds, read_role(name), name.removeprefix(f"{read_role(name)}/"))
         return known.name if known else UNKNOWN
 
     @property
@@ -172,7 +172,7 @@ class Gate:
                 f"the site lets {let} leave, not {kind}; the answer "
                 f"held {len(names[kind])} such arrays: change the study, or ask the site"
             )
-        answer = self._read(message)
+        answer = self._read_answer(message)
         if answer is None:
             return (
                 "the site lets only the numbers of an answer leave that the study's schema has, each in its range; ask "
@@ -186,7 +186,7 @@ class Gate:
                     f"the site lets only arrays leave that a task asks for; the answer to {request.task} held others "
                     f"of the kind {self.kind(name)}: ask the site for its egress.jsonl"
                 )
-            shape, dtype = _shape(expected[name], request.shapes.get(name)), expected[name].dtype
+            shape, dtype = _expected_shape(expected[name], request.shapes.get(name)), expected[name].dtype
             if np.shape(array) != shape or np.asarray(array).dtype not in types_on_wire(dtype, self.study):
                 return (
                     f"the site lets {name!r} leave only as {dtype} of shape {shape}, not as {np.asarray(array).dtype} "
@@ -207,7 +207,7 @@ class Gate:
         """
         facts = {"round": message.meta.get("round"), "task": task, "refused": reason is not None}
         facts |= {} if reason is None else {"reason": reason}
-        records = [facts | self._of_array(name, np.asarray(array)) for name, array in message.arrays.items()]
+        records = [facts | self._describe_array(name, np.asarray(array)) for name, array in message.arrays.items()]
         # NaN as a word: other programs cannot read it as a number.
         text = json.dumps(message.meta, default=str)
         kind = REASON if "error" in message.meta and message.meta.keys() <= {"error", "round"} else NUMBERS
@@ -219,7 +219,7 @@ class Gate:
         """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
         return ServerRounds.start(self.study, "", ["site"], {})
 
-    def _read(self, message: Message) -> Answer | None:
+    def _read_answer(self, message: Message) -> Answer | None:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
         meta = message.meta
         if "error" in meta:
@@ -237,7 +237,7 @@ class Gate:
             return None
         return answer
 
-    def _of_array(self, name: str, array: NDArray) -> dict[str, Any]:
+    def _describe_array(self, name: str, array: NDArray) -> dict[str, Any]:
         kind = self.kind(name)
         return {
             "name": name,
@@ -250,7 +250,7 @@ class Gate:
         }
 
 
-def _shape(wanted: Expected, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _expected_shape(wanted: Expected, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Return the shape that an array must have; its first axis is as it was sent, since it may count the sites."""
     is_sent = sent is not None and wanted.shape is not None and sent[1:] == wanted.shape[1:]
     return sent if is_sent and len(sent) == len(wanted.shape) else wanted.shape

@@ -46,7 +46,7 @@ class Verdict:
         return self.links[-1] if self.links else Link()
 
 
-def sealed(record: Mapping[str, Any], before: Link) -> tuple[bytes, Link]:
+def seal_record(record: Mapping[str, Any], before: Link) -> tuple[bytes, Link]:
     """Return a record as its line of the chain, and where the chain stands after it.
 
     Args:
@@ -59,7 +59,7 @@ def sealed(record: Mapping[str, Any], before: Link) -> tuple[bytes, Link]:
     return body + MARK + digest.encode() + b'"}\n', Link(before.number + 1, digest)
 
 
-def link_of(record: Mapping[str, Any], before: Link) -> Link:
+def read_link(record: Mapping[str, Any], before: Link) -> Link:
     """Return where a chain stands after a record that was read; it is not checked.
 
     Args:
@@ -69,7 +69,7 @@ def link_of(record: Mapping[str, Any], before: Link) -> Link:
     return Link(record["number"], record["hash"]) if {"number", "hash"} <= record.keys() else before
 
 
-def checked(content: bytes) -> Verdict:
+def check_chain(content: bytes) -> Verdict:
     """Check the lines of a record, one after the other.
 
     Args:
@@ -78,17 +78,17 @@ def checked(content: bytes) -> Verdict:
     whole, _, torn = content.rpartition(b"\n")
     links: list[Link] = []
     for place, line in enumerate(whole.split(b"\n") if whole else (), start=1):
-        link, fault = _next(place, line, links[-1] if links else Link())
+        link, fault = _check_line(place, line, links[-1] if links else Link())
         if fault:
             return Verdict(tuple(links), fault, bool(torn))
         links.append(link)
     return Verdict(tuple(links), None, bool(torn))
 
 
-def _next(place: int, line: bytes, before: Link) -> tuple[Link, str | None]:
+def _check_line(place: int, line: bytes, before: Link) -> tuple[Link, str | None]:
     """Return where the chain stands after a line, and what is wrong with it."""
     body, mark, end = line.rpartition(MARK)
-    link, was = _read(body)
+    link, was = _read_line(body)
     if not mark:
         return before, f"record {place} must have a hash; it was altered, or an older version of SiloFL wrote it"
     if end != link.hash.encode() + b'"}' or not link.number:
@@ -107,7 +107,7 @@ def _next(place: int, line: bytes, before: Link) -> tuple[Link, str | None]:
     return link, None
 
 
-def _read(body: bytes) -> tuple[Link, str | None]:
+def _read_line(body: bytes) -> tuple[Link, str | None]:
     """Return a line's own link, with number 0 where it is no record, and the hash of the record before it."""
     digest = hashlib.sha256(body).hexdigest()
     try:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from silofl.errors import ConfigError, literal
-from silofl.federation.egress_chain import Link, link_of, sealed
+from silofl.errors import ConfigError, quote_markdown
+from silofl.federation.egress_chain import Link, read_link, seal_record
 from silofl.files import make_folder, open_own, write_text
 
 FILE, LOCK = "egress.jsonl", "lock"
@@ -92,7 +92,7 @@ class EgressLog:
         # Bytes that have been read or written, and where the chain stands after them.
         self._size, self._last = 0, Link()
         if self.path.is_file():
-            with self._opened():
+            with self._open_records():
                 pass
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -104,18 +104,18 @@ class EgressLog:
         """
         time, lines = datetime.now(UTC).isoformat(timespec="seconds"), []
         timed = [{"time": time} | dict(record) for record in records]
-        with self._opened() as stream:
+        with self._open_records() as stream:
             last = self._last
             for record in timed:
-                line, last = sealed(record, last)
+                line, last = seal_record(record, last)
                 lines.append(line)
             stream.writelines(lines)
             stream.flush()
             # What a power cut takes from the record must not have left the site.
             os.fsync(stream.fileno())
             self._size, self._last = stream.tell(), last
-        self._add(timed)
-        rows = [_row(*key, self._sums[key]) for key in sorted(self._sums)]
+        self._add_to_sums(timed)
+        rows = [_format_sum(*key, self._sums[key]) for key in sorted(self._sums)]
         spent = "" if self._epsilon is None else SPENT.format(epsilon=self._epsilon)
         times = {"begin": min(self._times), "end": max(self._times)}
         header = HEADER.format(**self._names, **times, last=self._last, spent=spent)
@@ -124,7 +124,7 @@ class EgressLog:
         write_text(self.path.with_suffix(".md"), header + "".join(rows) + f"{RISKS}{risks}")
 
     @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
+    def _open_records(self) -> Iterator[IO[bytes]]:
         """Open the records for this process alone, after a look at what another one has added."""
         with open_own(self.path, "a+b") as stream:
             # Two processes have a run's record for a moment, and each must chain its records to the very last one.
@@ -134,11 +134,11 @@ class EgressLog:
             if torn:
                 # Its answer never left.
                 stream.truncate(self._size + len(whole + end))
-            records = [self._parsed(line) for line in whole.splitlines()]
+            records = [self._parse_line(line) for line in whole.splitlines()]
             for record in records:
-                self._last = link_of(record, self._last)
+                self._last = read_link(record, self._last)
             self._size += len(whole + end)
-            self._add(records)
+            self._add_to_sums(records)
             if torn:
                 logger.warning(
                     "%s ended within a record, as after a kill; it goes on after record %s, the last whole one",
@@ -147,7 +147,7 @@ class EgressLog:
                 )
             yield stream
 
-    def _parsed(self, line: bytes) -> dict[str, Any]:
+    def _parse_line(self, line: bytes) -> dict[str, Any]:
         try:
             record = json.loads(line)
         except ValueError:
@@ -159,14 +159,14 @@ class EgressLog:
             )
         return record
 
-    def _add(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def _add_to_sums(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
             self._times = [*self._times[:1], record["time"]]
-            self._epsilon = _epsilon(record) or self._epsilon
+            self._epsilon = _read_spent_epsilon(record) or self._epsilon
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 
-def left(path: Path) -> dict[str, Sum]:
+def sum_sent_arrays(path: Path) -> dict[str, Sum]:
     """Return kind -> the sum of the arrays that left, by a record as it is; nothing where there is none.
 
     Args:
@@ -184,15 +184,15 @@ def left(path: Path) -> dict[str, Sum]:
     return sums
 
 
-def _epsilon(record: Mapping[str, Any]) -> float | None:
+def _read_spent_epsilon(record: Mapping[str, Any]) -> float | None:
     """Return what a record of an answer's numbers says that was spent by then; None where it says nothing."""
     metrics = (record.get("values") or {}).get("metrics")
     found = metrics.get("epsilon") if isinstance(metrics, dict) else None
     return found if isinstance(found, float) and not record["refused"] else None
 
 
-def _row(is_refused: bool, task: str, kind: str, total: Sum) -> str:
+def _format_sum(is_refused: bool, task: str, kind: str, total: Sum) -> str:
     # The server names its tasks.
-    where = ("refused" if is_refused else "left", literal(task), kind)
+    where = ("refused" if is_refused else "left", quote_markdown(task), kind)
     cells = (*where, total.purpose, total.span(), total.count, total.size)
     return "| " + " | ".join(str(cell) for cell in cells) + " |\n"

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.methods.task import TRAIN, Exchange
-from silofl.software import Software, here
+from silofl.software import Software, read_software
 
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
 
-def present(server: ServerRounds) -> list[str]:
+def list_present_sites(server: ServerRounds) -> list[str]:
     """Return the sites that have not left the study."""
     return [site for site in server.sites if site not in server.study.federation.sites_left]
 
 
-def left(server: ServerRounds) -> dict[str, int]:
+def find_departed_sites(server: ServerRounds) -> dict[str, int]:
     """Return site -> the last round that its update went into, 0 for none, of the sites that have left the study."""
     gone = [site for site in server.sites if site in server.study.federation.sites_left]
     return {site: server.should_hold(site, server.finished_rounds) for site in gone}
@@ -57,7 +57,7 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
     if said is None:
         raise AggregationError(f"site {site!r} must say which software it runs; install the study's wheel there")
     try:
-        here().check_together(said, f"site {site!r}")
+        read_software().check_compatible(said, f"site {site!r}")
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     server.software[site] = said

@@ -12,8 +12,8 @@ import numpy as np
 
 from silofl.errors import AggregationError
 from silofl.methods.task import Message
-from silofl.schema import optional, read_list
-from silofl.software import Software, here
+from silofl.schema import declare_optional, read_list
+from silofl.software import Software, read_software
 from silofl.training.site_score import SiteScore
 
 FILE = "ledger.json"
@@ -58,7 +58,7 @@ class Round:
     examples: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     validation: Mapping[str, SiteScore] = field(default_factory=dict)
-    test: Mapping[str, SiteScore] | None = optional()
+    test: Mapping[str, SiteScore] | None = declare_optional()
     drift: float | None = None
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
@@ -115,15 +115,15 @@ class Round:
 
     def take_software(self, said: Mapping[str, Software], before: Sequence[Round]) -> None:
         """Note what sites run, where the rounds before do not have it, and how it differs from the server's."""
-        known = software_of(before)
+        known = latest_software(before)
         new = {site: one for site, one in sorted(said.items()) if one.model_dump() != known.get(site)}
         self.software = {site: one.model_dump() for site, one in new.items()}
         for site, one in new.items():
-            if differences := here().differences(one):
+            if differences := read_software().differences(one):
                 self.notes.append(f"site {site!r} runs other software than the server: {', '.join(differences)}")
 
 
-def software_of(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:
+def latest_software(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:
     """Return what each site has said last of the software that it runs."""
     return {site: one for record in ledger for site, one in record.software.items()}
 
@@ -156,7 +156,7 @@ def is_better(record: Round, best: Round | None, known: Collection[str]) -> bool
     return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))
 
 
-def best_of(ledger: Sequence[Round]) -> Round | None:
+def find_best_round(ledger: Sequence[Round]) -> Round | None:
     """Return the best round by `is_better`, one after the other; None where no round was validated."""
     best, known = None, set()
     for record in ledger:
@@ -166,7 +166,7 @@ def best_of(ledger: Sequence[Round]) -> Round | None:
 
 
 def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
-    """Return how many validated rounds have followed the best one by `best_of`; 0 where no round was validated.
+    """Return how many validated rounds have followed the best one by `find_best_round`; 0 where no round was validated.
 
     The last round does not count: it is validated with the next one, or after the end of a run. One that is stopped
     after that and goes on then ends where it ended.
@@ -176,7 +176,7 @@ def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
         first: Rounds at the start that do not count.
     """
     validated = ledger[:-1]
-    best = best_of(validated)
+    best = find_best_round(validated)
     return max(0, len(validated) - max(best.round, first)) if best else 0
 
 
@@ -217,12 +217,12 @@ def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: 
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("round", "site", "part", "metric", "value"))
     for record in ledger:
-        writer.writerows(_rows(record, metric))
+        writer.writerows(_score_rows(record, metric))
     writer.writerows((tested_round, site, "test", metric, value) for site, value in sorted(tests.items()))
     return text.getvalue()
 
 
-def spans(rounds: Iterable[int]) -> str:
+def format_spans(rounds: Iterable[int]) -> str:
     """Return numbers of rounds as ``1-2, 6-7, 11``."""
     found: list[list[int]] = []
     for number in sorted(rounds):
@@ -233,7 +233,7 @@ def spans(rounds: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in found)
 
 
-def _rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float]]:
+def _score_rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float]]:
     for site, values in record.metrics.items():
         for name, value in values.items():
             yield record.round, site, "training", name, value

@@ -40,13 +40,13 @@ def metrics_summary(
         "schema_version": VERSION,
         "status": "metrics_reported",
         "final_round": last.round,
-        "final_aggregated_metrics": _means(last, metric),
+        "final_aggregated_metrics": _mean_metrics(last, metric),
         "round_metrics_file": ROUNDS,
         "notes": list(NOTES),
         "job_name": study,
-        "key_metric": {"name": _validation(metric), "mode": "max"},
+        "key_metric": {"name": _validation_name(metric), "mode": "max"},
         "best_round": best,
-        "best_metrics": _named({_validation(metric): chosen.validation_mean, f"test_{metric}": tested}),
+        "best_metrics": _list_metrics({_validation_name(metric): chosen.validation_mean, f"test_{metric}": tested}),
     }
 
 
@@ -54,28 +54,28 @@ def round_metrics(metric: str, record: Round) -> str:
     """Return a line of JSON on a round: the means over the sites, and each site's numbers and examples."""
     values = {
         "round": record.round,
-        "aggregated_metrics": _means(record, metric),
-        "sites": [_site(record, site, metric) for site in sorted({*record.metrics, *record.validated})],
+        "aggregated_metrics": _mean_metrics(record, metric),
+        "sites": [_site_metrics(record, site, metric) for site in sorted({*record.metrics, *record.validated})],
         "skipped_metrics": [],
-        "key_metric": {"name": _validation(metric), "mode": "max"},
+        "key_metric": {"name": _validation_name(metric), "mode": "max"},
     }
     return json.dumps(values, allow_nan=False) + "\n"
 
 
-def _site(record: Round, site: str, metric: str) -> dict[str, Any]:
-    values = {**record.metrics.get(site, {}), _validation(metric): record.validated.get(site)}
+def _site_metrics(record: Round, site: str, metric: str) -> dict[str, Any]:
+    values = {**record.metrics.get(site, {}), _validation_name(metric): record.validated.get(site)}
     weight = {"weight": record.examples[site], "weight_key": "examples"} if site in record.examples else {}
-    return {"name": site, "metrics": _named(values), **weight}
+    return {"name": site, "metrics": _list_metrics(values), **weight}
 
 
-def _means(record: Round, metric: str) -> list[dict[str, Any]]:
+def _mean_metrics(record: Round, metric: str) -> list[dict[str, Any]]:
     """Return the mean over sites of each number of the training, and of the validation."""
     names = sorted({name for values in record.metrics.values() for name in values})
     means = {name: _mean(values[name] for values in record.metrics.values() if name in values) for name in names}
-    return _named({**means, _validation(metric): record.validation_mean})
+    return _list_metrics({**means, _validation_name(metric): record.validation_mean})
 
 
-def _named(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+def _list_metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
     known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
     return [{"name": name, "value": value} for name, value in known.items()]
 
@@ -85,5 +85,5 @@ def _mean(values: Iterable[float]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _validation(metric: str) -> str:
+def _validation_name(metric: str) -> str:
     return f"validation_{metric}"

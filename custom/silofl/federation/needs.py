@@ -20,59 +20,59 @@ SERVER_COPIES = 5
 
 def models_bytes(study: Study) -> int:
     """Return the bytes of the models that a site trains side by side."""
-    return _bytes_of(study, study.recipe.roles)
+    return _model_bytes(study, study.recipe.roles)
 
 
 def traveling_bytes(study: Study) -> int:
     """Return the bytes of those models that travel, which are all that the server has."""
-    return _bytes_of(study, study.recipe.traveling_roles)
+    return _model_bytes(study, study.recipe.traveling_roles)
 
 
-def beside_bytes(study: Study, num_sites: int) -> int:
+def part_bytes(study: Study, num_sites: int) -> int:
     """Return the bytes of what learns besides the models; 0 where nothing does."""
-    return sum(part.num_bytes for part in _parts(study, num_sites))
+    return sum(part.num_bytes for part in _start_study_parts(study, num_sites))
 
 
 def home_bytes(study: Study) -> int:
     """Return the bytes that a site keeps of parts of which the server has nothing."""
-    return sum(part.home_bytes for part in _parts(study, 2))
+    return sum(part.home_bytes for part in _start_study_parts(study, 2))
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return the size of a site's state: its kept rounds with their optimisers, and the super model."""
-    models, beside = models_bytes(study), beside_bytes(study, num_sites)
+    models, beside = models_bytes(study), part_bytes(study, num_sites)
     kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models + beside) + home_bytes(study))
     return kept + models * (num_sites + 1) + beside
 
 
 def site_memory_bytes(study: Study) -> int:
     """Estimate a training process without images: models, gradients, optimiser, received and sent arrays."""
-    models = (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + beside_bytes(study, 2))
+    models = (1 + 1 + OPTIMIZER + 2) * (models_bytes(study) + part_bytes(study, 2))
     return PROCESSES_BYTES + models + home_bytes(study)
 
 
 def server_memory_bytes(study: Study, num_sites: int) -> int:
     """Estimate the server's memory for all sites at once."""
-    models, beside = traveling_bytes(study), beside_bytes(study, num_sites)
+    models, beside = traveling_bytes(study), part_bytes(study, num_sites)
     # One of it with its two moments, and for each site one on the way there and one on the way back.
     return PROCESSES_BYTES + SERVER_COPIES * num_sites * models + (1 + OPTIMIZER + 2 * num_sites) * beside
 
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
-    models, beside = traveling_bytes(study), beside_bytes(study, num_sites)
+    models, beside = traveling_bytes(study), part_bytes(study, num_sites)
     kinds = 1 if study.recipe.has_one_model else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    in_the_end = num_sites * sum(part.end_bytes for part in _parts(study, num_sites))
+    in_the_end = num_sites * sum(part.end_bytes for part in _start_study_parts(study, num_sites))
     # The last checkpoint, the one before it, and the one that is being written.
     return 3 * checkpoint + kinds * models + in_the_end + beside
 
 
-def _bytes_of(study: Study, roles: Sequence[str]) -> int:
+def _model_bytes(study: Study, roles: Sequence[str]) -> int:
     models = build_models(study, None)
     return sum(value.nbytes for role in roles for value in models[role].state_dict().values())
 
 
-def _parts(study: Study, num_sites: int) -> list[Part]:
+def _start_study_parts(study: Study, num_sites: int) -> list[Part]:
     sites = [f"site-{number}" for number in range(1, num_sites + 1)]
     return list(start_parts(study, sites, {}).values())

@@ -7,7 +7,7 @@ import numpy as np
 
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, shown
+from silofl.errors import AggregationError, quote_value
 from silofl.methods.answer import TRAINING, Metrics, Numbers
 from silofl.methods.task import TRAIN, Exchange
 from silofl.study import Study
@@ -108,16 +108,17 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     unknown = sorted(name for known, names in named for name in names if name not in known)
     if unknown:
         raise AggregationError(
-            f"site {site!r} must send numbers of the study's own labels, metrics and models, not of {shown(unknown[0])}"
+            f"site {site!r} must send numbers of the study's own labels, metrics and models, not of "
+            f"{quote_value(unknown[0])}"
         )
 
 
-def norm(arrays: Arrays) -> float:
+def total_norm(arrays: Arrays) -> float:
     """Return the Euclidean norm of all arrays together, in float64."""
     return math.hypot(*(float(np.linalg.norm(np.ravel(array).astype(np.float64))) for array in arrays.values()))
 
 
-def credited(steps: Mapping[str, int]) -> dict[str, float]:
+def cap_steps(steps: Mapping[str, int]) -> dict[str, float]:
     """Return the steps by which the length of each site's update is judged.
 
     At most `MOST_STEPS` times the median of the others': nobody can check what a site says of its data, and by a
@@ -132,7 +133,7 @@ def credited(steps: Mapping[str, int]) -> dict[str, float]:
     return {site: min(count, MOST_STEPS * medians[site]) for site, count in steps.items()}
 
 
-def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[str, str]:
+def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -> dict[str, str]:
     """Return why updates are refused that are much longer than the others.
 
     A site is compared with the median of the others, which one mad site among three does not move above an honest one.
@@ -157,7 +158,7 @@ def too_long(norms: Mapping[str, float], most: float, min_sites: int) -> dict[st
     }
 
 
-def outweighing(examples: Mapping[str, int]) -> list[str]:
+def find_outweighing_sites(examples: Mapping[str, int]) -> list[str]:
     """Return what is said of a site that counts for most of the mean by its number of examples, which nobody can check.
 
     Args:
@@ -172,7 +173,7 @@ def outweighing(examples: Mapping[str, int]) -> list[str]:
     ]
 
 
-def odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
+def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
     """Return why the ranges of sites are left out whose images lie far from those of all others.
 
     The super model doubts images outside of all sites' ranges: by one without end it would doubt none.

@@ -8,11 +8,11 @@ import numpy as np
 from silofl import __version__
 from silofl.errors import SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.known_sites import early_end, left, present
+from silofl.federation.known_sites import early_end, find_departed_sites, list_present_sites
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.metrics import pooled_score
 from silofl.training.site_score import SiteScore
@@ -32,7 +32,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     known = [value for value in values.values() if value is not None]
     reasons = _shortcomings(server, tests)
     return Results(
-        **_description(study),
+        **_describe_study(study),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=reported.round,
@@ -40,25 +40,25 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         sites=values,
         mean=float(np.mean(known)) if known else None,
         spread=float(np.std(known)) if known else None,
-        pooled=pooled_score(plain([*scores.values()]), study.metric),
+        pooled=pooled_score(dump_record([*scores.values()]), study.metric),
         run=server.id,
         ended_early=early_end(server),
-        left=left(server) or None,
+        left=find_departed_sites(server) or None,
         tested=Tested(
             cases={site: score.num_cases for site, score in scores.items()},
             patients={site: score.num_patients for site, score in scores.items()},
             excluded_cases={site: score.num_excluded for site, score in scores.items()},
-            by_label={site: _named(study, score.labels or {}) for site, score in scores.items()},
+            by_label={site: _name_labels(study, score.labels or {}) for site, score in scores.items()},
             validation=reported.validation,
             surface={site: score.surface for site, score in scores.items() if score.surface} or None,
-            **_of_empty_cases(scores),
+            **_empty_case_results(scores),
         ),
         classes=_class_results(study, scores) if study.task == "classification" else None,
         **{key: more for part in server.parts.values() for key, more in part.results(server, scores).items()},
     )
 
 
-def _of_empty_cases(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
+def _empty_case_results(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
     some = {site: score for site, score in scores.items() if score.num_empty}
     if not some:
         return {}
@@ -72,17 +72,17 @@ def _of_empty_cases(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
 def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResults:
     return ClassResults(
         also={site: score.also or {} for site, score in scores.items()},
-        label_cases={site: _named(study, score.label_cases or {}) for site, score in scores.items()},
+        label_cases={site: _name_labels(study, score.label_cases or {}) for site, score in scores.items()},
     )
 
 
-def _named(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
+def _name_labels(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
     # A region is named already.
     return {names.get(label, label): value for label, value in by_label.items()}
 
 
-def _description(study: Study) -> dict[str, Any]:
+def _describe_study(study: Study) -> dict[str, Any]:
     return study.description() | {"version": __version__}
 
 
@@ -90,7 +90,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
     allowed = server.study.federation.max_missed_rounds
     reasons = []
-    for site in present(server):
+    for site in list_present_sites(server):
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)
@@ -101,7 +101,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     return reasons + list(tests.lacking)
 
 
-def failure_of(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """Return why a run failed, for its result: a fault that is known, or the kind of one that is not."""
     if isinstance(error, (SiloFLError, OSError)):
         return str(error)
@@ -119,10 +119,10 @@ def stopped_results(study: Study, run: str | None, finished: int, what: str) -> 
     """
     how = f"with continue_run: {run} to go on" if finished else "to begin it"
     reason = f"{what} after round {finished} of {study.total_rounds}; submit the job again {how}"
-    return without_numbers(study, "FAILED", [reason], run, was_stopped=True)
+    return unscored_results(study, "FAILED", [reason], run, was_stopped=True)
 
 
-def without_numbers(
+def unscored_results(
     study: Study | str, status: str, reasons: Sequence[str] = (), run: str | None = None, was_stopped: bool = False
 ) -> Results:
     """Return the result of a run without scores.
@@ -138,7 +138,7 @@ def without_numbers(
         known = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
     else:
         # Which version an unfinished run was started with is not known.
-        known = _description(study) | ({"version": None} if status == UNFINISHED else {})
+        known = _describe_study(study) | ({"version": None} if status == UNFINISHED else {})
     nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
     return Results(
         **known, status=status, reasons=tuple(reasons), sites={}, run=run, was_stopped=was_stopped, **nothing

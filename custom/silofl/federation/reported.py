@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
 
-def reported_of(server: ServerRounds) -> Reported:
+def choose_reported(server: ServerRounds) -> Reported:
     """Return the best round's parts, or the last without validation, unless a part has something better."""
     number = server.best_round or server.finished_rounds
     validation = server.ledger[number - 1].validation if number else {}
-    reported = Reported(number, server.parts | server.best_parts, validation, _how_chosen(server, number))
+    reported = Reported(number, server.parts | server.best_parts, validation, _explain_choice(server, number))
     for part in server.parts.values():
         reported = part.reported(reported, server)
     return reported
@@ -30,7 +30,7 @@ def is_better_than_best(server: ServerRounds, validation: Mapping[str, SiteScore
     return bool(other.validated) and is_better(other, best, validators(server.ledger))
 
 
-def _how_chosen(server: ServerRounds, number: int) -> str:
+def _explain_choice(server: ServerRounds, number: int) -> str:
     if server.best_round is None:
         return f"last round, {number}: no validation data"
     absence = absence_sentence(server.ledger, server.ledger[number - 1])

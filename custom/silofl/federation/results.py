@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
-from silofl.schema import given, group, markdown, optional, read_file
+from silofl.schema import declare_group, declare_optional, declare_required, format_key_table, read_file
 from silofl.training.joined import Joined
 from silofl.training.site_score import Counts, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
@@ -46,11 +46,11 @@ class Tested:
     excluded_cases: Counts
     by_label: Mapping[str, Mapping[str, float]]
     validation: Mapping[str, SiteScore]
-    empty_cases: Counts | None = optional()
-    false_positive_cases: Counts | None = optional()
-    with_truth: Values | None = optional()
-    surface: Mapping[str, SurfaceScore] | None = optional()
-    patients: MaybeCounts | None = optional()
+    empty_cases: Counts | None = declare_optional()
+    false_positive_cases: Counts | None = declare_optional()
+    with_truth: Values | None = declare_optional()
+    surface: Mapping[str, SurfaceScore] | None = declare_optional()
+    patients: MaybeCounts | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -152,16 +152,16 @@ class Results:
     """
 
     study: str
-    algorithm: str | None = given()
-    preset: str | None = given()
+    algorithm: str | None = declare_required()
+    preset: str | None = declare_required()
     recipe: Mapping[str, Any]
-    seed: int | None = given()
-    rounds: int | None = given()
-    metric: str | None = given()
+    seed: int | None = declare_required()
+    rounds: int | None = declare_required()
+    metric: str | None = declare_required()
     labels: Mapping[str, str]
-    normalization: str | None = given()
-    split_unit: str | None = given()
-    version: str | None = given()
+    normalization: str | None = declare_required()
+    split_unit: str | None = declare_required()
+    version: str | None = declare_required()
     status: Literal["COMPLETE", "INCOMPLETE", "FAILED", "UNFINISHED"]
     reasons: tuple[str, ...]
     best_round: int | None
@@ -170,25 +170,25 @@ class Results:
     mean: float | None
     spread: float | None
     pooled: float | None
-    run: str | None = optional()
-    was_stopped: bool = optional(False)
-    tested: Tested = group(NOTHING_TESTED)
-    classes: ClassResults | None = group(None)
-    super_model: SuperResults | None = group(None)
-    everyone: Everyone | None = optional()
-    joining: Mapping[str, Joined] | None = optional()
-    left: Mapping[str, int] | None = optional()
-    digest: str | None = optional()
-    ended_early: str | None = optional()
-    regions: Mapping[str, tuple[int, ...]] | None = optional()
-    privacy: Privacy | None = optional()
+    run: str | None = declare_optional()
+    was_stopped: bool = declare_optional(False)
+    tested: Tested = declare_group(NOTHING_TESTED)
+    classes: ClassResults | None = declare_group(None)
+    super_model: SuperResults | None = declare_group(None)
+    everyone: Everyone | None = declare_optional()
+    joining: Mapping[str, Joined] | None = declare_optional()
+    left: Mapping[str, int] | None = declare_optional()
+    digest: str | None = declare_optional()
+    ended_early: str | None = declare_optional()
+    regions: Mapping[str, tuple[int, ...]] | None = declare_optional()
+    privacy: Privacy | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test, and a choice of no site of the run."""
         if self.is_finished and self.run is None:
             raise ConfigError(f"run must be given with status {self.status}; it is missing")
         for site in sorted({*(self.joining or {})} - {*self.sites}):
-            raise ConfigError(f"joining must be of sites of the run, not of {shown(site)}")
+            raise ConfigError(f"joining must be of sites of the run, not of {quote_value(site)}")
 
     @property
     def is_finished(self) -> bool:
@@ -198,7 +198,7 @@ class Results:
     @property
     def by_site(self) -> dict[str, SiteResult]:
         """Site -> its part of the result."""
-        return {site: self._of_site(site) for site in self.sites}
+        return {site: self._site_result(site) for site in self.sites}
 
     @property
     def has_global_model(self) -> bool:
@@ -219,7 +219,7 @@ class Results:
         """The recipe's questions with its answers as sentences; nothing of a run whose recipe is not known."""
         return self.recipe.get("questions", {})
 
-    def _of_site(self, site: str) -> SiteResult:
+    def _site_result(self, site: str) -> SiteResult:
         tested = self.tested
         validation = tested.validation.get(site)
         return SiteResult(
@@ -255,7 +255,7 @@ model's name under `key`. Values of metrics lie in [0, 1].
 
 def schema_page() -> str:
     """Return ``docs/results.md``."""
-    return PAGE.format(table=markdown(Results))
+    return PAGE.format(table=format_key_table(Results))
 
 
 if __name__ == "__main__":

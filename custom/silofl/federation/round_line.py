@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from silofl.errors import printable
+from silofl.errors import make_printable
 from silofl.federation.ledger import Round
 
 # Rounds from whose time the rest is estimated.
@@ -43,10 +43,10 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
         f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left",
-        *_missing(record),
+        *_list_missing(record),
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.
-    return printable("  ".join(part for part in parts if part))
+    return make_printable("  ".join(part for part in parts if part))
 
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
@@ -56,7 +56,7 @@ def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
     return float(np.mean(recent)) * (whole.total_rounds - ledger[-1].round)
 
 
-def _missing(record: Round) -> list[str]:
+def _list_missing(record: Round) -> list[str]:
     """Return who is not in the round's model, each kind with its sites and their reasons."""
     reasons = {"late": dict.fromkeys(record.late, ""), "failed": record.failed, "refused": record.refused}
     listed = {

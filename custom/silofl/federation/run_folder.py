@@ -14,19 +14,19 @@ import yaml
 from silofl.algorithms.mixing import Arrays
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
-from silofl.errors import ConfigError, DamagedError, StateError, shown
-from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, ledger_of, restored
+from silofl.errors import ConfigError, DamagedError, StateError, quote_value
+from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_finished_rounds, restore_run
 from silofl.federation.course import Tests
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
-from silofl.federation.outcome import finished_results, stopped_results, without_numbers
+from silofl.federation.outcome import finished_results, stopped_results, unscored_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
-    held,
-    is_whole,
+    hold_lock,
+    is_undamaged,
     load_state,
     make_folder,
     read_json,
@@ -38,11 +38,11 @@ from silofl.files import (
 )
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
-from silofl.methods.model import arrays_of_parts
+from silofl.methods.model import collect_part_arrays
 from silofl.methods.part import Part, to_tensors
-from silofl.methods.parts import kinds
-from silofl.models.precision import as_received
-from silofl.schema import plain, read_file
+from silofl.methods.parts import list_kinds
+from silofl.models.precision import round_as_received
+from silofl.schema import dump_record, read_file
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -78,8 +78,8 @@ class RunFolder:
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process; the errors of `silofl.files.held`."""
-        return held(self.path / "lock")
+        """Hold the folder for this process; the errors of `silofl.files.hold_lock`."""
+        return hold_lock(self.path / "lock")
 
     def claim(self, lead: str | None) -> None:
         """Record whose run this is; the errors of `check_lead`."""
@@ -99,12 +99,12 @@ class RunFolder:
         for folder in (self.path, self.path / "model"):
             remove_unfinished(folder)
         # A save that was stopped before its last renaming has its round under this name.
-        if is_whole(self.path / NEXT, FORMAT):
+        if is_undamaged(self.path / NEXT, FORMAT):
             (self.path / NEXT).replace(self.path / CHECKPOINT)
-        state, damage = self._read()
+        state, damage = self._read_checkpoint()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
             if self.study.federation.sites_left and not self.study.continue_run:
-                left = shown([*self.study.federation.sites_left])
+                left = quote_value([*self.study.federation.sites_left])
                 raise ConfigError(
                     f"federation.sites_left must be empty where a run begins, not {left}; only one that goes on has "
                     "sites that left it"
@@ -115,7 +115,7 @@ class RunFolder:
                 f"{self.path} must hold a whole checkpoint of the rounds that have finished: {'; '.join(damage)}: "
                 "restore one of them, or start anew and lose these rounds"
             )
-        server = restored(self.study, state, pretrained)
+        server = restore_run(self.study, state, pretrained)
         self._is_whole = not damage
         if damage:
             note = f"the run went on after this round from {BEFORE}: {damage[0]}"
@@ -138,7 +138,7 @@ class RunFolder:
         Raises:
             StateError: Another version wrote the checkpoint, or the study has changed since.
         """
-        state, _ = self._read()
+        state, _ = self._read_checkpoint()
         if state is None:
             return
         check_study(self.study, state)
@@ -147,12 +147,12 @@ class RunFolder:
         except ConfigError:
             is_broken = True
         if is_broken:
-            self._write_ledger(ledger_of(state))
+            self._write_ledger(read_finished_rounds(state))
 
     def save(self, server: ServerRounds) -> None:
         """Write the checkpoint, then ledger and metrics for people; the checkpoint before it is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
-        save_state(self.path / NEXT, FORMAT, checkpoint(server, self._in_words(server.ledger)))
+        save_state(self.path / NEXT, FORMAT, checkpoint(server, self._encode_rounds(server.ledger)))
         if self._is_whole:
             (self.path / CHECKPOINT).replace(self.path / BEFORE)
         (self.path / NEXT).replace(self.path / CHECKPOINT)
@@ -178,22 +178,22 @@ class RunFolder:
         contents = next((made for part in reported.values() if (made := part.contents(server))), None)
         results = finished_results(server, tests)
         if contents is not None:
-            facts = contents.facts | self._facts_of_card(results, tests)
-            directory.write(self.path / directory.FOLDER, replace(contents, facts=facts))
+            facts = contents.facts | self._card_facts(results, tests)
+            directory.write_model_folder(self.path / directory.FOLDER, replace(contents, facts=facts))
         # Last: where this file is, the run has finished and everything else is there.
-        write_json(self.path / RESULT, plain(results))
+        write_json(self.path / RESULT, dump_record(results))
 
-    def _facts_of_card(self, results: Results, tests: Tests) -> dict[str, Any]:
+    def _card_facts(self, results: Results, tests: Tests) -> dict[str, Any]:
         """Return what the model card says of the run besides the model's own facts; they decide no prediction."""
         # A simulation knows its sites' data; a network's server does not.
         data = read_file(DataCounts, self.path / DATA)
-        left = {kind.name: kind.purpose for kind in kinds(self.study)}
+        left = {kind.name: kind.purpose for kind in list_kinds(self.study)}
         return {
-            "test": plain(tests.scores),
+            "test": dump_record(tests.scores),
             "mean": results.mean,
             "spread": results.spread,
-            "joining": plain(results.joining) or {},
-            "data": plain(data)["sites"] if data else {},
+            "joining": dump_record(results.joining) or {},
+            "data": dump_record(data)["sites"] if data else {},
             # Several models may travel, each as the same kind.
             "left": [{"name": name, "purpose": purpose} for name, purpose in left.items()],
         }
@@ -201,14 +201,14 @@ class RunFolder:
     def write_failure(self, reason: str, run: str | None = None) -> None:
         """Write a result with the reason of the failure and the run's id; to the log where the disk takes no file."""
         try:
-            write_json(self.path / RESULT, plain(without_numbers(self.study, "FAILED", [reason], run)))
+            write_json(self.path / RESULT, dump_record(unscored_results(self.study, "FAILED", [reason], run)))
         except OSError:
             logger.error("the run failed, and its result could not be written: %s", reason)
 
     def write_stop(self, server: ServerRounds) -> None:
         """Write the result of a run that was ended from outside."""
         stopped = stopped_results(self.study, server.id, server.finished_rounds, "the job was aborted")
-        write_json(self.path / RESULT, plain(stopped))
+        write_json(self.path / RESULT, dump_record(stopped))
 
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
@@ -225,7 +225,7 @@ class RunFolder:
         """
         finished = len(read_ledger(self.path) or ())
         killed = stopped_results(self.study, run, finished, "the job's process at the server was killed")
-        write_json(target / RESULT, plain(killed))
+        write_json(target / RESULT, dump_record(killed))
         self._copy(RECORDS, target)
 
     def _copy(self, patterns: Sequence[str], target: Path) -> None:
@@ -233,7 +233,7 @@ class RunFolder:
             for path in result_files(self.path, patterns):
                 copy_file(path, target / path.relative_to(self.path))
 
-    def _read(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def _read_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the last whole checkpoint, if any, and what is wrong with those after it."""
         damage: list[str] = []
         for name in (CHECKPOINT, BEFORE):
@@ -243,13 +243,15 @@ class RunFolder:
                 damage.append(str(error))
         return None, damage
 
-    def _in_words(self, ledger: Sequence[Round]) -> list[str]:
+    def _encode_rounds(self, ledger: Sequence[Round]) -> list[str]:
         """Return the records of finished rounds as JSON."""
-        _renew(self._records, ledger, lambda record: json.dumps(plain(record), indent=1, allow_nan=False))
+        _encode_new_rounds(
+            self._records, ledger, lambda record: json.dumps(dump_record(record), indent=1, allow_nan=False)
+        )
         return self._records
 
     def _write_ledger(self, ledger: Sequence[Round]) -> None:
-        write_text(self.path / FILE, "[\n" + ",\n".join(self._in_words(ledger)) + "\n]\n")
+        write_text(self.path / FILE, "[\n" + ",\n".join(self._encode_rounds(ledger)) + "\n]\n")
 
     def _write_records(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         self._write_ledger(server.ledger)
@@ -264,17 +266,17 @@ class RunFolder:
         write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported, values))
         if ledger:
             write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, values))
-            _renew(self._lines, ledger, partial(round_metrics, metric))
+            _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))
             write_text(self.path / ROUNDS, "".join(self._lines))
 
     def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
         """Save one file where all sites have the same model, else one a site."""
         models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
-        beside = arrays_of_parts(server)
+        beside = collect_part_arrays(server)
         for site, arrays in models.items():
             if arrays:
                 file = f"{name}-{site}.pt" if site else f"{name}.pt"
-                save_tensors(self.path / "model" / file, to_tensors(as_received(arrays | beside, self.study)))
+                save_tensors(self.path / "model" / file, to_tensors(round_as_received(arrays | beside, self.study)))
 
     def _describe_models(self, server: ServerRounds) -> None:
         """Write the study beside its models, and how to load one."""
@@ -289,12 +291,12 @@ class RunFolder:
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
         rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
-        if left_out(recipe) is None:
-            where = SIZE_KNOWN if arrays_of_parts(server) else SIZE_ANY
+        if describe_missing_part(recipe) is None:
+            where = SIZE_KNOWN if collect_part_arrays(server) else SIZE_ANY
             where = f"{SHARED} {where}" if study.recipe.at_home else where
             return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
-        place = site_model(self.path, server.sites, server.id)
-        where = where_complete(recipe, server.id, is_simulation=place is not None)
+        place = find_site_model(self.path, server.sites, server.id)
+        where = describe_complete_model(recipe, server.id, is_simulation=place is not None)
         folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
         return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
 
@@ -305,7 +307,7 @@ def result_files(folder: Path, patterns: Sequence[str] = RESULTS) -> Iterator[Pa
         yield from (one for one in (path, *path.rglob("*")) if one.is_file())
 
 
-def _renew(words: list[str], ledger: Sequence[Round], into_words: Callable[[Round], str]) -> None:
+def _encode_new_rounds(words: list[str], ledger: Sequence[Round], into_words: Callable[[Round], str]) -> None:
     """Put into words what has changed since the last time: the record that was the last then, and those after it.
 
     To put all of them into words anew would make each round of a long run longer than the one before.
@@ -340,7 +342,7 @@ def check_lead(path: Path, lead: str | None, continued: str | None = None) -> No
         )
 
 
-def site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | None:
+def find_site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | None:
     """Return a site's complete model below a simulation's folder; None of a real federation, where sites keep theirs.
 
     Args:
@@ -352,7 +354,7 @@ def site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | Non
     return next((place for place in places if (run / place / "model.json").is_file()), None)
 
 
-def left_out(recipe: Mapping[str, object]) -> str | None:
+def describe_missing_part(recipe: Mapping[str, object]) -> str | None:
     """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
     if recipe.get("sends_model_once"):
         return SENT_ONCE
@@ -360,11 +362,11 @@ def left_out(recipe: Mapping[str, object]) -> str | None:
     return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays_home")))
 
 
-def where_complete(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:
+def describe_complete_model(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:
     """Say why the files of the models are not whole, and where each site's complete one is."""
     place = f"{run_id}/{directory.FOLDER}"
     where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
-    return f"{left_out(recipe)} Each site's complete model is `{where}."
+    return f"{describe_missing_part(recipe)} Each site's complete model is `{where}."
 
 
 def _image_shape(study: Study) -> tuple[int, ...]:

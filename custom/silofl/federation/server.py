@@ -22,13 +22,13 @@ from silofl.data.domain import Domain
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import Round, is_better, validators
 from silofl.federation.numbers import check_numbers
-from silofl.federation.reported import Reported, is_better_than_best, reported_of
+from silofl.federation.reported import Reported, choose_reported, is_better_than_best
 from silofl.methods.answer import Answer, Metrics, read_answer
 from silofl.methods.part import Part, WeightsOf
 from silofl.methods.parts import start_parts
 from silofl.methods.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
-from silofl.models.precision import widened
-from silofl.software import Software, here
+from silofl.models.precision import widen_arrays
+from silofl.software import Software, read_software
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -82,7 +82,7 @@ class ServerRounds:
     @property
     def reported(self) -> Reported:
         """The best round on validation, or the last without validation, unless a part has something better."""
-        return reported_of(self)
+        return choose_reported(self)
 
     @property
     def has_validated(self) -> bool:
@@ -98,7 +98,7 @@ class ServerRounds:
         """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
         best = self.reported
         rounds = {"rounds": self.finished_rounds, "reported_round": best.round}
-        return {"run": self.id, **rounds, "validation": schema.plain(best.validation)}
+        return {"run": self.id, **rounds, "validation": schema.dump_record(best.validation)}
 
     def held(self, site: str, number: int) -> int:
         """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
@@ -129,7 +129,7 @@ class ServerRounds:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
-        message = Message(meta=meta | ({} if site in self.software else {"software": here().model_dump()}))
+        message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
         return message
@@ -142,7 +142,7 @@ class ServerRounds:
         """Read a site's answer; the errors of `read_answer`."""
         entries = {role: part.entry for role, part in self.parts.items() if part.entry}
         test = next((part.test_score for part in self.parts.values() if part.test_task), SiteScore)
-        return read_answer(site, widened(message.arrays, self.study), message.meta, entries, test)
+        return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, test)
 
     def learn_image_shape(self, answers: Sequence[Answer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""

@@ -12,15 +12,15 @@ import torch
 
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
-from silofl.extensions import allow, find
+from silofl.extensions import allow_extensions, find_extension
 from silofl.federation.egress import Asked, Gate, Request
 from silofl.federation.state import SiteState
 from silofl.methods.answer import plain_text
 from silofl.methods.task import TRAIN, Message
 from silofl.methods.work import Work
-from silofl.models.precision import narrowed, widened
+from silofl.models.precision import narrow_arrays, widen_arrays
 from silofl.site import Site
-from silofl.software import Software, here
+from silofl.software import Software, read_software
 from silofl.study import Study
 from silofl.training.device import choose_device, keep_freed_memory
 
@@ -45,9 +45,9 @@ class SiteRounds:
         self.name, self.study, self.site = name, study, site
         self._latest = latest or (lambda: site)
         site.check_private(study.name, study.promise)
-        allow(site.extensions)
+        allow_extensions(site.extensions)
         for named in study.extensions:
-            find(*named)
+            find_extension(*named)
         self.device = choose_device(site.device or study.device)
         # Another number of threads sums in another order, and so gives other weights.
         torch.set_num_threads(study.torch_threads)
@@ -119,9 +119,9 @@ class SiteRounds:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
         asked, rounds = Asked.of(message), self.study.total_rounds
-        message = replace(message, arrays=widened(message.arrays, self.study))
+        message = replace(message, arrays=widen_arrays(message.arrays, self.study))
         if asked.software is not None:
-            self._check_together(asked.software)
+            self._check_software(asked.software)
         self._check_study(asked.digest)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
@@ -155,17 +155,17 @@ class SiteRounds:
         if work.to_keep:
             # Of another task it is the state that it began from, with more beside it.
             states.save(number if is_learning else held, work.to_keep, asked.best_round)
-        answer = replace(answer, arrays=narrowed(answer.arrays, self.study))
-        return answer if asked.software is None else answer | Message(meta={"software": here().model_dump()})
+        answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study))
+        return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
 
-    def _check_together(self, server: Software) -> None:
+    def _check_software(self, server: Software) -> None:
         """Refuse a server of another version before anything is trained.
 
         Raises:
             TrainingError: The versions do not work together; the sentence may leave the site.
         """
         try:
-            here().check_together(server, "the server")
+            read_software().check_compatible(server, "the server")
         except ConfigError as error:
             raise TrainingError(f"site {self.name!r}: {error}") from None
 

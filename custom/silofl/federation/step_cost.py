@@ -11,7 +11,7 @@ import torch
 
 from silofl.algorithms.steps import Batch
 from silofl.data.batches import training_batches
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.methods.work import Work
 from silofl.training.device import keep_freed_memory
 from silofl.training.loop import train
@@ -47,19 +47,19 @@ def time_steps(work: Work) -> StepCost:
     keep_freed_memory()
     learners = work.learners()
     shown = part.patches.per_volume if part.patches else 1
-    part = part.taken(range(min(len(part), math.ceil(STEPS * study.training.batch_size / shown))))
-    augment = augmentation(study, part.targets.ndim > 1)
+    part = part.select_rows(range(min(len(part), math.ceil(STEPS * study.training.batch_size / shown))))
+    augment = build_augmentation(study, part.targets.ndim > 1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     marks: list[float] = []
     batches = training_batches(part, study.training.batch_size, augment, study.seed, device)
-    train(learners, [_marked(batches, marks)])
+    train(learners, [_time_batches(batches, marks)])
     steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
     timed = steps[1:] or steps
     return StepCost(sum(timed) / len(timed), _peak_bytes(device))
 
 
-def _marked(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:
+def _time_batches(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:
     """Yield the batches, and record when each step begins and the last one ends."""
     for batch in batches:
         marks.append(time.perf_counter())

@@ -18,16 +18,22 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from silofl.errors import AggregationError, ConfigError, SiloFLError
-from silofl.extensions import allow
-from silofl.federation.course import Answers, Course, settled_answers
-from silofl.federation.outcome import failure_of
+from silofl.extensions import allow_extensions
+from silofl.federation.course import Answers, Course, separate_failures
+from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, answer_progress
 from silofl.flare.left_sites import LEFT
-from silofl.flare.places import download_folder, job_lead, job_pretrained, job_study, server_settings
+from silofl.flare.places import (
+    download_folder,
+    read_job_lead,
+    read_job_pretrained,
+    read_job_study,
+    read_server_settings,
+)
 from silofl.flare.tracking import Tracking
 from silofl.methods.task import TRAIN, Message
 from silofl.study import Study
@@ -74,15 +80,15 @@ class RoundsController(ModelController):
         A run belongs to the person who submitted it: nobody else goes on with it, or gets anything of it.
         """
         try:
-            study = job_study(self.fl_ctx)
+            study = read_job_study(self.fl_ctx)
         except SiloFLError as error:  # no result either, which would name its study
             self.system_panic(str(error), self.fl_ctx)
             return
         self._waiting = Waiting(study.federation.task_timeout_s)
         run = study.continue_run or f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
-            settings, lead = server_settings(self.fl_ctx), job_lead(self.fl_ctx)
-            allow(settings.extensions)
+            settings, lead = read_server_settings(self.fl_ctx), read_job_lead(self.fl_ctx)
+            allow_extensions(settings.extensions)
             path = settings.run_folder(study.name, run)
             check_lead(path, lead, study.continue_run)
             folder = RunFolder(path, study)
@@ -116,9 +122,9 @@ class RoundsController(ModelController):
         except Exception as error:  # without a result nobody would learn that the run is over, and why
             if not isinstance(error, (SiloFLError, OSError)):
                 self.exception("the run failed")
-            folder.write_failure(failure_of(error), run)
+            folder.write_failure(describe_failure(error), run)
             # NVFlare calls a job COMPLETED unless it is told otherwise.
-            self.system_panic(failure_of(error), self.fl_ctx)
+            self.system_panic(describe_failure(error), self.fl_ctx)
         if self._download:
             folder.copy_results(self._download)
 
@@ -129,7 +135,7 @@ class RoundsController(ModelController):
 
     def _begin(self, study: Study, run: str, folder: RunFolder) -> ServerRounds:
         """Start a run once its sites have joined, or continue one and let new sites join it."""
-        pretrained = job_pretrained(self.fl_ctx, study)
+        pretrained = read_job_pretrained(self.fl_ctx, study)
         server = folder.load(pretrained)
         if server is None and study.continue_run:
             raise ConfigError(
@@ -210,7 +216,7 @@ class RoundsController(ModelController):
         late = set(messages) - set(settled)
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
-        return settled_answers(settled, list(late))
+        return separate_failures(settled, list(late))
 
     def _take_left(self, topic: str, data: object, context: FLContext) -> dict[str, Any]:
         """Take from the server's lasting process which sites have left this job; see `LeftSites`."""

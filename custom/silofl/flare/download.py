@@ -8,7 +8,7 @@ from pathlib import PurePath
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.fuel.hci.client.api_spec import CommandContext
 
-from silofl.errors import TrainingError, shown
+from silofl.errors import TrainingError, quote_value
 
 
 class Download(file_transfer.FileTransferModule):
@@ -39,7 +39,8 @@ def check_inside(name: str) -> None:
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts:
         raise TrainingError(
-            f"the server must name files of a job below its folder, not {shown(name)}; nothing more was downloaded: "
+            f"the server must name files of a job below its folder, not {quote_value(name)}; nothing more was "
+            "downloaded: "
             "ask the server's operator"
         )
 

@@ -19,7 +19,7 @@ from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.kit import Kit
-from silofl.flare.places import job_study, site_settings
+from silofl.flare.places import read_job_study, read_site_settings
 from silofl.methods.task import Message
 from silofl.site import Site
 from silofl.study import Study
@@ -68,7 +68,7 @@ class Egress(Filter):
         if code != ReturnCode.OK:
             # Built anew: such a reply passes no other filter, and could hold anything.
             return make_reply(code if code in CODES else ReturnCode.EXECUTION_EXCEPTION)
-        message, request = from_model(FLModelUtils.from_shareable(shareable)), _request(fl_ctx)
+        message, request = from_model(FLModelUtils.from_shareable(shareable)), _read_request(fl_ctx)
         study, site, gate = self._job(fl_ctx)
         message = message if "error" in message.meta else message | Message(meta={"is_recorded": True})
         log = self._log(fl_ctx, study, site, request.run, gate.risks)
@@ -86,7 +86,7 @@ class Egress(Filter):
         """Return the running job's study, the site's settings and its gate, read once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._jobs:
-            self.begin(job, job_study(fl_ctx), site_settings(fl_ctx))
+            self.begin(job, read_job_study(fl_ctx), read_site_settings(fl_ctx))
         return self._jobs[job]
 
     def begin(self, job: str, study: Study, site: Site) -> None:
@@ -150,7 +150,7 @@ def effective_scope(kit: Kit) -> Scope | None:
     return manager.get_scope(None)
 
 
-def sent_out(
+def filter_answer(
     scope: Scope, name: str, study: Study, site: Site, task: str, message: Message, answer: Message
 ) -> Message:
     """Return what leaves of an answer, after a scope's filters have had the task and the answer, as in a job.
@@ -177,7 +177,7 @@ def sent_out(
     return from_model(FLModelUtils.from_shareable(left))
 
 
-def _request(fl_ctx: FLContext) -> Request:
+def _read_request(fl_ctx: FLContext) -> Request:
     request = fl_ctx.get_prop(REQUEST)
     if request is None:
         raise ConfigError(

@@ -15,7 +15,7 @@ from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import check_pinned, hold_job, job_study, site_settings
+from silofl.flare.places import check_pinned, hold_job, read_job_study, read_site_settings
 
 
 class SiteExecutor(Executor):
@@ -34,10 +34,10 @@ class SiteExecutor(Executor):
             try:
                 check_filters(fl_ctx)
                 self._in_use = hold_job(fl_ctx)
-                study, site = job_study(fl_ctx), site_settings(fl_ctx)
+                study, site = read_job_study(fl_ctx), read_site_settings(fl_ctx)
                 check_pinned(fl_ctx, study, site)
                 name = fl_ctx.get_identity_name()
-                self._rounds = SiteRounds(name, study, site, partial(site_settings, fl_ctx))
+                self._rounds = SiteRounds(name, study, site, partial(read_site_settings, fl_ctx))
             except SiloFLError as fault:
                 # Kept instead of raised: as an answer to each task its reason reaches the server's ledger.
                 self.log_error(fl_ctx, str(fault), fire_event=False)

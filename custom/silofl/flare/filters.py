@@ -7,7 +7,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import job_study
+from silofl.flare.places import read_job_study
 from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
@@ -29,7 +29,7 @@ class BatchNormStaysHome(Filter):
         if shareable.get_return_code() != ReturnCode.OK:
             return shareable
         message = from_model(FLModelUtils.from_shareable(shareable))
-        refusal = refused(message, self._batchnorm_names(fl_ctx))
+        refusal = refuse_names(message, self._batchnorm_names(fl_ctx))
         if refusal is None:
             return shareable
         self.log_error(fl_ctx, str(refusal.meta["error"]), fire_event=False)
@@ -39,12 +39,12 @@ class BatchNormStaysHome(Filter):
         """Return the names in the running job's network, which is built once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._names:
-            models = build_models(job_study(fl_ctx), None).items()
+            models = build_models(read_job_study(fl_ctx), None).items()
             self._names = {job: {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}}
         return self._names[job]
 
 
-def refused(message: Message, names: set[str]) -> Message | None:
+def refuse_names(message: Message, names: set[str]) -> Message | None:
     """Return the message to send in place of one that holds any of the names; None where it may go."""
     found = sorted(message.arrays.keys() & names)
     if not found:

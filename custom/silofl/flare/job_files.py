@@ -20,7 +20,7 @@ from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
 from silofl.flare.job_meta import refusal_of_meta
-from silofl.flare.messages import MOST_BYTES, guard, restrict_commands
+from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
 from silofl.models.weights import SUFFIXES
 
 FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
@@ -54,7 +54,7 @@ class JobFiles(AppValidator, FLComponent):
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
             if cell.get_fqcn() == FQCN.ROOT_SERVER:
-                guard(cell)
+                guard_messages(cell)
 
     def validate(self, app_folder: str) -> tuple[str, dict]:
         """Return why an app may not be deployed, empty where it may, and no properties."""

@@ -10,7 +10,7 @@ from typing import Any
 from nvflare.apis.job_def import USER_SETTABLE_JOB_META_KEYS, JobMetaKey
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
-from silofl.errors import shown
+from silofl.errors import quote_value
 
 # The server sets the study itself, whatever a job says.
 OF_LEADS = {
@@ -30,14 +30,18 @@ def refusal_of_meta(meta: Mapping[str, Any]) -> str | None:
     name = meta.get(JobMetaKey.JOB_NAME.value)
     # NVFlare's console prints it as it is.
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
-        return f"meta.json of a job must have a name of 1 to {LONGEST_NAME} printable characters, not {shown(name)}"
+        return (
+            f"meta.json of a job must have a name of 1 to {LONGEST_NAME} printable characters, not {quote_value(name)}"
+        )
     count = meta.get(JobMetaKey.MIN_CLIENTS.value, 1)
     if type(count) is not int:
-        return f"meta.json of a job must have a whole number as min_clients, not {shown(count)}"
+        return f"meta.json of a job must have a whole number as min_clients, not {quote_value(count)}"
     resources = meta.get(JobMetaKey.RESOURCE_SPEC.value) or {}
     site = next((site for site in resources if not _is_readable(meta, site)), None)
     if site is not None:
-        return f"meta.json of a job must have keys and values as resource_spec of each site, not as of {shown(site)}"
+        return (
+            f"meta.json of a job must have keys and values as resource_spec of each site, not as of {quote_value(site)}"
+        )
     return None
 
 

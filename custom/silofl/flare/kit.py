@@ -167,13 +167,13 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
 def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
     own, root = read_certificate(_certificate_path(folder, kind)), read_certificate(folder / "startup" / "rootCA.pem")
     try:
-        address = _address(kind, settings, own)
+        address = _read_address(kind, settings, own)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, x509.ExtensionNotFound):
         raise ConfigError(f"{SETTINGS[kind]} must name a server as host:port; it does not: {REMEDY}") from None
     return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True)
 
 
-def _address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
+def _read_address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
     if kind == "admin":
         admin = settings["admin"]
         scheme, security = admin.get("scheme", "grpc"), admin.get("connection_security", "mtls")

@@ -25,12 +25,12 @@ class LeftSites(FLComponent):
             return
         engine = fl_ctx.get_engine()
         for job, process in list(engine.run_processes.items()):
-            left = left_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients())
+            left = find_left_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients())
             if left:
                 engine.send_app_command(job, LEFT, {"sites": sorted(left)}, ANSWER_S)
 
 
-def left_sites(participants: Iterable[Client], connected: Iterable[Client]) -> set[str]:
+def find_left_sites(participants: Iterable[Client], connected: Iterable[Client]) -> set[str]:
     """Return the names of a job's sites that are connected without it.
 
     Args:

@@ -90,14 +90,14 @@ def restrict_commands() -> None:
     ]
 
 
-def guard(cell: Cell) -> None:
+def guard_messages(cell: Cell) -> None:
     """Have a server refuse what `is_for_jobs` does not know, and jobs that would fill its disk.
 
     NVFlare has verified whose message it is.
     """
     # NVFlare takes the class from its module when a job comes.
     job_cmds.JobMetaValidator = BoundedJobs
-    cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=_refusal)
+    cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=_refuse_message)
 
 
 def is_for_jobs(message: CellMessage) -> bool:
@@ -138,7 +138,7 @@ def _too_large(job: object) -> str | None:
     return None
 
 
-def _refusal(message: CellMessage) -> CellMessage | None:
+def _refuse_message(message: CellMessage) -> CellMessage | None:
     if is_for_jobs(message):
         return None
     names = (MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC, MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION)

@@ -13,10 +13,10 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
-from silofl.extensions import allowed
+from silofl.extensions import list_allowed_extensions
 from silofl.files import open_own
 from silofl.models.weights import read_start
-from silofl.settings import Section, load
+from silofl.settings import Section, load_settings
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
 
@@ -26,14 +26,14 @@ JOB_LOCK = "silofl.lock"
 logger = logging.getLogger(__name__)
 
 
-def job_study(fl_ctx: FLContext) -> Study:
+def read_job_study(fl_ctx: FLContext) -> Study:
     """Read the job's study.yaml, which is in the folder of the job's configuration."""
-    return load_study(_config(fl_ctx) / "study.yaml")
+    return load_study(_config_folder(fl_ctx) / "study.yaml")
 
 
-def job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
+def read_job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
     """Read the pretrained model or the weights in the folder of study.yaml, where the study names such a file."""
-    start = read_start(_config(fl_ctx), study)
+    start = read_start(_config_folder(fl_ctx), study)
     if start is None:
         return None
     if start.sentence:
@@ -41,7 +41,7 @@ def job_pretrained(fl_ctx: FLContext, study: Study) -> Arrays | None:
     return start.arrays
 
 
-def job_lead(fl_ctx: FLContext) -> str | None:
+def read_job_lead(fl_ctx: FLContext) -> str | None:
     """Return who submitted the running job, by the name in the certificate; None in the simulator."""
     meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
     return meta.get(JobMetaKey.SUBMITTER_NAME.value)
@@ -51,9 +51,9 @@ def check_pinned(fl_ctx: FLContext, study: Study, site: Site) -> None:
     """Refuse a study that is not as the site has pinned it; the errors of `Site.check_pinned`."""
     root = _workspace(fl_ctx).get_file_path_in_startup("rootCA.pem")
     # The site's own proof, beside the server's word. An unsigned configuration is signed by nobody.
-    is_signed, signers = verify_folder_signature_and_get_signers(str(_config(fl_ctx)), root)
+    is_signed, signers = verify_folder_signature_and_get_signers(str(_config_folder(fl_ctx)), root)
     names = {name for name, _, _ in signers} if is_signed else {None}
-    site.check_pinned(study.name, study.digest, {job_lead(fl_ctx), *names})
+    site.check_pinned(study.name, study.digest, {read_job_lead(fl_ctx), *names})
 
 
 def hold_job(fl_ctx: FLContext) -> IO[str] | None:
@@ -71,20 +71,20 @@ def hold_job(fl_ctx: FLContext) -> IO[str] | None:
     return lock
 
 
-def site_settings(fl_ctx: FLContext) -> Site:
+def read_site_settings(fl_ctx: FLContext) -> Site:
     """Read the site's ``local/site.yaml``; without one, ``SILOFL_DATA`` must name the data of all simulated sites."""
     root = os.environ.get("SILOFL_DATA")
     state = f"{root}/.silofl/{{study}}/{{site}}"
     default = None
     if root:
-        default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0, extensions=allowed())
-    return _local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
+        default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0, extensions=list_allowed_extensions())
+    return _read_local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
 
 
-def server_settings(fl_ctx: FLContext) -> Server:
+def read_server_settings(fl_ctx: FLContext) -> Server:
     """Read the server's ``local/server.yaml``; without one, results go to the job's folder."""
-    default = Server(run_dir=str(download_folder(fl_ctx)), extensions=allowed())
-    return _local(fl_ctx, "server.yaml", Server, default, "")
+    default = Server(run_dir=str(download_folder(fl_ctx)), extensions=list_allowed_extensions())
+    return _read_local(fl_ctx, "server.yaml", Server, default, "")
 
 
 def download_folder(fl_ctx: FLContext) -> Path:
@@ -92,10 +92,10 @@ def download_folder(fl_ctx: FLContext) -> Path:
     return Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / "silofl"
 
 
-def _local(fl_ctx: FLContext, name: str, section: type[Section], default: Section | None, remedy: str) -> Section:
+def _read_local(fl_ctx: FLContext, name: str, section: type[Section], default: Section | None, remedy: str) -> Section:
     found = local_file(Path(_workspace(fl_ctx).get_root_dir()), name)
     if found is not None:
-        return load(section, found)
+        return load_settings(section, found)
     if default is None:
         raise ConfigError(f"local/{name} must exist at site {fl_ctx.get_identity_name()!r}; write it, {remedy}")
     return default
@@ -108,7 +108,7 @@ def local_file(root: Path, name: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _config(fl_ctx: FLContext) -> Path:
+def _config_folder(fl_ctx: FLContext) -> Path:
     return Path(_workspace(fl_ctx).get_app_config_dir(fl_ctx.get_job_id()))
 
 

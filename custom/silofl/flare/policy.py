@@ -79,7 +79,7 @@ class ClassPolicy:
         return True
 
 
-def class_policy(kit: Kit) -> ClassPolicy:
+def read_class_policy(kit: Kit) -> ClassPolicy:
     """Read which classes a site lets jobs build.
 
     Raises:
@@ -103,7 +103,7 @@ def checks_files(kit: Kit) -> bool:
     return isinstance(validator, dict) and validator.get("path") == JOB_FILES
 
 
-def gpus_for_jobs(kit: Kit) -> int:
+def count_job_gpus(kit: Kit) -> int:
     """Return how many GPUs a site's NVFlare offers to jobs.
 
     Raises:
@@ -148,7 +148,7 @@ class Rights:
         return self.authorizer.evaluate(AuthzContext(right, person, person))[0]
 
 
-def site_rights(kit: Kit) -> Rights:
+def read_site_rights(kit: Kit) -> Rights:
     """Read the rights of people at a site.
 
     Raises:

@@ -10,7 +10,7 @@ from nvflare.app_common.logging.job_log_receiver import JobLogReceiver
 from nvflare.app_common.streamers.log_streamer import LogStreamer
 from nvflare.app_common.streamers.streamer_base import KEY_FILE_NAME
 
-from silofl.errors import TrainingError, shown
+from silofl.errors import TrainingError, quote_value
 from silofl.flare.messages import is_job
 
 FILES = ("log.txt", "error_log.txt", "log.json", "log_fl.txt")
@@ -48,15 +48,17 @@ class SiteLogs(JobLogReceiver):
     def _get_trusted_stream_identity(self, fl_ctx: FLContext) -> tuple[str, str]:
         client, job = super()._get_trusted_stream_identity(fl_ctx)
         if client not in {one.name for one in fl_ctx.get_engine().get_clients()}:
-            raise TrainingError(f"a log must be of a site that the server knows, not of {shown(client)}")
+            raise TrainingError(f"a log must be of a site that the server knows, not of {quote_value(client)}")
         # The server's lasting process, to which a site sends the log of a job that has ended, has no job of its own.
         if not is_job(job) or job != (fl_ctx.get_job_id() or job):
-            raise TrainingError(f"a log of site {client!r} must be of a job that it may know, not of {shown(job)}")
+            raise TrainingError(
+                f"a log of site {client!r} must be of a job that it may know, not of {quote_value(job)}"
+            )
         return client, job
 
 
 def _file_of(stream_ctx: StreamContext) -> str:
     name = LogStreamer.get_file_name(stream_ctx)
     if name not in FILES:
-        raise TrainingError(f"a log must be called one of {', '.join(FILES)}, not {shown(name)}")
+        raise TrainingError(f"a log must be called one of {', '.join(FILES)}, not {quote_value(name)}")
     return name

@@ -35,7 +35,7 @@ class SiteProcess:
     """
 
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], **options: object) -> None:
-        self._process = CONTEXT.Process(target=_run, args=(list(command[3:]), dict(env)))
+        self._process = CONTEXT.Process(target=_run_site, args=(list(command[3:]), dict(env)))
         self._process.start()
 
     def poll(self) -> int | None:
@@ -67,7 +67,7 @@ class SiteProcess:
 SUBPROCESS = SimpleNamespace(Popen=SiteProcess, TimeoutExpired=subprocess.TimeoutExpired)
 
 
-def _run(arguments: list[str], env: Mapping[str, str]) -> None:
+def _run_site(arguments: list[str], env: Mapping[str, str]) -> None:
     """Be a site, as NVFlare's own module would."""
     os.setsid()
     os.environ.clear()

@@ -11,7 +11,7 @@ from silofl.files import read_json
 from silofl.flare.job_files import FILES, JobFiles
 from silofl.flare.job_meta import refusal_of_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.methods.parts import kinds
+from silofl.methods.parts import list_kinds
 from silofl.models.weights import read_start
 from silofl.study import Study
 
@@ -43,7 +43,7 @@ def check_job(job: Path, study: Study) -> list[str]:
     doubts += [
         f"{name} names {path}, which sites refuse whose class_allow_list lacks it, as the ready-made ones do"
         for name, known in CLASSES.items()
-        for path in classes_of(read_json(app / "config" / name))
+        for path in list_classes(read_json(app / "config" / name))
         if path not in known
     ]
     packages = sorted({name for _, _, name in study.extensions})
@@ -59,7 +59,7 @@ def check_job(job: Path, study: Study) -> list[str]:
             "the digest does not settle from which pretrained model everybody starts; write into study.yaml: "
             f"model.pretrained_sha256: {hashlib.sha256(content).hexdigest()}"
         )
-    further = sorted({kind.name for kind in kinds(study)} - READY)
+    further = sorted({kind.name for kind in list_kinds(study)} - READY)
     if further:
         doubts.append(
             f"hospitals must add to may_leave of site.yaml, where the ready-made one has it not: {', '.join(further)}"
@@ -67,10 +67,10 @@ def check_job(job: Path, study: Study) -> list[str]:
     return doubts
 
 
-def classes_of(config: object) -> Iterator[str]:
+def list_classes(config: object) -> Iterator[str]:
     """Yield the classes that a configuration has NVFlare build."""
     for key, value in config.items() if isinstance(config, dict) else enumerate(config):
         if key == "path" and isinstance(value, str):
             yield value
         elif key != "args" and isinstance(value, dict | list):
-            yield from classes_of(value)
+            yield from list_classes(value)

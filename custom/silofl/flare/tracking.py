@@ -26,7 +26,7 @@ class Tracking:
     def send(self, ledger: Sequence[Round], engine: EngineSpec) -> None:
         """Send the numbers of the last two rounds that are new; a round's validation comes with the next one."""
         for record in ledger[-2:]:
-            for site, name, value in _numbers(record):
+            for site, name, value in _round_numbers(record):
                 if (record.round, site, name) not in self._sent:
                     self._sent.add((record.round, site, name))
                     _fire(_event(site, name, value, record.round), engine)
@@ -40,7 +40,7 @@ def _fire(event: Shareable, engine: EngineSpec) -> None:
         engine.fire_event(EVENT, fl_ctx)
 
 
-def _numbers(record: Round) -> Iterator[tuple[str, str, float]]:
+def _round_numbers(record: Round) -> Iterator[tuple[str, str, float]]:
     for site, metrics in record.metrics.items():
         yield from ((site, name, value) for name, value in metrics.items())
     for name, scores in (("validation", record.validation), ("test", record.test or {})):

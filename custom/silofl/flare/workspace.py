@@ -8,8 +8,8 @@ import yaml
 from silofl.files import read_json, write_json, write_text
 from silofl.flare.places import local_file
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.flare.submission import classes_of
-from silofl.settings import load
+from silofl.flare.submission import list_classes
+from silofl.settings import load_settings
 from silofl.site import Server, Site
 
 # One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see what
@@ -20,7 +20,7 @@ SIMULATED = (*SERVER_CLASSES, *SITE_CLASSES, "silofl.flare.egress.RunNote", "sil
 def other_classes(job: Path) -> list[str]:
     """Return what a job has NVFlare build beside the classes of SiloFL's own jobs, such as an MLflow receiver."""
     configurations = sorted(job.glob("*/config/config_fed_*.json"))
-    named = {path for file in configurations for path in classes_of(read_json(file))}
+    named = {path for file in configurations for path in list_classes(read_json(file))}
     return sorted(named - {*SIMULATED})
 
 
@@ -40,10 +40,10 @@ def prepare_workspace(workspace: Path, site: Site, server: Server, others: Seque
     write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))
 
 
-def simulated_site(workspace: Path, name: str) -> Site:
+def read_simulated_site(workspace: Path, name: str) -> Site:
     """Read a simulated site's settings as they are now: its own ``NAME/local/site.yaml``, or that of all sites.
 
     Raises:
         ConfigError: There is none, or it is wrong.
     """
-    return load(Site, local_file(workspace / name, "site.yaml") or workspace / "local" / "site.yaml")
+    return load_settings(Site, local_file(workspace / name, "site.yaml") or workspace / "local" / "site.yaml")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from silofl.algorithms.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.extensions import allow
+from silofl.extensions import allow_extensions
 from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
-from silofl.settings import load
+from silofl.settings import load_settings
 from silofl.site import Site
 from silofl.study import Study, load_study
 from silofl.training.losses import check_loss
@@ -82,6 +82,6 @@ def read_candidate(kit: Path, study: Path, site_config: Path | None) -> Candidat
         ConfigError: One of them is missing or wrong.
     """
     # First the kit: of a folder that is none nobody need write a site.yaml.
-    found, settings = read_kit(kit, ("hospital",)), load(Site, site_config or kit / "local" / "site.yaml")
-    allow(settings.extensions)
+    found, settings = read_kit(kit, ("hospital",)), load_settings(Site, site_config or kit / "local" / "site.yaml")
+    allow_extensions(settings.extensions)
     return Candidate(found, load_study(study), study, settings)

@@ -14,36 +14,36 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from silofl.errors import ConfigError, ExitCode, SiloFLError, nearest
+from silofl.errors import ConfigError, ExitCode, SiloFLError, suggest_nearest
 from silofl.federation.site import public_reason
 from silofl.hospital import data, machine, network, policy, switch
 from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.finding import Finding, failed
-from silofl.options import console_for, names
+from silofl.options import make_console, parse_names
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
-    "versions": machine.versions,
-    "study": policy.pinned,
-    "paused": switch.paused,
-    "classes": policy.allowed_classes,
-    "job_files": policy.job_files,
-    "byoc": policy.brought_code,
-    "egress": policy.egress,
-    "logs": policy.logs,
-    "packages": policy.packages,
-    "disk": machine.disk,
-    "memory": machine.memory,
-    "gpu": machine.gpu,
-    "certificate": network.certificate,
-    "server": network.server,
-    "tls": network.tls,
-    "clock": network.clock,
-    "preflight": network.preflight,
-    "data": data.data,
-    "privacy": training.privacy,
-    "training": training.training,
-    "leaving": training.leaving,
+    "versions": machine.check_versions,
+    "study": policy.check_pin,
+    "paused": switch.check_pause,
+    "classes": policy.check_classes,
+    "job_files": policy.check_job_files,
+    "byoc": policy.check_brought_code,
+    "egress": policy.check_egress,
+    "logs": policy.check_logs,
+    "packages": policy.check_packages,
+    "disk": machine.check_disk,
+    "memory": machine.check_memory,
+    "gpu": machine.check_gpu,
+    "certificate": network.check_certificate,
+    "server": network.check_server,
+    "tls": network.check_tls,
+    "clock": network.check_clock,
+    "preflight": network.check_preflight,
+    "data": data.check_data,
+    "privacy": training.check_privacy,
+    "training": training.check_training,
+    "leaving": training.check_leaving,
 }
 # A check that can find out nothing where one of others has failed -> those others.
 WAITS_FOR = {
@@ -97,9 +97,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--site-config", type=Path, metavar="FILE", help="site.yaml; the kit's local/site.yaml by default"
     )
-    parser.add_argument("--skip", type=names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock")
     parser.add_argument(
-        "--strict", type=names, default=[], metavar="NAMES", help="checks whose warnings end with 1 too, as certificate"
+        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock"
+    )
+    parser.add_argument(
+        "--strict",
+        type=parse_names,
+        default=[],
+        metavar="NAMES",
+        help="checks whose warnings end with 1 too, as certificate",
     )
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
 
@@ -111,10 +117,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(checkup.as_dict(), indent=1))
     else:
-        print_checkup(checkup, console_for(options))
+        print_checkup(checkup, make_console(options))
     warned = [name for name in options.strict if name in checkup.answers and checkup.answers[name].status == "warning"]
     if warned and not options.json:
-        console_for(options).print(f"exit code 1, as --strict asks of a warning of {', '.join(warned)}", markup=False)
+        make_console(options).print(f"exit code 1, as --strict asks of a warning of {', '.join(warned)}", markup=False)
     return ExitCode.COMPLETE if checkup.may_join and not warned else ExitCode.FAILED
 
 
@@ -138,7 +144,7 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
         if needs := _failed_before(name, answers):
             answers[name] = failed(f"{name} must wait for {needs[0]}, which failed; put that right and check again")
         else:
-            answers[name] = _answer_to(name, check, candidate, reasons)
+            answers[name] = _answer_check(name, check, candidate, reasons)
     log = _write_log(candidate.kit.folder / LOG, reasons)
     return Checkup(candidate.kit.name, candidate.study.name, answers, log, tuple(filter(skipped.__contains__, CHECKS)))
 
@@ -167,7 +173,9 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
 def _check_names(option: str, given: Collection[str]) -> None:
     for name in given:
         if name not in CHECKS:
-            raise ConfigError(f"{option} must be among {', '.join(CHECKS)}, not {name!r}{nearest(name, CHECKS)}")
+            raise ConfigError(
+                f"{option} must be among {', '.join(CHECKS)}, not {name!r}{suggest_nearest(name, CHECKS)}"
+            )
 
 
 def _failed_before(name: str, answers: Mapping[str, Finding]) -> list[str]:
@@ -175,7 +183,9 @@ def _failed_before(name: str, answers: Mapping[str, Finding]) -> list[str]:
     return [need for need in WAITS_FOR.get(name, ()) if need in answers and answers[need].status == "failed"]
 
 
-def _answer_to(name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]) -> Finding:
+def _answer_check(
+    name: str, check: Callable[[Candidate], Finding], candidate: Candidate, reasons: list[str]
+) -> Finding:
     try:
         return check(candidate)
     except Exception as error:  # whatever a check meets is an answer, and the other checks go on

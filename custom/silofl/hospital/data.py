@@ -9,7 +9,7 @@ from silofl.data.images import read_image
 from silofl.data.manifest import Manifest
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
-from silofl.schema import plain
+from silofl.schema import dump_record
 
 # Volumes whose headers are looked at; all of them have been decoded before.
 SAMPLE = 5
@@ -23,7 +23,7 @@ APART = {
 }
 
 
-def data(candidate: Candidate) -> Finding:
+def check_data(candidate: Candidate) -> Finding:
     """Read all data and count cases, patients and labels.
 
     Raises:
@@ -39,8 +39,8 @@ def data(candidate: Candidate) -> Finding:
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
         "image_shape": list(found.training.image_shape),
-        "spacing_mm": _spacing(found.manifest),
-        "domain": plain(found.domain),
+        "spacing_mm": _measure_spacing(found.manifest),
+        "domain": dump_record(found.domain),
     }
     worth_a_look = label_doubts(found, study) + doubts(found, study)
     if not cases["validation"]:
@@ -52,7 +52,7 @@ def data(candidate: Candidate) -> Finding:
     return ok(f"{listed} cases can be read, {apart}", **facts)
 
 
-def _spacing(manifest: Manifest) -> dict[str, Any] | None:
+def _measure_spacing(manifest: Manifest) -> dict[str, Any] | None:
     """Return the smallest and largest spacing of a few training volumes, in millimetres by axis; None for pictures."""
     spacings = []
     for record in manifest.training[:SAMPLE]:

@@ -4,16 +4,18 @@ import argparse
 import re
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode, shown
-from silofl.federation.egress_chain import Verdict, checked
+from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.federation.egress_chain import Verdict, check_chain
 from silofl.federation.egress_log import FILE
 from silofl.settings import SHA256
 
 
-def noted_hash(text: str) -> str:
+def parse_hash(text: str) -> str:
     """Read a hash as this command prints it, and as ``egress.md`` shows it."""
     if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
-        raise argparse.ArgumentTypeError(f"must be a hash of 64 digits, as this command prints it, not {shown(text)}")
+        raise argparse.ArgumentTypeError(
+            f"must be a hash of 64 digits, as this command prints it, not {quote_value(text)}"
+        )
     return found
 
 
@@ -21,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl egress-check``."""
     parser.add_argument("file", type=Path, metavar="FILE", help=f"{FILE} of a run, or the run's folder in state_dir")
     noted = "a last hash that was noted elsewhere at an earlier time"
-    parser.add_argument("--noted", type=noted_hash, metavar="HASH", help=noted)
+    parser.add_argument("--noted", type=parse_hash, metavar="HASH", help=noted)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,13 +31,15 @@ def run(options: argparse.Namespace) -> int:
     path = options.file / FILE if options.file.is_dir() else options.file
     if not path.is_file():
         raise ConfigError(f"FILE must be a record of what left a site, {FILE} of a run, not {path}, which is no file")
-    verdict = checked(path.read_bytes())
-    faults = [fault for fault in (verdict.fault, options.noted and _missing(options.noted, verdict)) if fault]
+    verdict = check_chain(path.read_bytes())
+    faults = [
+        fault for fault in (verdict.fault, options.noted and _explain_missing_hash(options.noted, verdict)) if fault
+    ]
     print("\n".join(faults or _findings(verdict, options.noted)))
     return ExitCode.FAILED if faults else ExitCode.COMPLETE
 
 
-def _missing(noted: str, verdict: Verdict) -> str | None:
+def _explain_missing_hash(noted: str, verdict: Verdict) -> str | None:
     """Return that no sound record has a hash that was noted; None where one has."""
     if any(link.hash == noted for link in verdict.links):
         return None

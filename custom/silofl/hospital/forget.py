@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode, nearest, shown
+from silofl.errors import ConfigError, ExitCode, quote_value, suggest_nearest
 from silofl.federation.egress_log import LOCK
-from silofl.files import held
+from silofl.files import hold_lock
 from silofl.hospital import forget_patient
-from silofl.options import names
-from silofl.settings import Section, load, parse
+from silofl.options import parse_names
+from silofl.settings import Section, load_settings, parse
 from silofl.site import Site
 from silofl.study import Name
 
@@ -46,10 +46,10 @@ class Kept:
     shared: dict[Path, str]
 
 
-def patient_id(text: str) -> str:
+def parse_patient(text: str) -> str:
     """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
     if not text.strip():
-        raise argparse.ArgumentTypeError(f"must be an ID, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
     return text
 
 
@@ -59,27 +59,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site-config", type=Path, default=Path("local/site.yaml"), help="the site's site.yaml")
     parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
     patient = "only this patient, whom dataset.json must name no more"
-    parser.add_argument("--patient", type=patient_id, metavar="ID", help=patient)
+    parser.add_argument("--patient", type=parse_patient, metavar="ID", help=patient)
     parser.add_argument(
-        "--cases", type=names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
+        "--cases", type=parse_names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def run(options: argparse.Namespace) -> int:
     """List what the site keeps of a study, or of a patient, and delete it once the user agrees."""
-    site = load(Site, options.site_config)
+    site = load_settings(Site, options.site_config)
     if options.patient:
         return _run_patient(site, options)
     if options.study is None or options.cases:
         raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl forget --help")
-    kept = kept_of(site, options.study, options.site)
+    kept = find_kept(site, options.study, options.site)
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
     if not lines and not kept.shared:
-        raise ConfigError(_nothing_kept(site, options.study, options.site))
+        raise ConfigError(_explain_nothing_kept(site, options.study, options.site))
     print("\n".join(lines or [f"no folder is of study {options.study} alone"]))
     if lines and (options.yes or _is_agreed("delete this, the record of what left the site included? [y/N] ")):
-        forget(kept)
+        delete_kept(kept)
         print("deleted: all of the above; results and the mixed models stay at the server")
     elif lines:
         print("nothing was deleted")
@@ -88,15 +88,16 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.INCOMPLETE if kept.shared else ExitCode.COMPLETE
 
 
-def _nothing_kept(site: Site, study: str, name: str | None) -> str:
+def _explain_nothing_kept(site: Site, study: str, name: str | None) -> str:
     """Return what to say where nothing is kept: a name with a slip must not look like a deletion."""
-    folder = site.state_folder(study, named_site(site, study, name))
+    folder = site.state_folder(study, require_site_name(site, study, name))
     # A study of which there are data alone has nothing to be deleted.
-    others = forget_patient.studies_of(site, named_site(site, study, name))
-    known = [other for other in others if other != study and kept_of(site, other, name).folders]
+    others = forget_patient.find_studies(site, require_site_name(site, study, name))
+    known = [other for other in others if other != study and find_kept(site, other, name).folders]
     held = f"there are {', '.join(known)}" if known else "there is none of any study"
     return (
-        f"STUDY must name a study of which this site keeps something, not {study!r}{nearest(study, known)}; nothing is "
+        f"STUDY must name a study of which this site keeps something, not {study!r}{suggest_nearest(study, known)}; "
+        "nothing is "
         f"in {folder}, and {held}: correct STUDY, --site or --site-config where that is a slip; nothing was deleted"
     )
 
@@ -104,20 +105,20 @@ def _nothing_kept(site: Site, study: str, name: str | None) -> str:
 def _run_patient(site: Site, options: argparse.Namespace) -> int:
     """List what the site keeps of a patient, delete it once the user agrees, and say what cannot be taken back."""
     wanted = parse(Wanted, {"study": options.study, "site": options.site}, "the command line")
-    name = named_site(site, wanted.study or "", wanted.site)
-    studies = [options.study] if options.study else forget_patient.studies_of(site, name)
-    traces = forget_patient.traces_of(site, name, studies, options.patient, options.cases)
-    lines = forget_patient.described(traces)
+    name = require_site_name(site, wanted.study or "", wanted.site)
+    studies = [options.study] if options.study else forget_patient.find_studies(site, name)
+    traces = forget_patient.find_traces(site, name, studies, options.patient, options.cases)
+    lines = forget_patient.describe_traces(traces)
     print("\n".join(lines if traces.is_found else [NO_TRACE, *lines]))
     if lines and (options.yes or _is_agreed("delete this? [y/N] ")):
-        forget_patient.remove(traces)
+        forget_patient.remove_traces(traces)
         print("deleted: all of the above; a cache is made anew at the next start, without the patient")
     elif lines:
         print("nothing was deleted")
     for folder in traces.others:
         print(f"not deleted: {folder}; it names such a patient, but was made from other data: delete it by hand")
     print(f"\nWhat stays, in {', '.join(studies) or 'no study'}:")
-    for sentence in forget_patient.remaining(traces):
+    for sentence in forget_patient.describe_remaining(traces):
         print(f"- {sentence}")
     return ExitCode.INCOMPLETE if traces.others or not traces.is_found else ExitCode.COMPLETE
 
@@ -129,17 +130,17 @@ def _is_agreed(question: str) -> bool:
         raise ConfigError("--yes must be given where nobody can answer; nothing was deleted") from None
 
 
-def kept_of(site: Site, study: str, name: str | None) -> Kept:
+def find_kept(site: Site, study: str, name: str | None) -> Kept:
     """Return what a site keeps of a study, without touching it.
 
     Raises:
         ConfigError: A name is none, the site's name is needed, or the data lies in a folder that would be deleted.
     """
     wanted = parse(Wanted, {"study": study, "site": name}, "the command line")
-    name, cache_dir = named_site(site, study, wanted.site), site.cache_dir or site.state_dir
+    name, cache_dir = require_site_name(site, study, wanted.site), site.cache_dir or site.state_dir
     state, cache = site.state_folder(study, name), site.cache_folder(study, name)
     is_own = "{study}" in site.state_dir
-    folders = [state] if is_own else sorted(_runs(state, study))
+    folders = [state] if is_own else sorted(_find_shared_runs(state, study))
     shared = {}
     # A cache within the study's own state folder is deleted with it.
     if not cache.is_relative_to(state) or not is_own:
@@ -150,10 +151,10 @@ def kept_of(site: Site, study: str, name: str | None) -> Kept:
                 "decoded images of any study lie there: put {study} into cache_dir, and delete these by hand"
             )
     _check_holds_no_data(folders, site, study, name)
-    return Kept({folder: _size(folder) for folder in folders if folder.is_dir()}, shared)
+    return Kept({folder: _measure_folder(folder) for folder in folders if folder.is_dir()}, shared)
 
 
-def named_site(site: Site, study: str, name: str | None) -> str:
+def require_site_name(site: Site, study: str, name: str | None) -> str:
     """Return the site's name; nothing where no folder of its settings needs it.
 
     Raises:
@@ -165,7 +166,7 @@ def named_site(site: Site, study: str, name: str | None) -> str:
     return name or ""
 
 
-def forget(kept: Kept) -> None:
+def delete_kept(kept: Kept) -> None:
     """Delete the folders.
 
     Raises:
@@ -175,14 +176,14 @@ def forget(kept: Kept) -> None:
         # All locks before the first deletion: one run that still goes on keeps everything.
         for folder in kept.folders:
             for lock in sorted(folder.rglob(LOCK)):
-                stack.enter_context(held(lock))
+                stack.enter_context(hold_lock(lock))
         for folder in kept.folders:
             shutil.rmtree(folder.resolve())
             if folder.is_symlink():
                 folder.unlink()
 
 
-def _runs(state: Path, study: str) -> list[Path]:
+def _find_shared_runs(state: Path, study: str) -> list[Path]:
     """Return the folders of a study's runs, links to one too, in a state folder that several studies share."""
     named = {path: forget_patient.RUN.fullmatch(path.name) for path in state.glob("*") if path.is_dir()}
     return [path for path, run in named.items() if run and run["study"] == study]
@@ -200,7 +201,7 @@ def _check_holds_no_data(folders: list[Path], site: Site, study: str, name: str)
                 )
 
 
-def _size(folder: Path) -> tuple[int, int]:
+def _measure_folder(folder: Path) -> tuple[int, int]:
     # A link counts by itself: what it leads to is not deleted.
     sizes = [path.lstat().st_size for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
     return len(sizes), sum(sizes)

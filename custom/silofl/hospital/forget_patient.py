@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
-from silofl.data.cache_entries import entries, read_entry, unfinished
+from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.errors import DataError
-from silofl.federation.egress_log import FILE, LOCK, left
-from silofl.federation.ledger import spans
-from silofl.files import held, write_atomically, write_text
+from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
+from silofl.federation.ledger import format_spans
+from silofl.files import hold_lock, write_atomically, write_text
 from silofl.settings import NAME
 from silofl.site import Site
 from silofl.training.pictures import FEATURES, PICTURES, SCORES
@@ -57,18 +57,18 @@ class Traces:
         return bool(self.parts) or any(self.files.values())
 
 
-def studies_of(site: Site, name: str) -> list[str]:
+def find_studies(site: Site, name: str) -> list[str]:
     """Return the studies that a site's settings name, or of which it keeps anything."""
     found = {*site.studies, *(site.data if isinstance(site.data, dict) else ())}
     for folder_of in (site.state_folder, site.cache_folder, partial(_data_folder, site)):
         place = folder_of(MARK, name)
-        found |= _studies_with(place) if place else set()
+        found |= _match_studies(place) if place else set()
     if "{study}" not in site.state_dir:
         found |= {run["study"] for path in site.state_folder("", name).glob("*") if (run := RUN.fullmatch(path.name))}
     return sorted(found)
 
 
-def traces_of(site: Site, name: str, studies: Iterable[str], patient: str, cases: Iterable[str]) -> Traces:
+def find_traces(site: Site, name: str, studies: Iterable[str], patient: str, cases: Iterable[str]) -> Traces:
     """Return what a site keeps of a patient, without touching it.
 
     Args:
@@ -90,10 +90,13 @@ def traces_of(site: Site, name: str, studies: Iterable[str], patient: str, cases
     known: dict[str, set[str]] = defaultdict(lambda: set(cases))
     for cache in {site.cache_folder(study, name) for study in studies}:
         found.caches.add(cache)
-        for entry in map(read_entry, entries(cache)):
+        for entry in map(read_entry, list_entries(cache)):
             # An entry of an older version, which nobody can open any more, says nothing of its data.
             dataset = entry.dataset or str(cache)
-            mine = {part: entry.cases_of(part, patient) | entry.named(part, known[dataset]) for part in PARTS}
+            mine = {
+                part: entry.list_patient_cases(part, patient) | entry.select_cases(part, known[dataset])
+                for part in PARTS
+            }
             if not any(mine.values()):
                 continue
             if entry.dataset not in (None, *own.values()):
@@ -102,17 +105,17 @@ def traces_of(site: Site, name: str, studies: Iterable[str], patient: str, cases
             found.entries.append(entry.folder)
             found.parts.update(part for part, those in mine.items() if those)
             known[dataset].update(*mine.values())
-        found.entries.extend(unfinished(cache))
+        found.entries.extend(list_unfinished_entries(cache))
     for study in studies:
-        runs = runs_of(site, study, name)
+        runs = find_runs(site, study, name)
         found.runs.extend(runs)
         named = known[own.get(study, "")] | known[str(site.cache_folder(study, name))]
         for run in runs:
-            found.files.update(_files_of(run, named))
+            found.files.update(_find_naming_files(run, named))
     return found
 
 
-def runs_of(site: Site, study: str, name: str) -> list[Path]:
+def find_runs(site: Site, study: str, name: str) -> list[Path]:
     """Return the folders of a study's runs at a site."""
     state, cache = site.state_folder(study, name), site.cache_folder(study, name)
     folders = sorted(path for path in state.glob("*") if path.is_dir() and not path.is_symlink() and path != cache)
@@ -121,7 +124,7 @@ def runs_of(site: Site, study: str, name: str) -> list[Path]:
     return [path for path in folders if (run := RUN.fullmatch(path.name)) and run["study"] == study]
 
 
-def remove(traces: Traces) -> None:
+def remove_traces(traces: Traces) -> None:
     """Remove a patient's traces.
 
     Raises:
@@ -130,17 +133,17 @@ def remove(traces: Traces) -> None:
     with ExitStack() as stack:
         # All locks before the first deletion: one run that still goes on keeps everything.
         for lock in [run / LOCK for run in traces.runs if (run / LOCK).is_file()]:
-            stack.enter_context(held(lock))
+            stack.enter_context(hold_lock(lock))
         for cache in traces.caches:
             if cache.is_dir():
-                stack.enter_context(held(cache / CACHE_LOCK))
+                stack.enter_context(hold_lock(cache / CACHE_LOCK))
         for folder in traces.entries:
             shutil.rmtree(folder)
         for file, cases in traces.files.items():
             _REMOVERS[file.name](file, cases)
 
 
-def described(traces: Traces) -> list[str]:
+def describe_traces(traces: Traces) -> list[str]:
     """Return what would be removed, a line each, without the patient's name or that of a case."""
     lines = [
         f"{folder}: decoded images, with the model that the site has trained on them alone" for folder in traces.entries
@@ -150,13 +153,13 @@ def described(traces: Traces) -> list[str]:
     return lines
 
 
-def remaining(traces: Traces) -> list[str]:
+def describe_remaining(traces: Traces) -> list[str]:
     """Return what cannot be taken back, or not by this command, a sentence each."""
     lines = []
     for run in traces.runs:
-        sums = left(run / FILE)
+        sums = sum_sent_arrays(run / FILE)
         if sums:
-            what = ", ".join(f"{kind} (rounds {spans(total.rounds)})" for kind, total in sorted(sums.items()))
+            what = ", ".join(f"{kind} (rounds {format_spans(total.rounds)})" for kind, total in sorted(sums.items()))
             lines.append(f"run {run.name} has sent: {what}; see {run / 'egress.md'}")
     parts = ", ".join(part for part in PARTS if part in traces.parts)
     return [
@@ -176,7 +179,7 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     if not (folder / FILE_NAME).is_file():
         return
     content = read_content(folder)
-    records = [record for part in PARTS for record in _listed(content.get(part)) if isinstance(record, dict)]
+    records = [record for part in PARTS for record in _as_list(content.get(part)) if isinstance(record, dict)]
     # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
     named = [tuple(str(record.get(key, "")).strip() for key in ("patient", "case")) for record in records]
     count = sum(who == patient or case in cases for who, case in named)
@@ -188,7 +191,7 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
         )
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
@@ -197,17 +200,17 @@ def _data_folder(site: Site, study: str, name: str) -> Path | None:
     return site.data_folder(study, name) if study in site.data_by_study(study) else None
 
 
-def _studies_with(place: Path) -> set[str]:
+def _match_studies(place: Path) -> set[str]:
     """Return the studies for which a folder is there, by the folder of the study `MARK`."""
     pattern = re.escape(str(place)).replace(MARK, f"(?P<study>{NAME[1:-1]})", 1).replace(MARK, "(?P=study)")
     paths = glob(escape(str(place)).replace(MARK, "*")) if MARK in str(place) else []
     return {match["study"] for path in paths if (match := re.fullmatch(pattern, path))}
 
 
-def _files_of(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:
+def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:
     """Return the files of a run that name a case -> the cases; the selector's features, which name nobody, whole."""
     found: dict[Path, set[str] | None] = {}
-    for name, read in ((SCORES, _cases_of_scores), (PICTURES, _cases_of_pictures)):
+    for name, read in ((SCORES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
         if (run / name).is_file() and (named := cases & set(read(run / name))):
             found[run / name] = named
     if (run / FEATURES).is_file():
@@ -215,28 +218,28 @@ def _files_of(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:
     return found
 
 
-def _cases_of_scores(path: Path) -> Sequence[str]:
-    return [row[0] for row in _rows(path)[1:]]
+def _read_scored_cases(path: Path) -> Sequence[str]:
+    return [row[0] for row in _read_rows(path)[1:]]
 
 
-def _rows(path: Path) -> list[list[str]]:
+def _read_rows(path: Path) -> list[list[str]]:
     with path.open(encoding="utf-8", newline="") as stream:
         return [row for row in csv.reader(stream) if row]
 
 
-def _cases_of_pictures(path: Path) -> Sequence[str]:
+def _read_pictured_cases(path: Path) -> Sequence[str]:
     with np.load(path, allow_pickle=False) as arrays:
         return arrays["cases"].tolist()
 
 
-def _without_rows(path: Path, cases: set[str] | None) -> None:
+def _remove_rows(path: Path, cases: set[str] | None) -> None:
     text = io.StringIO()
-    head, *rows = _rows(path)
+    head, *rows = _read_rows(path)
     csv.writer(text).writerows([head, *(row for row in rows if row[0] not in (cases or ()))])
     write_text(path, text.getvalue())
 
 
-def _without_pictures(path: Path, cases: set[str] | None) -> None:
+def _remove_pictures(path: Path, cases: set[str] | None) -> None:
     with np.load(path, allow_pickle=False) as arrays:
         is_kept = ~np.isin(arrays["cases"], sorted(cases or ()))
         kept = {name: array[is_kept] for name, array in arrays.items()}
@@ -247,7 +250,7 @@ def _without_pictures(path: Path, cases: set[str] | None) -> None:
 
 
 _REMOVERS: dict[str, Callable[[Path, set[str] | None], None]] = {
-    SCORES: _without_rows,
-    PICTURES: _without_pictures,
+    SCORES: _remove_rows,
+    PICTURES: _remove_pictures,
     FEATURES: lambda path, _: path.unlink(),
 }

@@ -14,25 +14,29 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import silofl
-from silofl.data.cache import fingerprint, open_parts
+from silofl.data.cache import fingerprint_preparation, open_parts
 from silofl.data.manifest import read_manifest
-from silofl.data.preparation import preparation, prepare_case
+from silofl.data.preparation import build_preparation, prepare_case
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
-from silofl.flare.policy import gpus_for_jobs
+from silofl.flare.policy import count_job_gpus
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
-from silofl.software import installed
+from silofl.software import find_installed_version
 from silofl.training.device import choose_device
 
 REPORTED = ("torch", "nvflare", "monai")
 
 
-def versions(candidate: Candidate) -> Finding:
+def check_versions(candidate: Candidate) -> Finding:
     """Compare Python and every package with the versions that this release of SiloFL pins."""
-    python, pins = _pins()
-    found = {pin.name: installed(pin.name) for pin in pins}
-    named = {"python": platform.python_version(), "silofl": silofl.__version__, **{n: installed(n) for n in REPORTED}}
+    python, pins = _read_pins()
+    found = {pin.name: find_installed_version(pin.name) for pin in pins}
+    named = {
+        "python": platform.python_version(),
+        "silofl": silofl.__version__,
+        **{n: find_installed_version(n) for n in REPORTED},
+    }
     wrong = [f"{pin.name} {found[pin.name] or 'none'}" for pin in pins if not _is_pinned(pin, found[pin.name])]
     if not SpecifierSet(python).contains(named["python"]):
         wrong.insert(0, f"Python {named['python']}")
@@ -48,7 +52,7 @@ def versions(candidate: Candidate) -> Finding:
     return ok(f"{listed} and all other packages are as pinned", **named)
 
 
-def disk(candidate: Candidate) -> Finding:
+def check_disk(candidate: Candidate) -> Finding:
     """Compare the free space for state and cache with what the study needs."""
     needs = {
         candidate.state_folder: site_disk_bytes(candidate.study, candidate.num_sites),
@@ -79,7 +83,7 @@ def disk(candidate: Candidate) -> Finding:
     )
 
 
-def memory(candidate: Candidate) -> Finding:
+def check_memory(candidate: Candidate) -> Finding:
     """Compare the free memory with the least that training needs."""
     need, free = site_memory_bytes(candidate.study), psutil.virtual_memory().available
     facts = {"needed_bytes": need, "free_bytes": free}
@@ -90,14 +94,14 @@ def memory(candidate: Candidate) -> Finding:
     return ok(f"{free / GIB:.1f} GiB of memory are free; training needs about {need / GIB:.1f}", **facts)
 
 
-def gpu(candidate: Candidate) -> Finding:
+def check_gpu(candidate: Candidate) -> Finding:
     """Name the device that the site will use, with its free memory; NVFlare must not promise jobs more than there is.
 
     Raises:
         ConfigError: The site has no resources.json, or it cannot be read.
     """
     wanted = candidate.settings.device or candidate.study.device
-    promised, here = gpus_for_jobs(candidate.kit), torch.cuda.device_count()
+    promised, here = count_job_gpus(candidate.kit), torch.cuda.device_count()
     if promised > here:
         return failed(
             f"num_of_gpus in local/resources.json must be at most the {here} GPUs of this machine, not {promised}: "
@@ -124,7 +128,7 @@ def _is_writable(place: Path) -> bool:
         return False
 
 
-def _pins() -> tuple[str, list[Requirement]]:
+def _read_pins() -> tuple[str, list[Requirement]]:
     """Return the pinned versions of Python and of packages, from the source tree or else from the installed wheel."""
     source = Path(silofl.__file__).parents[1] / "pyproject.toml"
     if source.is_file():
@@ -148,9 +152,9 @@ def _cache_bytes(candidate: Candidate) -> int | None:
     """Return the size of the cache as if every case were as large as the first; None where that cannot be read."""
     try:
         manifest = read_manifest(candidate.data_folder, candidate.study)
-        if open_parts(candidate.cache_folder / fingerprint(manifest, candidate.study)) is not None:
+        if open_parts(candidate.cache_folder / fingerprint_preparation(manifest, candidate.study)) is not None:
             return 0
-        case = prepare_case(manifest.training[0], manifest, preparation(candidate.study))
+        case = prepare_case(manifest.training[0], manifest, build_preparation(candidate.study))
     except SiloFLError:
         return None
     return (case.images.nbytes + case.targets.nbytes) * sum(len(records) for records in manifest.parts.values())

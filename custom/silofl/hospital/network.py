@@ -41,7 +41,7 @@ class Handshake:
     date: datetime | None
 
 
-def certificate(candidate: Candidate) -> Finding:
+def check_certificate(candidate: Candidate) -> Finding:
     """Check that the kit's key and certificate are a pair, and how long its certificates are valid."""
     try:
         candidate.kit.tls()
@@ -54,10 +54,10 @@ def certificate(candidate: Candidate) -> Finding:
             f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
             "take part as this site; other accounts can: chmod 600"
         )
-    return validity(candidate.kit.valid_until, datetime.now(UTC))
+    return judge_validity(candidate.kit.valid_until, datetime.now(UTC))
 
 
-def validity(until: datetime, now: datetime) -> Finding:
+def judge_validity(until: datetime, now: datetime) -> Finding:
     """Judge the days until a certificate expires."""
     days = (until - now).days
     facts = {"days_left": days, "valid_until": until.isoformat()}
@@ -72,10 +72,10 @@ def validity(until: datetime, now: datetime) -> Finding:
     return ok(f"the kit's certificates hold for {days} more days, until {until:%Y-%m-%d}", **facts)
 
 
-def server(candidate: Candidate) -> Finding:
+def check_server(candidate: Candidate) -> Finding:
     """Check that the server's name can be resolved and that its port is open, without a proxy."""
     host, port = candidate.kit.address.host, candidate.kit.address.port
-    way_out = _past_proxy(candidate.kit.address)
+    way_out = _proxy_advice(candidate.kit.address)
     try:
         socket.getaddrinfo(host, port)
     except OSError:
@@ -93,7 +93,7 @@ def server(candidate: Candidate) -> Finding:
     return ok(f"the server {host}:{port} is reachable", host=host, port=port)
 
 
-def _past_proxy(address: Address) -> str:
+def _proxy_advice(address: Address) -> str:
     """Return what to ask the network people where a proxy is set that NVFlare does not use; empty where none is."""
     name = next((name for name in PROXIES if os.environ.get(name)), None)
     # gRPC's own driver does use the proxy.
@@ -105,7 +105,7 @@ def _past_proxy(address: Address) -> str:
     )
 
 
-def tls(candidate: Candidate) -> Finding:
+def check_tls(candidate: Candidate) -> Finding:
     """Check that site and server accept each other's certificate."""
     address = candidate.kit.address
     if address.security == "clear":
@@ -142,7 +142,7 @@ def tls(candidate: Candidate) -> Finding:
 def _foreign_issuer(kit: Kit) -> str | None:
     """Return who issued the certificate at the server's address; None where the kit's root did, or none is shown."""
     try:
-        shown = x509.load_der_x509_certificate(_shown_certificate(kit))
+        shown = x509.load_der_x509_certificate(_fetch_certificate(kit))
     except (OSError, ValueError):
         return None
     issuer = shown.issuer.rfc4514_string()
@@ -154,7 +154,7 @@ def _foreign_issuer(kit: Kit) -> str | None:
     return None
 
 
-def _shown_certificate(kit: Kit) -> bytes:
+def _fetch_certificate(kit: Kit) -> bytes:
     """Return the certificate that is shown at the server's address, trusted or not; nothing is sent to its owner.
 
     Raises:
@@ -169,7 +169,7 @@ def _shown_certificate(kit: Kit) -> bytes:
         return secured.getpeercert(binary_form=True) or b""
 
 
-def clock(candidate: Candidate) -> Finding:
+def check_clock(candidate: Candidate) -> Finding:
     """Compare this machine's clock with the server's, or else with the certificates' validity."""
     now = datetime.now(UTC)
     try:
@@ -177,13 +177,13 @@ def clock(candidate: Candidate) -> Finding:
     except OSError:
         date = None
     if date is not None:
-        return agreement((datetime.now(UTC) - date).total_seconds())
+        return judge_clock((datetime.now(UTC) - date).total_seconds())
     if not candidate.kit.valid_from <= now <= candidate.kit.valid_until:
         return failed(f"the clock must lie within the certificates' validity, not at {now:%Y-%m-%d %H:%M} UTC; set it")
     return ok("the clock lies within the certificates' validity; the server tells no time to compare it with")
 
 
-def agreement(seconds: float) -> Finding:
+def judge_clock(seconds: float) -> Finding:
     """Judge a difference to the server's clock.
 
     Args:
@@ -196,7 +196,7 @@ def agreement(seconds: float) -> Finding:
     return failed(sentence, **facts) if abs(seconds) > CLOCK_FAILURE_S else warning(sentence, **facts)
 
 
-def preflight(candidate: Candidate) -> Finding:
+def check_preflight(candidate: Candidate) -> Finding:
     """Run NVFlare's preflight checks."""
     problems = candidate.kit.preflight()
     for name, problem in problems.items():
@@ -223,10 +223,10 @@ def shake_hands(kit: Kit) -> Handshake:
         # In TLS 1.3 the handshake ends here before the server has checked the site's certificate: only its answer to
         # a request shows that it accepts it.
         secured.sendall(GREETINGS.get(address.scheme, b"").replace(b"%s", address.host.encode()))
-        return Handshake(names.get("commonName", ""), protocol, _date(_answer(secured)))
+        return Handshake(names.get("commonName", ""), protocol, _read_date(_receive_reply(secured)))
 
 
-def _answer(secured: ssl.SSLSocket) -> bytes:
+def _receive_reply(secured: ssl.SSLSocket) -> bytes:
     """Return the first bytes of the server's answer; none where it stays silent, since a refusal comes at once.
 
     Raises:
@@ -241,7 +241,7 @@ def _answer(secured: ssl.SSLSocket) -> bytes:
     return answer
 
 
-def _date(answer: bytes) -> datetime | None:
+def _read_date(answer: bytes) -> datetime | None:
     for line in answer.decode("latin-1").splitlines():
         if line.lower().startswith("date:"):
             try:

@@ -1,14 +1,21 @@
 """Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
 from silofl.errors import ConfigError, PinError
-from silofl.extensions import find
+from silofl.extensions import find_extension
 from silofl.flare.egress import check_scope, effective_scope
-from silofl.flare.policy import SITE_CLASSES, WITHOUT_JOB_FILES, checks_files, class_policy, site_rights, streams_logs
+from silofl.flare.policy import (
+    SITE_CLASSES,
+    WITHOUT_JOB_FILES,
+    checks_files,
+    read_class_policy,
+    read_site_rights,
+    streams_logs,
+)
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
 
-def pinned(candidate: Candidate) -> Finding:
+def check_pin(candidate: Candidate) -> Finding:
     """Print the study's digest, and compare it with what site.yaml pins."""
     study, pins = candidate.study, candidate.settings.studies
     lead = pins[study.name].lead if study.name in pins else None
@@ -23,9 +30,9 @@ def pinned(candidate: Candidate) -> Finding:
     return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
 
 
-def allowed_classes(candidate: Candidate) -> Finding:
+def check_classes(candidate: Candidate) -> Finding:
     """Check that ``class_allow_list`` of local/resources.json names SiloFL's components, and exact classes only."""
-    policy = class_policy(candidate.kit)
+    policy = read_class_policy(candidate.kit)
     if policy.gap:
         return failed(policy.gap)
     missing = [name for name in SITE_CLASSES if not policy.allows(name)]
@@ -44,19 +51,19 @@ def allowed_classes(candidate: Candidate) -> Finding:
     return ok(f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else")
 
 
-def job_files(candidate: Candidate) -> Finding:
+def check_job_files(candidate: Candidate) -> Finding:
     """Check that jobs may bring SiloFL's files alone, whose names NVFlare takes for nothing else."""
     if not checks_files(candidate.kit):
         return failed(WITHOUT_JOB_FILES)
     return ok("local/resources.json keeps out jobs with other files than a study, its configurations and a model")
 
 
-def brought_code(candidate: Candidate) -> Finding:
+def check_brought_code(candidate: Candidate) -> Finding:
     """Check that jobs may not bring their own code, which none needs: SiloFL is installed and reviewed.
 
     A site may trust its own people with it, but not those of others.
     """
-    rights = site_rights(candidate.kit)
+    rights = read_site_rights(candidate.kit)
     # The site's own people have at least the rights that others of their role have.
     roles = [role for role in rights.roles if rights.has("byoc", "anybody", candidate.kit.org, role)]
     others = [role for role in rights.roles if rights.has("byoc", "anybody", f"not {candidate.kit.org}", role)]
@@ -70,7 +77,7 @@ def brought_code(candidate: Candidate) -> Finding:
     return ok(f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs", roles=[])
 
 
-def egress(candidate: Candidate) -> Finding:
+def check_egress(candidate: Candidate) -> Finding:
     """Check that what leaves passes SiloFL's filter, in the scope that NVFlare gives to jobs."""
     if not (candidate.kit.folder / "local" / "privacy.json").is_file():
         return failed(
@@ -85,7 +92,7 @@ def egress(candidate: Candidate) -> Finding:
     return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
 
 
-def logs(candidate: Candidate) -> Finding:
+def check_logs(candidate: Candidate) -> Finding:
     """Say whether the site's log may go to the server while a job runs."""
     if streams_logs(candidate.kit):
         return warning(
@@ -95,14 +102,14 @@ def logs(candidate: Candidate) -> Finding:
     return ok("allow_log_streaming in local/resources.json keeps the site's log here")
 
 
-def packages(candidate: Candidate) -> Finding:
+def check_packages(candidate: Candidate) -> Finding:
     """Check that the site has allowed and installed the parts of packages that the study names; imports none of them.
 
     Raises:
         ExtensionError: It has not, or in another version.
     """
     for named in candidate.study.extensions:
-        find(*named)
+        find_extension(*named)
     names = sorted({name for *_, name in candidate.study.extensions})
     if not names:
         return ok("the study names no network, loss or transform of another package", extensions=[])

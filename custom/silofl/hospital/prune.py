@@ -15,10 +15,10 @@ from pathlib import Path
 
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_log import FILE
-from silofl.files import held
+from silofl.files import hold_lock
 from silofl.flare.kit import read_kit
 from silofl.flare.places import JOB_LOCK
-from silofl.settings import load
+from silofl.settings import load_settings
 from silofl.site import Site
 
 DAY_S = 86400
@@ -54,11 +54,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Delete what is older than ``keep_days`` of site.yaml, or say what would be."""
     kit = read_kit(options.kit, ("hospital",)).folder
-    days = load(Site, options.site_config or kit / "local" / "site.yaml").keep_days
+    days = load_settings(Site, options.site_config or kit / "local" / "site.yaml").keep_days
     if days is None:
         print("nothing was deleted: keep_days is not set in site.yaml, so that everything is kept")
         return ExitCode.COMPLETE
-    found = outdated(kit, days, time.time())
+    found = find_outdated(kit, days, time.time())
     for path, age in found.paths.items():
         if not options.dry_run:
             _delete(path)
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def outdated(kit: Path, days: int, now: float) -> Outdated:
+def find_outdated(kit: Path, days: int, now: float) -> Outdated:
     """Return what was last written more than so many days ago.
 
     Args:
@@ -99,7 +99,7 @@ def _delete(path: Path) -> None:
         path.unlink()
         return
     # Held until all is gone: no job begins in it meanwhile.
-    with _ended(path):
+    with _hold_ended_job(path):
         shutil.rmtree(path)
 
 
@@ -107,19 +107,19 @@ def _reason_to_keep(job: Path) -> str | None:
     if any(job.rglob(FILE)):
         return "it holds a record of what left; set state_dir to a folder outside of it"
     try:
-        with _ended(job):
+        with _hold_ended_job(job):
             return None
     except ConfigError:
         return "its job still runs"
 
 
 @contextmanager
-def _ended(job: Path) -> Iterator[None]:
-    """Hold a job's folder; the errors of `silofl.files.held` where the job still runs."""
+def _hold_ended_job(job: Path) -> Iterator[None]:
+    """Hold a job's folder; the errors of `silofl.files.hold_lock` where the job still runs."""
     with ExitStack() as stack:
         # One without a lock had no executor of ours, or one of an older version, and is old enough to have ended.
         if (job / JOB_LOCK).exists():
-            stack.enter_context(held(job / JOB_LOCK))
+            stack.enter_context(hold_lock(job / JOB_LOCK))
         yield
 
 

@@ -1,4 +1,4 @@
-"""A check of the hospital's own switch: whether ``paused`` of site.yaml stops the study."""
+"""A check of the hospital's own switch: whether ``check_pause`` of site.yaml stops the study."""
 
 import difflib
 
@@ -6,8 +6,8 @@ from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 
 
-def paused(candidate: Candidate) -> Finding:
-    """Say whether the study is paused, and whether a name in ``paused`` is nearly the study's."""
+def check_pause(candidate: Candidate) -> Finding:
+    """Say whether the study is paused, and whether a name in ``check_pause`` is nearly the study's."""
     study, names = candidate.study.name, candidate.settings.paused
     # No failure: a weekly check of a site that is paused on purpose finds all well with it.
     if study in names:

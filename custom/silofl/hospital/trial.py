@@ -14,20 +14,20 @@ from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import time_steps
 from silofl.federation.waiting import FIRST_S
-from silofl.flare.egress import effective_scope, sent_out
+from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
 from silofl.methods.part import BEFORE, INSTEAD
 from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message
 from silofl.methods.work import Work
-from silofl.models.precision import narrowed
+from silofl.models.precision import narrow_arrays
 from silofl.training.device import choose_device
-from silofl.training.private import epsilon_of_study, round_of
+from silofl.training.private import compute_study_epsilon, measure_round
 
 NUMBERS = "numbers"
 
 
-def training(candidate: Candidate) -> Finding:
+def check_training(candidate: Candidate) -> Finding:
     """Time a few training steps on the site's data and compare a round of them with the study's time limit.
 
     Raises:
@@ -55,7 +55,7 @@ def training(candidate: Candidate) -> Finding:
     )
 
 
-def privacy(candidate: Candidate) -> Finding:
+def check_privacy(candidate: Candidate) -> Finding:
     """Count what the study's differential privacy spends at the site if all rounds come.
 
     Raises:
@@ -64,9 +64,9 @@ def privacy(candidate: Candidate) -> Finding:
     study, limit = candidate.study, candidate.settings.max_epsilon
     if not study.is_private:
         return ok("the study has no differential privacy, and site.yaml asks for none")
-    units, of_round = round_of(study, candidate.data.training)
+    units, of_round = measure_round(study, candidate.data.training)
     settings = study.privacy.dp_sgd
-    epsilon = epsilon_of_study(study, of_round)
+    epsilon = compute_study_epsilon(study, of_round)
     spends = (
         f"{study.training_rounds} rounds spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of {units} "
         f"{settings.unit}s"
@@ -80,7 +80,7 @@ def privacy(candidate: Candidate) -> Finding:
     return ok(spends, epsilon=epsilon)
 
 
-def leaving(candidate: Candidate) -> Finding:
+def check_leaving(candidate: Candidate) -> Finding:
     """Train on a few examples in a temporary folder, and list everything that leaves of the answers.
 
     They pass the site's own filters, as NVFlare will have them pass. What only later tasks ask for is listed beside it.
@@ -88,7 +88,7 @@ def leaving(candidate: Candidate) -> Finding:
     Raises:
         SiloFLError: The trial round cannot be carried out.
     """
-    answers = _trial(candidate)
+    answers = _try_exchanges(candidate)
     for answer in answers:
         if "error" in answer.meta:
             return failed(
@@ -96,14 +96,16 @@ def leaving(candidate: Candidate) -> Finding:
                 "widen may_leave in site.yaml, or stay out of the study"
             )
     gate = Gate.of(candidate.study, candidate.settings)
-    needed, asked = _later(candidate, gate)
+    needed, asked = _find_later_arrays(candidate, gate)
     if refused := sorted({*map(gate.kind, needed)} - gate.allowed):
         return failed(
             f"may_leave of site.yaml must name {', '.join(refused)}, which only a later round takes out; without it "
             "the site's answer is refused then: add it, or stay out of the study"
         )
-    kinds = kinds_of([answer.arrays for answer in answers], gate)
-    later = kinds_of([needed, {name: array for name, array in asked.items() if gate.kind(name) in gate.allowed}], gate)
+    kinds = group_by_kind([answer.arrays for answer in answers], gate)
+    later = group_by_kind(
+        [needed, {name: array for name, array in asked.items() if gate.kind(name) in gate.allowed}], gate
+    )
     numbers = {name: value for answer in answers for name, value in answer.meta.items()}
     kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
     withheld = [
@@ -112,13 +114,13 @@ def leaving(candidate: Candidate) -> Finding:
         for said in answer.meta.values()
         if isinstance(said, dict) and "withheld" in said
     ]
-    says = f", and one of a later round {_listed(later)}" if later else ""
+    says = f", and one of a later round {_list_kinds(later)}" if later else ""
     says += "; and no image, label, case or patient"
     says += f"; withheld: {withheld[0]}" if withheld else ""
-    return ok(f"an answer takes out {_listed(kinds)}{says}", kinds=kinds | later)
+    return ok(f"an answer takes out {_list_kinds(kinds)}{says}", kinds=kinds | later)
 
 
-def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
+def group_by_kind(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
     """Group all arrays by the kinds of the site's gate, with their bytes, names and purpose.
 
     Args:
@@ -135,23 +137,23 @@ def kinds_of(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:
     return kinds
 
 
-def _trial(candidate: Candidate) -> list[Message]:
+def _try_exchanges(candidate: Candidate) -> list[Message]:
     """Return what leaves in answer to a first training task and to all exchanges of the parts before a round."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
     scope = effective_scope(candidate.kit)
     # A part may begin to ask only in a later round: the last one shows what the first does not.
     asked = {one.task: one for number in (1, study.rounds) for one in server.asks(BEFORE, number)}
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
-        rounds = _site_rounds(candidate, folder)
+        rounds = _make_trial_site(candidate, folder)
         left = []
         for one in (Exchange(TRAIN, 1), *asked.values()):
             message = server.task(site, one)
             answer = rounds.carry_out(one.task, message)
-            left.append(sent_out(scope, site, study, rounds.site, one.task, message, answer))
+            left.append(filter_answer(scope, site, study, rounds.site, one.task, message, answer))
         return left
 
 
-def _later(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays]:
+def _find_later_arrays(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays]:
     """Return as zeros what later tasks take out beside the first training: of rounds, and asked for after the last."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
     rounds = [Exchange(TRAIN, study.rounds)]
@@ -165,19 +167,19 @@ def _later(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays]:
 
     def new(expected: Mapping[str, Expected], known: Mapping[str, Expected]) -> Arrays:
         found = {name: one for name, one in expected.items() if name not in known and gate.kind(name) not in of_few}
-        return narrowed({name: np.zeros(one.shape, one.dtype) for name, one in found.items()}, study)
+        return narrow_arrays({name: np.zeros(one.shape, one.dtype) for name, one in found.items()}, study)
 
     return new(needed, known), new(asked, known | needed)
 
 
-def _listed(kinds: Mapping[str, Mapping[str, Any]]) -> str:
+def _list_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(f"{kind} {entry['bytes']} bytes" for kind, entry in kinds.items())
 
 
-def _site_rounds(candidate: Candidate, folder: str) -> SiteRounds:
+def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     """Return the site with its state in another folder, to train once on one batch of its data."""
     study, settings, data = candidate.study, candidate.settings, candidate.data
-    few = data.training.taken(range(min(len(data.training), study.training.batch_size)))
+    few = data.training.select_rows(range(min(len(data.training), study.training.batch_size)))
     # One batch must not be refused for being small where all training data of the site are enough.
     is_enough = data.training.num_patients >= settings.min_patients
     changes = {"state_dir": folder, "cache_dir": folder, "min_patients": 0 if is_enough else settings.min_patients}

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
-from silofl.data.access import name_of
-from silofl.data.contrasts import files_in, parse_case, source_of
+from silofl.data.access import input_name
+from silofl.data.contrasts import build_source, list_case_files, parse_case
 from silofl.data.domain import Domain
-from silofl.data.preparation import preparation, prepare_with_way_back
+from silofl.data.preparation import build_preparation, prepare_with_way_back
 from silofl.files import write_json
 from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
-from silofl.inference.output import stem_of, write_label_map
+from silofl.inference.output import input_stem, write_label_map
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import to_probabilities
-from silofl.models.networks import through_windows
-from silofl.schema import read
+from silofl.models.networks import apply_by_windows
+from silofl.schema import read_record
 from silofl.study import load_study
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class VolumeNetwork(nn.Module):
     def forward(self, volume: Tensor) -> Tensor:
         """Return probabilities (1, out_channels, X, Y, Z) of one volume (1, C, X, Y, Z)."""
         weights = self.weigher(volume)
-        logits = through_windows(lambda windows: self.members(windows, weights), volume, self.windows, self.overlap)
+        logits = apply_by_windows(lambda windows: self.members(windows, weights), volume, self.windows, self.overlap)
         members = zip(weights, logits.chunk(len(weights), dim=1), strict=True)
         return torch.stack([weight.float() * to_probabilities(one) for weight, one in members]).sum(dim=0)
 
@@ -77,7 +77,7 @@ class FilePredictor:
         domain: Mapping[str, Any] | None = None,
     ) -> None:
         self.network, self.device, self.image_shape = network, device, tuple(image_shape)
-        self.study, self.domain = load_study(Path(study_file)), read(Domain, domain or {}, "domain")
+        self.study, self.domain = load_study(Path(study_file)), read_record(Domain, domain or {}, "domain")
 
     def __call__(self, image: str, out: str) -> Path:
         """Predict an image file or the folder of a DICOM series and return the file that was written.
@@ -90,10 +90,10 @@ class FilePredictor:
             DataError: The image cannot be read or prepared, is blank, is of another kind than the training images, or
                 its answer is not finite.
         """
-        steps = preparation(self.study, has_label_map=False)
+        steps = build_preparation(self.study, has_label_map=False)
         case = parse_case(image)
-        path = files_in(case)[0]
-        source = source_of(case, self.study.data)
+        path = list_case_files(case)[0]
+        source = build_source(case, self.study.data)
         prepared = prepare_with_way_back(source, steps, self.domain)
         check_is_not_blank(prepared.images, source.first[1])
         check_images(prepared.images, self.image_shape, bool(self.study.data.patches))
@@ -101,10 +101,10 @@ class FilePredictor:
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
         check_probabilities(probabilities, self.study.name)
         for doubt in prepared.doubts(self.domain, steps):
-            logger.warning("%s: %s", name_of(path), doubt)
+            logger.warning("%s: %s", input_name(path), doubt)
         folder = Path(out)
         if self.study.task == "classification":
-            return self._write_class(folder / f"{stem_of(path)}_class.json", probabilities.mean(axis=0))
+            return self._write_class(folder / f"{input_stem(path)}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)
         return folder / write_label_map(folder, path, label_map, prepared.affine)
 

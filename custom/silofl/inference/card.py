@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from silofl.errors import literal
+from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
-from silofl.inference.readme import form_of_images, labels_in_words
+from silofl.inference.readme import describe_images, describe_labels
 from silofl.study import Study
 from silofl.training.joined import BLEND, WORDS
 
@@ -40,28 +40,28 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         study=study,
         domain=contents.domain,
         facts=known,
-        labels=labels_in_words(study),
-        paper=_paper(study.algorithm.name),
+        labels=describe_labels(study),
+        paper=_paper_sentence(study.algorithm.name),
         questions=study.recipe.as_dict().get("questions", {}),
         rule=rule_sentence(contents),
-        form=form_of_images(study, contents.image_shape),
-        data=_data(facts.get("data", {})),
-        not_annotated=_not_annotated(study, facts),
+        form=describe_images(study, contents.image_shape),
+        data=_data_table(facts.get("data", {})),
+        not_annotated=_list_unannotated_labels(study, facts),
         metric=study.metric.replace("_", " "),
-        results=_results(study, facts),
-        deviation=_deviation(facts),
-        chosen=_chosen(facts.get("joining") or {}),
+        results=_results_tables(study, facts),
+        deviation=_deviation_sentence(facts),
+        chosen=_chosen_table(facts.get("joining") or {}),
         kept=WORDS.get(facts.get("candidate", "")),
-        refused=_refused(contents),
-        doubted=_doubted(contents),
-        threshold=_threshold(contents),
+        refused=_refusal_sentence(contents),
+        doubted=_doubt_sentence(contents),
+        threshold=_threshold_sentence(contents),
         left=facts.get("left", []),
-        versions=_versions(contents, versions, fingerprint),
+        versions=_versions_table(contents, versions, fingerprint),
     )
     return text.rstrip() + "\n"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table of Markdown whose columns are aligned in the text too; None is ``not known``."""
     lines = [[*head], *([UNKNOWN if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
@@ -69,7 +69,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
 
 
-def _paper(algorithm: str) -> str:
+def _paper_sentence(algorithm: str) -> str:
     paragraphs = (import_module(f"silofl.algorithms.{algorithm}").__doc__ or "").strip().split("\n\n")
     return " ".join(" ".join(paragraphs[:2]).split()) or UNKNOWN
 
@@ -83,7 +83,7 @@ def rule_sentence(contents: Contents) -> str:
     return f"{rule} The site's own model has {contents.beside_share:.0%} of every answer." if contents.beside else rule
 
 
-def _versions(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:
+def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:
     rows = {
         **versions,
         "fingerprint of the super model": f"`{fingerprint}`",
@@ -91,30 +91,34 @@ def _versions(contents: Contents, versions: Mapping[str, str], fingerprint: str)
         "seed": contents.study.seed,
         "run": contents.facts.get("run"),
     }
-    return table(("what", "value"), rows.items())
+    return format_markdown_table(("what", "value"), rows.items())
 
 
-def _data(counts: Mapping[str, Any]) -> str:
+def _data_table(counts: Mapping[str, Any]) -> str:
     head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
     return (
-        table(head, [(site, *(_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]) if counts else ""
+        format_markdown_table(
+            head, [(site, *(_format_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]
+        )
+        if counts
+        else ""
     )
 
 
-def _not_annotated(study: Study, facts: Mapping[str, Any]) -> str:
+def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:
     """Return the labels that each site's label maps do not show, by site; empty where nothing is known of it."""
     shown = {site: one.get("labels_annotated") for site, one in facts.get("data", {}).items()}
     if shown and None not in shown.values():
-        return _lacking(study, shown) or "none at any site"
+        return _format_lacking_labels(study, shown) or "none at any site"
     # A network's sites do not say it. Their scores are of labels that they annotate, and that stand in some case.
-    scored = {} if study.regions else _scored(facts)
-    lacking = _lacking(study, scored)
+    scored = {} if study.regions else _collect_scored_labels(facts)
+    lacking = _format_lacking_labels(study, scored)
     if lacking:
         return f"not known; without a score, as not annotated or in none of the cases: {lacking}"
     return "none at a site with scores" if scored else ""
 
 
-def _scored(facts: Mapping[str, Any]) -> dict[str, set[int]]:
+def _collect_scored_labels(facts: Mapping[str, Any]) -> dict[str, set[int]]:
     """Return the labels of which a site's scores have a value, by site; without sites whose scores name no labels."""
     found: dict[str, set[int]] = {}
     for part in ("validation", "test"):
@@ -124,20 +128,20 @@ def _scored(facts: Mapping[str, Any]) -> dict[str, set[int]]:
     return found
 
 
-def _lacking(study: Study, shown: Mapping[str, Collection[int]]) -> str:
+def _format_lacking_labels(study: Study, shown: Mapping[str, Collection[int]]) -> str:
     lacking = {
-        site: ", ".join(literal(name) for number, name in sorted(study.labels.items()) if number not in numbers)
+        site: ", ".join(quote_markdown(name) for number, name in sorted(study.labels.items()) if number not in numbers)
         for site, numbers in shown.items()
     }
     return "; ".join(f"{site}: {names}" for site, names in lacking.items() if names)
 
 
-def _sizes(part: Mapping[str, Any]) -> str:
+def _format_sizes(part: Mapping[str, Any]) -> str:
     patients = UNKNOWN if part["patients"] is None else part["patients"]
     return f"{patients} / {part['cases']} / {part['examples']}"
 
 
-def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
+def _results_tables(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
     found = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
     names = {str(number): name for number, name in sorted(study.labels.items())}
     # The model of a single site holds its own test, without a name of a site.
@@ -151,37 +155,39 @@ def _results(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:
             del counts["num_patients"]
-        head = ("site", "value", *(literal(names.get(key, key)) for key in labels), *counts.values())
-        tables[title] = table(head, [_score(site, score, labels, counts) for site, score in scores.items()])
+        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *counts.values())
+        tables[title] = format_markdown_table(
+            head, [_score_row(site, score, labels, counts) for site, score in scores.items()]
+        )
     return tables
 
 
-def _score(site: str, score: Mapping[str, Any], labels: Sequence[str], counts: Iterable[str]) -> tuple[object, ...]:
+def _score_row(site: str, score: Mapping[str, Any], labels: Sequence[str], counts: Iterable[str]) -> tuple[object, ...]:
     by_label = score.get("labels") or {}
     values = [score["value"], *map(by_label.get, labels)]
     numbers = [None if value is None else f"{value:.3f}" for value in values]
     return site, *numbers, *map(score.get, counts)
 
 
-def _deviation(facts: Mapping[str, Any]) -> str:
+def _deviation_sentence(facts: Mapping[str, Any]) -> str:
     mean, spread = facts.get("mean"), facts.get("spread")
     is_known = mean is not None and spread is not None
     return f"Test, over the sites: {mean:.3f}, standard deviation {spread:.3f}." if is_known else ""
 
 
-def _chosen(joining: Mapping[str, Any]) -> str:
+def _chosen_table(joining: Mapping[str, Any]) -> str:
     rows = [(site, WORDS[one["chosen"]], one["verdict"]) for site, one in joining.items()]
-    return table(("site", "keeps", "against its own model, on test data"), rows) if rows else ""
+    return format_markdown_table(("site", "keeps", "against its own model, on test data"), rows) if rows else ""
 
 
-def _refused(contents: Contents) -> str:
+def _refusal_sentence(contents: Contents) -> str:
     domain = contents.domain
     kinds = [" or ".join(values) for values in (domain.kinds, domain.colours, domain.modalities) if values]
     known = f"Refused: an image of another kind than {', '.join(kinds)}."
     return known if kinds else "No kind of image is refused: none is known."
 
 
-def _doubted(contents: Contents) -> str:
+def _doubt_sentence(contents: Contents) -> str:
     ranges = [f"{one.measure} {one.low:g} to {one.high:g}" for one in contents.domain.intensities]
     known = [f"axes that run {' or '.join(contents.domain.axes)}"] if contents.domain.axes else []
     known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
@@ -189,7 +195,7 @@ def _doubted(contents: Contents) -> str:
     return sentence if known else "Axes and intensities are not doubted: nothing is known to compare them with."
 
 
-def _threshold(contents: Contents) -> str:
+def _threshold_sentence(contents: Contents) -> str:
     if not contents.is_choice or contents.threshold is None:
         return "No threshold decides whose model answers."
     gamma = f"the selector's score for it is above {contents.threshold:g}"

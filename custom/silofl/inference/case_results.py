@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
-from silofl.inference.geometry import decide
+from silofl.inference.geometry import decide_labels
 from silofl.inference.super_model import ENSEMBLE, SuperModel, case_scores
 from silofl.study import Study
-from silofl.training.evaluation import score
-from silofl.training.metrics import Score, members_of
+from silofl.training.evaluation import score_predictions
+from silofl.training.metrics import Score, group_positions
 
 
 @dataclass(frozen=True)
@@ -32,41 +32,46 @@ class CaseResult:
     slices: Counter[str]
 
 
-def case_results(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
+def predict_cases(model: SuperModel, part: Examples, study: Study) -> dict[str, CaseResult]:
     """Predict each case of a part with every model and with the ensemble, and score the answers."""
     size = study.training.batch_size
-    return {case: _case_result(model, part.taken(rows), study, size) for case, rows in members_of(part.cases).items()}
+    return {
+        case: _predict_case(model, part.select_rows(rows), study, size)
+        for case, rows in group_positions(part.cases).items()
+    }
 
 
-def choices(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, str]:
+def choose_models(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, str]:
     """Return the model that answers each case under a threshold, or under the super model's own where None."""
     return {case: model.choose(result.scores, threshold) for case, result in results.items()}
 
 
-def score_of(results: Mapping[str, CaseResult], answers: Mapping[str, str]) -> Score:
+def score_choice(results: Mapping[str, CaseResult], answers: Mapping[str, str]) -> Score:
     """Score a choice: case -> the model, or ``ensemble``, that answers it."""
     return Score.merged({case: results[case].measured[name] for case, name in answers.items()})
 
 
-def value_of(result: Score) -> float | None:
+def value_or_none(result: Score) -> float | None:
     """Return a score's value; None where no case counts."""
     return result.value if result.num_cases else None
 
 
-def by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None]:
+def values_by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None]:
     """Return the value of each model alone, and of ``ensemble``, over all cases; nothing without a case."""
     names = next(iter(results.values())).measured if results else ()
-    return {name: value_of(score_of(results, dict.fromkeys(results, name))) for name in names}
+    return {name: value_or_none(score_choice(results, dict.fromkeys(results, name))) for name in names}
 
 
-def _case_result(model: SuperModel, part: Examples, study: Study, size: int) -> CaseResult:
+def _predict_case(model: SuperModel, part: Examples, study: Study, size: int) -> CaseResult:
     images, contents = np.asarray(part.images), model.contents
     slices = model.slice_scores(images, size)
     scores = case_scores(slices)
     probabilities = {name: model.probabilities(name, images, size) for name in contents.models}
     shares = contents.shares(scores).items()
     probabilities[ENSEMBLE] = sum(np.float32(share) * probabilities[name] for name, share in shares)
-    predictions = {name: decide(values) for name, values in probabilities.items()}
-    measured = {name: score(predictions[name], part, study, values) for name, values in probabilities.items()}
+    predictions = {name: decide_labels(values) for name, values in probabilities.items()}
+    measured = {
+        name: score_predictions(predictions[name], part, study, values) for name, values in probabilities.items()
+    }
     best_outputs = slices.argmax(axis=1) if contents.outputs else ()
     return CaseResult(scores, measured, predictions, Counter(contents.outputs[i] for i in best_outputs))

@@ -11,18 +11,25 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl.data.access import content_digest, name_of
-from silofl.data.contrasts import Case, files_in, parse_case
+from silofl.data.access import content_digest, input_name
+from silofl.data.contrasts import Case, list_case_files, parse_case
 from silofl.data.header import is_dicom
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import is_free, write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
-from silofl.inference.directory import fingerprint_of, versions
-from silofl.inference.output import SUFFIXES, model_sentence, record_of, sentence_of, stem_of, write_label_map
+from silofl.inference.directory import read_fingerprint, read_versions
+from silofl.inference.output import (
+    SUFFIXES,
+    input_stem,
+    model_sentence,
+    prediction_record,
+    prediction_sentence,
+    write_label_map,
+)
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
-from silofl.options import add_json, console_for, count
+from silofl.options import add_json, make_console, parse_count
 
 RECORD = "prediction.json"
 
@@ -59,7 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
     parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
     parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
-    parser.add_argument("--batch-size", type=count, default=BATCH_SIZE, help="slices at a time; the answer is the same")
+    parser.add_argument(
+        "--batch-size", type=parse_count, default=BATCH_SIZE, help="slices at a time; the answer is the same"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
     add_json(parser, "the record")
 
@@ -70,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         options.picture, options.dicom_seg, options.site, options.threshold, options.batch_size, options.device
     )
     cases = [parse_case(text) for text in options.inputs]
-    code, records = predict_inputs(options.super_model, cases, options.out, how, console_for(options))
+    code, records = predict_inputs(options.super_model, cases, options.out, how, make_console(options))
     if options.json:
         print(json.dumps(records))
     return code
@@ -100,14 +109,14 @@ def predict_inputs(
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong, or the folder holds the
             answer to another image by an input's name; nothing was done then.
     """
-    _check_names(inputs)
-    records = _earlier(out)
+    _check_input_names(inputs)
+    records = _read_earlier_records(out)
     _check_same_images(inputs, records, out)
     runner, failed = _Runner(super_model, out, options), 0
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         for case in progress.track(inputs, description="predicting"):
-            stem = stem_of(files_in(case)[0])
-            records = _without(records, stem, out)
+            stem = input_stem(list_case_files(case)[0])
+            records = _remove_earlier(records, stem, out)
             record, line = runner.predict(case)
             records.append(record)
             failed += "error" in record
@@ -130,17 +139,17 @@ class _Runner:
         self.model.check_options(options.batch_size, options.threshold, options.site)
         if options.has_dicom_seg:
             check_can_write(self.model.contents.study)
-        self.fingerprint = fingerprint_of(folder)
+        self.fingerprint = read_fingerprint(folder)
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
     def predict(self, case: Case) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
-        files = files_in(case)
-        name = name_of(files[0])
-        record = {"input": name, "super_model": self.fingerprint, "versions": versions()}
+        files = list_case_files(case)
+        name = input_name(files[0])
+        record = {"input": name, "super_model": self.fingerprint, "versions": read_versions()}
         try:
-            prediction, line = self._predicted(case)
+            prediction, line = self._predict_and_write(case)
             return record | prediction, f"{name}: {line}"
         except SiloFLError as error:
             reason = str(error)
@@ -151,14 +160,14 @@ class _Runner:
             message = " ".join(message.split())[:200]
             reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
         # A label map without its picture is no answer.
-        _delete_files(self.out, [stem_of(files[0])])
+        _delete_files(self.out, [input_stem(files[0])])
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
-    def _predicted(self, case: Case) -> tuple[dict[str, Any], str]:
+    def _predict_and_write(self, case: Case) -> tuple[dict[str, Any], str]:
         options = self.options
         prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
         try:
-            return self._written(case, prediction)
+            return self._write_answer(case, prediction)
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise DataError(
@@ -166,26 +175,28 @@ class _Runner:
                 "another folder"
             ) from None
 
-    def _written(self, case: Case, prediction: Prediction) -> tuple[dict[str, Any], str]:
+    def _write_answer(self, case: Case, prediction: Prediction) -> tuple[dict[str, Any], str]:
         """Write the files of an answer and return its entry in the record and its line."""
-        options, study, stem = self.options, self.model.contents.study, stem_of(files_in(case)[0])
+        options, study, stem = self.options, self.model.contents.study, input_stem(list_case_files(case)[0])
         # So that an answer can be told to be this image's, long after.
-        record = {"sha256": _checksums(case)} | record_of(prediction, study, self.threshold)
+        record = {"sha256": _checksums(case)} | prediction_record(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
-            record["label_map"] = write_label_map(self.out, files_in(case)[0], prediction.label_map, prediction.affine)
+            record["label_map"] = write_label_map(
+                self.out, list_case_files(case)[0], prediction.label_map, prediction.affine
+            )
         if options.has_dicom_seg:
-            record |= self._dicom_seg(files_in(case)[0], prediction, record["warnings"])
+            record |= self._write_segmentation(list_case_files(case)[0], prediction, record["warnings"])
         if options.has_picture:
             record["picture"] = f"{stem}_picture.png"
-            content = self._picture(files_in(case)[0], prediction)
+            content = self._draw_picture(list_case_files(case)[0], prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
-        return record, sentence_of(prediction, study, self.threshold)
+        return record, prediction_sentence(prediction, study, self.threshold)
 
-    def _dicom_seg(self, source: Path, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
+    def _write_segmentation(self, source: Path, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
-        name = f"{stem_of(source)}_seg.dcm"
+        name = f"{input_stem(source)}_seg.dcm"
         try:
             if not is_dicom(source):
                 raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
@@ -202,33 +213,34 @@ class _Runner:
             return {"warnings": [*warnings, str(error)]}
         return {"dicom_seg": name}
 
-    def _picture(self, path: Path, prediction: Prediction) -> bytes:
+    def _draw_picture(self, path: Path, prediction: Prediction) -> bytes:
         # Imported here: matplotlib is slow to load, and most predictions need no picture.
         from silofl.data.header import read_header
         from silofl.data.images import read_image
-        from silofl.inference.picture import overlay
+        from silofl.inference.picture import draw_overlay
 
         study = self.model.contents.study
-        said = model_sentence if prediction.label is None else partial(sentence_of, study=study)
-        title = f"{name_of(path)}: {said(prediction, threshold=self.threshold)}"
+        said = model_sentence if prediction.label is None else partial(prediction_sentence, study=study)
+        title = f"{input_name(path)}: {said(prediction, threshold=self.threshold)}"
         title = "\n".join(
             [title, "for research, no medical device", *(f"warning: {warning}" for warning in prediction.warnings)]
         )
         image = read_image(path)
         shown = image.array[:1] if image.has_contrasts else image.array
         is_oriented = read_header(path).has_orientation
-        return overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
+        return draw_overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
 
 
-def _check_names(inputs: Sequence[Case]) -> None:
+def _check_input_names(inputs: Sequence[Case]) -> None:
     seen: dict[str, Path] = {}
-    for path in (files_in(case)[0] for case in inputs):
-        stem, name = stem_of(path).casefold(), name_of(path)
+    for path in (list_case_files(case)[0] for case in inputs):
+        stem, name = input_stem(path).casefold(), input_name(path)
         if stem in seen and path == seen[stem]:
             raise ConfigError(f"inputs must be named once, not {name} twice; leave one out")
         if stem in seen:
             raise ConfigError(
-                f"inputs must have different names, not {name_of(seen[stem])} and {name}; their results would be one "
+                f"inputs must have different names, not {input_name(seen[stem])} and {name}; their results would be "
+                "one "
                 "file: predict them into two folders, or give links of other names"
             )
         seen[stem] = path
@@ -236,10 +248,10 @@ def _check_names(inputs: Sequence[Case]) -> None:
 
 def _check_same_images(inputs: Sequence[Case], records: Sequence[dict[str, Any]], out: Path) -> None:
     """Refuse an input of whose name another image was answered: that answer would be lost without a word."""
-    answered = {_stem(record).casefold(): record for record in records if "error" not in record}
+    answered = {_record_stem(record).casefold(): record for record in records if "error" not in record}
     for case in inputs:
-        name = name_of(files_in(case)[0])
-        earlier = answered.get(stem_of(files_in(case)[0]).casefold())
+        name = input_name(list_case_files(case)[0])
+        earlier = answered.get(input_stem(list_case_files(case)[0]).casefold())
         if earlier is not None and not _is_same_image(case, earlier):
             raise ConfigError(
                 f"{name} must be the image of which {out.name} holds the answer by this name; it is another: predict "
@@ -257,17 +269,17 @@ def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
 
 
 def _checksums(case: Case) -> dict[str, str]:
-    named = {name_of(case): case} if isinstance(case, Path) else case
-    return {name: content_digest(path, name_of(path)) for name, path in named.items()}
+    named = {input_name(case): case} if isinstance(case, Path) else case
+    return {name: content_digest(path, input_name(path)) for name, path in named.items()}
 
 
-def _stem(record: dict[str, Any]) -> str:
-    return stem_of(Path(str(record.get("input", ""))))
+def _record_stem(record: dict[str, Any]) -> str:
+    return input_stem(Path(str(record.get("input", ""))))
 
 
-def _without(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
+def _remove_earlier(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:
     """Return the records without those of an earlier input of the name, whose record and files are taken away."""
-    stems = [_stem(record) for record in records]
+    stems = [_record_stem(record) for record in records]
     # The earlier name may have other capitals.
     same = {earlier for earlier in stems if earlier.casefold() == stem.casefold()}
     others = [record for record, earlier in zip(records, stems, strict=True) if earlier not in same]
@@ -284,7 +296,7 @@ def _delete_files(out: Path, stems: Iterable[str]) -> None:
             (out / f"{stem}{suffix}").unlink(missing_ok=True)
 
 
-def _earlier(out: Path) -> list[dict[str, Any]]:
+def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
     """Return the records of an earlier prediction in the folder; none of a new one.
 
     Raises:

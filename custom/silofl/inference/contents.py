@@ -12,7 +12,7 @@ from torch import Tensor
 
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import ConfigError, nearest, shown
+from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
@@ -61,7 +61,7 @@ class Contents:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
-        _check_names(self)
+        _check_model_names(self)
         _check_shape(self)
         _RULE_CHECKS[self.rule](self)
         _check_beside(self)
@@ -94,11 +94,11 @@ class Contents:
         return dict.fromkeys(names, 1 / len(names))
 
 
-def _check_names(contents: Contents) -> None:
+def _check_model_names(contents: Contents) -> None:
     if contents.rule not in RULES:
         raise ConfigError(
             f"the rule of a super model must be one of {', '.join(RULES)}, not {contents.rule!r}"
-            f"{nearest(contents.rule, RULES)}"
+            f"{suggest_nearest(contents.rule, RULES)}"
         )
     for name in contents.models:
         if not PLAIN_NAME.fullmatch(name) or name == SELECTOR:
@@ -118,7 +118,8 @@ def _check_shape(contents: Contents) -> None:
         )
     if math.prod(shape) > MOST_VOXELS:
         raise ConfigError(
-            f"image_shape must have at most {MOST_VOXELS} pixels or voxels of all channels, not {shown(tuple(shape))}; "
+            f"image_shape must have at most {MOST_VOXELS} pixels or voxels of all channels, not "
+            f"{quote_value(tuple(shape))}; "
             "take the super model as it was written"
         )
 
@@ -164,20 +165,20 @@ def _check_beside(contents: Contents) -> None:
 def _check_facts(facts: object) -> None:
     """Refuse scores from which no warning could be read; of what else is known only people read."""
     for part in SCORES:
-        for site, score in _table(_table(facts, "facts").get(part) or {}, f"facts.{part}").items():
+        for site, score in _require_table(_require_table(facts, "facts").get(part) or {}, f"facts.{part}").items():
             place = f"facts.{part}.{site}"
-            labels = _table(_table(score, place).get("labels") or {}, f"{place}.labels")
+            labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
             for key, value in {"value": score.get("value") or 0.0, **labels}.items():
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise ConfigError(
-                        f"{place} must have a number for {key}, not {shown(value)}; copy the folder again"
+                        f"{place} must have a number for {key}, not {quote_value(value)}; copy the folder again"
                     )
 
 
-def _table(value: object, place: str) -> dict[str, Any]:
+def _require_table(value: object, place: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    raise ConfigError(f"{place} must be keys and values, not {shown(value)}; copy the folder again")
+    raise ConfigError(f"{place} must be keys and values, not {quote_value(value)}; copy the folder again")
 
 
 def check_threshold(threshold: float | None) -> None:

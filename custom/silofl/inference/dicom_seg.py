@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import __version__
-from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, planes_of
+from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import ConfigError, DataError, one_line
@@ -75,7 +75,7 @@ def write_dicom_seg(
     logging.getLogger("highdicom").setLevel(logging.ERROR)
     step = (LPS_TO_RAS @ affine)[:3, 2]
     headers = list(dicom_headers(source))
-    planes = [plane for header in headers for plane in planes_of(header)]
+    planes = [plane for header in headers for plane in read_planes(header)]
     for key in (POSITION, DIRECTION, SPACING):
         if len(planes) != label_map.shape[2] or not all(plane[key] for plane in planes):
             raise _refusal(f"{key} is missing")
@@ -90,7 +90,7 @@ def write_dicom_seg(
                 pixel_array=label_map.transpose(2, 1, 0)[slices],
                 segmentation_type="BINARY",
                 segment_descriptions=[
-                    _described(number, study, fingerprint, remark) for number in sorted(study.labels)
+                    _describe_segment(number, study, fingerprint, remark) for number in sorted(study.labels)
                 ],
                 series_instance_uid=highdicom.UID(),
                 series_number=SERIES_NUMBER,
@@ -107,12 +107,16 @@ def write_dicom_seg(
             segmentation.save_as(stream, enforce_file_format=True)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
-        reason = f"{absent} is missing" if absent else f"highdicom says: {one_line(_nameless(error, headers[0]), 160)}"
+        reason = (
+            f"{absent} is missing"
+            if absent
+            else f"highdicom says: {one_line(_hide_patient_values(error, headers[0]), 160)}"
+        )
         raise _refusal(reason) from None
     write_atomically(target, lambda file: file.write(stream.getvalue()))
 
 
-def _nameless(error: Exception, header: Dataset) -> str:
+def _hide_patient_values(error: Exception, header: Dataset) -> str:
     """Return what a library says, with the names of elements in place of a patient's values."""
     said = str(error)
     for group in PERSONAL:
@@ -128,7 +132,7 @@ def _refusal(reason: str) -> DataError:
     )
 
 
-def _described(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - highdicom is imported where it is used
+def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - highdicom is imported where it is used
     from highdicom import AlgorithmIdentificationSequence
     from highdicom.seg import SegmentDescription
     from pydicom.sr.codedict import codes

@@ -13,7 +13,7 @@ from torch import Tensor
 from silofl import __version__, schema
 from silofl.data.domain import Domain
 from silofl.documents import ABSENT, check_kind, read_json_document
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, quote_value
 from silofl.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents
@@ -23,7 +23,7 @@ from silofl.models.weights import is_state
 from silofl.settings import parse
 from silofl.study import Study
 
-__all__ = ["FOLDER", "Contents", "fingerprint_of", "plain_study", "read", "write"]
+__all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_folder", "write_model_folder"]
 
 # The name of the folder in a run's folder, at the server and at each site.
 FOLDER = "supermodel"
@@ -32,7 +32,7 @@ FORMAT, WITHOUT_DOMAIN = 3, 2
 README = "README.md"
 
 
-def write(folder: Path, contents: Contents) -> None:
+def write_model_folder(folder: Path, contents: Contents) -> None:
     """Write a super model's folder, all of it or nothing; an older one is replaced.
 
     Raises:
@@ -55,7 +55,7 @@ def write(folder: Path, contents: Contents) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def read(folder: Path) -> Contents:
+def read_model_folder(folder: Path) -> Contents:
     """Read a super model's folder on the CPU, and check every file of it.
 
     Raises:
@@ -79,7 +79,7 @@ def read(folder: Path) -> Contents:
             beside=facts.get("beside"),
             beside_share=facts.get("beside_share", 0.5),
             facts=facts["facts"],
-            domain=schema.read(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
+            domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -87,8 +87,8 @@ def read(folder: Path) -> Contents:
         ) from None
 
 
-def fingerprint_of(folder: Path) -> str:
-    """Return the fingerprint in a super model's model.json, unchecked; `read` checks it.
+def read_fingerprint(folder: Path) -> str:
+    """Return the fingerprint in a super model's model.json, unchecked; `read_model_folder` checks it.
 
     Raises:
         ConfigError: There is no model.json, it is broken, or its format is not known.
@@ -112,7 +112,7 @@ def _write_files(folder: Path, contents: Contents) -> None:
         save_tensors(path, {key: value.detach().cpu().clone() for key, value in state.items()})
         weights[name] = {"file": f"weights/{name}.pt", "sha256": _sha256(path.read_bytes())}
     try:
-        facts = _facts(contents, weights)
+        facts = _collect_facts(contents, weights)
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
@@ -123,10 +123,10 @@ def _write_files(folder: Path, contents: Contents) -> None:
     for name, text in pages.items():
         write_text(folder / name, text)
     facts["pages"] = {name: _sha256(text.encode()) for name, text in pages.items()}
-    write_json(folder / "model.json", facts | {"content": _content(facts)})
+    write_json(folder / "model.json", facts | {"content": _hash_facts(facts)})
 
 
-def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
     study = contents.study
     facts = {
         "format": FORMAT,
@@ -140,15 +140,15 @@ def _facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, 
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
         **({"beside": contents.beside, "beside_share": contents.beside_share} if contents.beside else {}),
-        "domain": schema.plain(contents.domain),
+        "domain": schema.dump_record(contents.domain),
         "facts": contents.facts,
-        "versions": versions(),
+        "versions": read_versions(),
         "weights": weights,
     }
-    return facts | {"fingerprint": _fingerprint(facts, study)}
+    return facts | {"fingerprint": _compute_fingerprint(facts, study)}
 
 
-def _fingerprint(facts: dict[str, Any], study: Study) -> str:
+def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
@@ -163,7 +163,7 @@ def _fingerprint(facts: dict[str, Any], study: Study) -> str:
     return _sha256(json.dumps(deciding, sort_keys=True).encode())
 
 
-def _content(facts: dict[str, Any]) -> str:
+def _hash_facts(facts: dict[str, Any]) -> str:
     """Return the SHA-256 of all that model.json says, also of what decides no prediction."""
     said = json.loads(json.dumps({key: value for key, value in facts.items() if key != "content"}))
     return _sha256(json.dumps(said, sort_keys=True).encode())
@@ -173,7 +173,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def versions() -> dict[str, str]:
+def read_versions() -> dict[str, str]:
     """Return the versions of what computes a model's answers here."""
     # Asked of the installation: importing MONAI takes seconds and memory that most sites can spare.
     return {"silofl": __version__, "torch": str(torch.__version__)} | {n: version(n) for n in ("monai", "numpy")}
@@ -191,7 +191,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         remedy = f"did you mean {near}?" if near else f"name a folder {FOLDER} or chosen that a run has written"
         raise ConfigError(f"{folder} must be a super model with a model.json; there is none: {remedy}")
     if not isinstance(facts, dict) or facts.get("format") not in (FORMAT, WITHOUT_DOMAIN):
-        found = shown(facts.get("format") if isinstance(facts, dict) else None)
+        found = quote_value(facts.get("format") if isinstance(facts, dict) else None)
         raise ConfigError(
             f"{folder.name}/model.json must have format {FORMAT} or {WITHOUT_DOMAIN}, not {found}; read it with the "
             "version of SiloFL that wrote it"
@@ -200,7 +200,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 
 def _check_fingerprint(folder: Path, facts: dict[str, Any], study: Study) -> None:
-    if facts["fingerprint"] != _fingerprint(facts, study):
+    if facts["fingerprint"] != _compute_fingerprint(facts, study):
         raise ConfigError(
             f"{folder.name}/model.json must have the fingerprint of what it says; it was changed: copy the folder again"
         )
@@ -210,7 +210,7 @@ def _check_content(folder: Path, facts: dict[str, Any]) -> None:
     if "content" not in facts:
         # It is of an older version, which kept the digest of what decides alone.
         return
-    if facts["content"] != _content(facts):
+    if facts["content"] != _hash_facts(facts):
         raise ConfigError(f"{folder.name}/model.json must be as it was written; it was changed: copy the folder again")
     for name in (README, card.FILE):
         path = folder / name

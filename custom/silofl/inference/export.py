@@ -17,10 +17,10 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.files import is_free, write_json, write_text
 from silofl.inference import program, torchscript
 from silofl.inference.contents import Contents
-from silofl.inference.directory import fingerprint_of, plain_study
+from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
-from silofl.inference.weigher import names
+from silofl.inference.weigher import member_names
 from silofl.study_sections import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -85,7 +85,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     if not is_free(out):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
-    fingerprint = fingerprint_of(super_model_folder)
+    fingerprint = read_fingerprint(super_model_folder)
     out.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder: a move within one file system is one rename.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
@@ -101,21 +101,23 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     contents = super_model.contents
     (folder / "models").mkdir(parents=True)
     for name, exported in program.to_programs(super_model).items():
-        program.save(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
+        program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
     has_windows = bool(contents.study.data.patches)
     if not has_windows:
-        torchscript.save(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
+        torchscript.save_torchscript(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
     for file in (folder / "models").iterdir():
         # As all other files: whoever holds the models may compare the sites by them.
         file.chmod(0o600)
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
-    inputs = {"image_shape": list(contents.image_shape), "domain": schema.plain(contents.domain)}
+    inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
     network = {"network_def": VOLUME_NETWORK} if has_windows else {}
     write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
     study = yaml.safe_dump(plain_study(contents.study), sort_keys=False)
     write_text(folder / "configs" / "study.yaml", study)
-    write_text(folder / "docs" / "README.md", bundle_readme(contents.study, names(contents), contents.image_shape))
+    write_text(
+        folder / "docs" / "README.md", bundle_readme(contents.study, member_names(contents), contents.image_shape)
+    )
 
 
 def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
         "copyright": f"the sites of the study {study.name}",
         "intended_use": "Research; no medical device.",
         "data_type": "slices of one case" if study.data.dimensions == 2 else "one volume",
-        "super_model": {"fingerprint": fingerprint, "rule": contents.rule, "members": names(contents)},
+        "super_model": {"fingerprint": fingerprint, "rule": contents.rule, "members": member_names(contents)},
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},
             "outputs": {"pred": _output_format(contents)},

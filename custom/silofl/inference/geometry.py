@@ -74,7 +74,7 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
         )
 
 
-def decide(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
+def decide_labels(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return the label of each pixel, (n, *spatial), as training decides: the largest, or one above one half.
 
     Args:
@@ -104,14 +104,14 @@ def decide_on_input(
         DataError: The transforms cannot be inverted to the input's size.
     """
     if prepared.plane_passage is None and prepared.volume_passage is None:
-        return _on_shape(_joined(decide(probabilities)), prepared.shape)
+        return _check_input_shape(_join_slices(decide_labels(probabilities)), prepared.shape)
     foreground = probabilities if probabilities.shape[1] == 1 else probabilities[:, 1:]
     label_map = np.zeros(prepared.shape, dtype=np.uint8)
     largest = np.zeros(prepared.shape, dtype=np.float32)
     # What the labels leave of 1, and not inverted itself: a cropped pixel has 0 for every label, so it is background.
     background = np.ones(prepared.shape, dtype=np.float32)
     for number in range(1, foreground.shape[1] + 1):
-        value = to_input(foreground[:, number - 1], prepared, steps)
+        value = map_to_input(foreground[:, number - 1], prepared, steps)
         background -= value
         label_map[value > largest] = number
         np.maximum(largest, value, out=largest)
@@ -119,31 +119,33 @@ def decide_on_input(
     return label_map
 
 
-def to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Preparation) -> NDArray[np.float32]:
+def map_to_input(values: NDArray[np.float32], prepared: PreparedImage, steps: Preparation) -> NDArray[np.float32]:
     """Take one value a pixel of the prepared images, (n, *spatial), to the input's grid; cropped pixels get 0.
 
     Raises:
         DataError: The transforms cannot be inverted to the input's size.
     """
-    volume = _joined(_inverted(steps.image_steps, prepared.plane_passage, values))
+    volume = _join_slices(_invert_transforms(steps.image_steps, prepared.plane_passage, values))
     if len(prepared.shape) == 3:
-        volume = _inverted(steps.volume_steps, prepared.volume_passage, volume[None])[0]
-    return _on_shape(volume, prepared.shape)
+        volume = _invert_transforms(steps.volume_steps, prepared.volume_passage, volume[None])[0]
+    return _check_input_shape(volume, prepared.shape)
 
 
-def _joined(values: NDArray) -> NDArray:
+def _join_slices(values: NDArray) -> NDArray:
     """Return the volume (X, Y, Z) of its slices (n, X, Y), or of a whole one (1, X, Y, Z)."""
     return values[0] if values.ndim == 4 else np.moveaxis(values, 0, -1)
 
 
-def _inverted(steps: Compose | None, passage: Passage | None, values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _invert_transforms(
+    steps: Compose | None, passage: Passage | None, values: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Run transforms backwards over values of shape (channels, *spatial)."""
     if steps is None or passage is None:
         return values
     from monai.data import MetaTensor
 
-    # Copied: the same passage takes every label back, and both `_linear` and MONAI change its records.
-    operations = [_linear(operation, values.ndim - 1) for operation in copy.deepcopy(passage.operations)]
+    # Copied: the same passage takes every label back, and both `_make_linear` and MONAI change its records.
+    operations = [_make_linear(operation, values.ndim - 1) for operation in copy.deepcopy(passage.operations)]
     try:
         with metadata_tracking(True):
             moved = MetaTensor(
@@ -155,7 +157,7 @@ def _inverted(steps: Compose | None, passage: Passage | None, values: NDArray[np
         raise DataError(f"the study's transforms must be invertible on this image; MONAI says: {reason}") from None
 
 
-def _linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
+def _make_linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
     """Return a record of a transform with linear interpolation in place of the image's own."""
     # The image's may be nearest or cubic: probabilities would get steps, or leave [0, 1].
     extra = operation.get("extra_info")
@@ -165,7 +167,7 @@ def _linear(operation: dict[str, Any], num_axes: int) -> dict[str, Any]:
     return operation
 
 
-def _on_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
+def _check_input_shape(values: NDArray, shape: tuple[int, ...]) -> NDArray:
     """Return a picture's one plane, or a volume, after checking that it has the input's size."""
     values = values[..., 0] if len(shape) == 2 else values
     if values.shape != shape:

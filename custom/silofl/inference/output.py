@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from silofl.data.access import name_of
+from silofl.data.access import input_name
 from silofl.data.formats import READERS
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
@@ -26,9 +26,9 @@ NIFTI_GRID = (
 )
 
 
-def stem_of(path: Path) -> str:
+def input_stem(path: Path) -> str:
     """Return an input's name without the ending of its format; a folder's whole name."""
-    name = name_of(path)
+    name = input_name(path)
     endings = sorted(READERS, key=len, reverse=True)
     ending = next((e for e in endings if name.lower().endswith(e) and len(name) > len(e)), "")
     return name[: len(name) - len(ending)]
@@ -44,13 +44,13 @@ def write_label_map(folder: Path, source: Path, label_map: NDArray[np.uint8], af
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
     """
     is_picture = affine is None
-    name = f"{stem_of(source)}_labels.png" if is_picture else f"{stem_of(source)}_labels.nii.gz"
-    content = _png(label_map) if is_picture else _nifti(label_map, affine, source)
+    name = f"{input_stem(source)}_labels.png" if is_picture else f"{input_stem(source)}_labels.nii.gz"
+    content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
 
-def record_of(prediction: Prediction, study: Study, threshold: float | None) -> dict[str, Any]:
+def prediction_record(prediction: Prediction, study: Study, threshold: float | None) -> dict[str, Any]:
     """Return one input's entry in prediction.json."""
     record = {
         "model": prediction.model,
@@ -72,19 +72,19 @@ def record_of(prediction: Prediction, study: Study, threshold: float | None) -> 
     return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
 
 
-def sentence_of(prediction: Prediction, study: Study, threshold: float | None) -> str:
+def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:
     """Return whose model answered, how sure the choice was, and its answer."""
-    return f"{model_sentence(prediction, threshold)}; {_finding(prediction, study)}"
+    return f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
 
 
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
-    sentence = _of_the_rule(prediction, threshold)
+    sentence = _choice_sentence(prediction, threshold)
     share = f", {prediction.beside_share:.0%} of the answer from the site's own model" if prediction.beside else ""
     return f"{sentence}{share}"
 
 
-def _of_the_rule(prediction: Prediction, threshold: float | None) -> str:
+def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
     model, scores = prediction.model, prediction.scores
     name = "global model" if model == GLOBAL else model
     name = f"model of {model}" if model in scores and model != GLOBAL else name
@@ -98,7 +98,7 @@ def _of_the_rule(prediction: Prediction, threshold: float | None) -> str:
     return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"
 
 
-def _finding(prediction: Prediction, study: Study) -> str:
+def _answer_sentence(prediction: Prediction, study: Study) -> str:
     if prediction.label is not None:
         name = study.labels[prediction.label]
         return f"{name} ({prediction.class_scores[name]:.2f})"
@@ -109,13 +109,13 @@ def _finding(prediction: Prediction, study: Study) -> str:
     return ", ".join(f"{name} {count} {unit}" for name, count in counts.items())
 
 
-def _png(label_map: NDArray[np.uint8]) -> bytes:
+def _encode_png(label_map: NDArray[np.uint8]) -> bytes:
     content = io.BytesIO()
     Image.fromarray(label_map).save(content, "PNG")
     return content.getvalue()
 
 
-def _nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -> bytes:
+def _encode_nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -> bytes:
     image = nibabel.Nifti1Image(label_map, affine)
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):

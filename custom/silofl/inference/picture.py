@@ -21,7 +21,7 @@ PLACES = ((0.04, 0.5), (0.96, 0.5), (0.5, 0.96), (0.5, 0.04))
 LPS = orientations.axcodes2ornt(("L", "P", "S"))
 
 
-def overlay(
+def draw_overlay(
     image: NDArray,
     label_map: NDArray | None,
     affine: NDArray | None,
@@ -47,13 +47,13 @@ def overlay(
     if affine is None:
         slices = [("", image, mask)]
     else:
-        image, mask, aspect, sides = _upright(image, mask, affine)
+        image, mask, aspect, sides = _turn_upright(image, mask, affine)
         count = mask.shape[-1]
-        slices = [(f"slice {z + 1} of {count}", image[..., z], mask[..., z]) for z in _slices(mask)]
-    return _drawn(slices, aspect, {} if label_map is None else labels, title, sides if is_oriented else "")
+        slices = [(f"slice {z + 1} of {count}", image[..., z], mask[..., z]) for z in _choose_slices(mask)]
+    return _draw_slices(slices, aspect, {} if label_map is None else labels, title, sides if is_oriented else "")
 
 
-def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float, str]:
+def _turn_upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, NDArray, float, str]:
     """Return image (C, rows, columns, slices) and mask the right way up, a pixel's height by its width, and its sides.
 
     The sides are the letters of what lies left, right, above and below.
@@ -70,7 +70,7 @@ def _upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArray, N
     return np.stack(arrays[:-1]), arrays[-1], float(spacing[rows] / spacing[columns]), SIDES[columns] + SIDES[rows]
 
 
-def _slices(mask: NDArray) -> list[int]:
+def _choose_slices(mask: NDArray) -> list[int]:
     """Return the slices with most of any label, then with most of each; the middle one where there is none."""
     counts = [np.count_nonzero(mask, axis=(0, 1))]
     counts += [np.count_nonzero(mask == number, axis=(0, 1)) for number in np.unique(mask) if number]
@@ -78,7 +78,7 @@ def _slices(mask: NDArray) -> list[int]:
     return sorted(list(found)[:MAX_PANES]) or [mask.shape[-1] // 2]
 
 
-def _drawn(
+def _draw_slices(
     slices: list[tuple[str, NDArray, NDArray]], aspect: float, labels: Mapping[int, str], title: str, sides: str
 ) -> bytes:
     height, width = slices[0][2].shape
@@ -87,13 +87,15 @@ def _drawn(
     window = _window(np.stack([image for _, image, _ in slices]))
     for axes, (name, image, mask) in zip(figure.subplots(1, len(slices), squeeze=False)[0], slices, strict=True):
         _show(axes, image, window, aspect)
-        _cover(axes, mask, labels, aspect)
+        _draw_mask(axes, mask, labels, aspect)
         axes.set_title(name, fontsize=9)
         for place, letter in zip(PLACES, sides, strict=False):
             axes.text(*place, letter, transform=axes.transAxes, ha="center", va="center", color="gold", fontsize=9)
     # matplotlib reads text between dollar signs as mathematics.
     figure.suptitle(title.replace("$", r"\$"), fontsize=10, wrap=True)
-    handles = [Patch(color=_colour(number), label=name.replace("$", r"\$")) for number, name in sorted(labels.items())]
+    handles = [
+        Patch(color=_label_colour(number), label=name.replace("$", r"\$")) for number, name in sorted(labels.items())
+    ]
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
     content = io.BytesIO()
@@ -114,14 +116,14 @@ def _show(axes: Axes, image: NDArray, window: tuple[float, float], aspect: float
     axes.set_axis_off()
 
 
-def _cover(axes: Axes, mask: NDArray, labels: Mapping[int, str], aspect: float) -> None:
+def _draw_mask(axes: Axes, mask: NDArray, labels: Mapping[int, str], aspect: float) -> None:
     for number in labels:
         inside = mask == number
         if inside.any():
             colours = np.zeros((*mask.shape, 4))
-            colours[inside] = (*_colour(number), OPACITY)
+            colours[inside] = (*_label_colour(number), OPACITY)
             axes.imshow(colours, aspect=aspect)
 
 
-def _colour(number: int) -> tuple[float, float, float]:
+def _label_colour(number: int) -> tuple[float, float, float]:
     return colormaps["tab10"]((number - 1) % 10)[:3]

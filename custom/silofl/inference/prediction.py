@@ -60,7 +60,9 @@ class Prediction:
     warnings: tuple[str, ...] = ()
 
 
-def volumes_ml(label_map: NDArray, affine: NDArray[np.float64] | None, labels: Mapping[int, str]) -> dict | None:
+def measure_volumes_ml(
+    label_map: NDArray, affine: NDArray[np.float64] | None, labels: Mapping[int, str]
+) -> dict | None:
     """Return each label's volume in millilitres: its voxels times ``|det(affine)|``.
 
     Args:

@@ -19,7 +19,7 @@ from silofl import __version__
 from silofl.errors import ConfigError, one_line
 from silofl.inference.contents import Contents
 from silofl.inference.super_model import SuperModel, to_probabilities
-from silofl.inference.weigher import OfVolume, names, weigher_of
+from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 # The programs' names.
 MODEL, WEIGHTS = "model", "weights"
@@ -51,7 +51,7 @@ class Program(nn.Module):
         def share(images: Tensor, weight: Tensor) -> Tensor:
             return weight.float() * to_probabilities(member(images))
 
-        return _where_it_counts(share, images, weight, self.answer_shape)
+        return _skip_zero_weight(share, images, weight, self.answer_shape)
 
 
 class WindowProgram(nn.Module):
@@ -72,7 +72,7 @@ class WindowProgram(nn.Module):
         return torch.cat(logits, dim=1)
 
     def _logits(self, member: nn.Module, windows: Tensor, weight: Tensor) -> Tensor:
-        return _where_it_counts(lambda windows, weight: member(windows), windows, weight, self.answer_shape)
+        return _skip_zero_weight(lambda windows, weight: member(windows), windows, weight, self.answer_shape)
 
 
 def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
@@ -92,23 +92,25 @@ def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
     # One volume is a case; of slices and windows an example of two stands for any number.
     example = torch.zeros((1 if is_one_volume else 2, *contents.image_shape), device=device)
     any_number = {} if is_one_volume else {0: Dim("images", min=1)}
-    networks = [super_model.network(name) for name in names(contents)]
+    networks = [super_model.network(name) for name in member_names(contents)]
     with torch.no_grad():
         # It also refuses an amplitude that nothing is known of, which the programs no longer look at.
         answer_shape = [network(example) for network in networks][0].shape[1:]
     try:
         # Each network first: a branch of a program takes its operations, and not all Python of a network.
-        exported = [_exported(_plain(network), (example,), (any_number,)) for network in networks]
+        exported = [_export_module(_copy_contiguous(network), (example,), (any_number,)) for network in networks]
         members = [program.module(check_guards=False) for program in exported]
-        selector = None if super_model.selector is None else _plain(super_model.selector)
-        weigher = weigher_of(contents, OfVolume(selector) if selector and data.dimensions == 3 else selector).to(device)
+        selector = None if super_model.selector is None else _copy_contiguous(super_model.selector)
+        weigher = build_weigher(contents, OfVolume(selector) if selector and data.dimensions == 3 else selector).to(
+            device
+        )
         if data.patches is None:
-            return {MODEL: _exported(Program(weigher, members, answer_shape), (example,), (any_number,))}
+            return {MODEL: _export_module(Program(weigher, members, answer_shape), (example,), (any_number,))}
         volume, any_size = example[:1], {axis: Dim(name, min=1) for axis, name in zip((2, 3, 4), "xyz", strict=True)}
         weights = torch.zeros(len(members), dtype=torch.float64, device=device)
         return {
-            WEIGHTS: _exported(weigher, (volume,), (any_size,)),
-            MODEL: _exported(WindowProgram(members, answer_shape), (example, weights), (any_number, {})),
+            WEIGHTS: _export_module(weigher, (volume,), (any_size,)),
+            MODEL: _export_module(WindowProgram(members, answer_shape), (example, weights), (any_number, {})),
         }
     except Exception as error:  # torch.export raises many kinds, its tracer's and those of Python
         network = contents.study.model.network or contents.study.model.name
@@ -118,7 +120,7 @@ def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
         ) from error
 
 
-def save(program: ExportedProgram, path: Path, contents: Contents, fingerprint: str) -> None:
+def save_program(program: ExportedProgram, path: Path, contents: Contents, fingerprint: str) -> None:
     """Write a program, with what it is, as JSON, in its extra file ``super_model.json``.
 
     Args:
@@ -135,13 +137,13 @@ def save(program: ExportedProgram, path: Path, contents: Contents, fingerprint: 
         "task": study.task,
         "labels": {str(number): name for number, name in sorted(study.labels.items())},
         "image_shape": list(contents.image_shape),
-        "members": names(contents),
+        "members": member_names(contents),
         **({"overlap": patches.overlap} if patches else {}),
     }
     torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})
 
 
-def _where_it_counts(
+def _skip_zero_weight(
     function: Callable[[Tensor, Tensor], Tensor], images: Tensor, weight: Tensor, shape: Sequence[int]
 ) -> Tensor:
     """Return a function of images and a weight, or zeros (n, *shape) where the weight is 0."""
@@ -151,11 +153,11 @@ def _where_it_counts(
     )
 
 
-def _plain(network: nn.Module) -> nn.Module:
+def _copy_contiguous(network: nn.Module) -> nn.Module:
     # A copy: torch.export warns of each weight whose channels come last in memory.
     return deepcopy(network).to(memory_format=torch.contiguous_format).eval()
 
 
-def _exported(module: nn.Module, example: tuple[Tensor, ...], dynamic: tuple[Any, ...]) -> ExportedProgram:
+def _export_module(module: nn.Module, example: tuple[Tensor, ...], dynamic: tuple[Any, ...]) -> ExportedProgram:
     with torch.no_grad():
         return torch.export.export(module, example, dynamic_shapes=dynamic, strict=False)

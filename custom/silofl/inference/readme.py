@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from silofl.errors import literal
+from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 from silofl.study import Study
 
@@ -20,14 +20,14 @@ def super_model_readme(contents: Contents, rule: str) -> str:
     return README.format(
         name=study.name,
         task=study.task,
-        labels=labels_in_words(study),
+        labels=describe_labels(study),
         sites=", ".join(sites) or "none of their own",
         algorithm=f"{study.algorithm.name}, preset {study.algorithm.preset}",
-        form=form_of_images(study, contents.image_shape),
+        form=describe_images(study, contents.image_shape),
         rule=rule,
         domain=domain.sentence,
         inputs=" ".join(file for kind, file in INPUTS.items() if kind in (domain.kinds or INPUTS)),
-        selector_note=_note_of_hospitals(contents),
+        selector_note=_hospital_note(contents),
         batch_note=STATELESS if study.model.normalization == "batch_stateless" else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
@@ -89,7 +89,7 @@ print(prediction.model, prediction.scores, prediction.is_fallback, prediction.vo
 """
 
 
-def _note_of_hospitals(contents: Contents) -> str:
+def _hospital_note(contents: Contents) -> str:
     """Return what the folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
     if contents.rule == "selector":
         return SELECTOR
@@ -147,12 +147,12 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
     )
 
 
-def labels_in_words(study: Study) -> str:
+def describe_labels(study: Study) -> str:
     """Return the study's labels and their names, which may be any text."""
-    return ", ".join(f"{number} = {literal(name)}" for number, name in sorted(study.labels.items()))
+    return ", ".join(f"{number} = {quote_markdown(name)}" for number, name in sorted(study.labels.items()))
 
 
-def form_of_images(study: Study, image_shape: Sequence[int]) -> str:
+def describe_images(study: Study, image_shape: Sequence[int]) -> str:
     """Return what images are prepared to."""
     shape = " x ".join(map(str, image_shape))
     if study.data.patches:

@@ -12,21 +12,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.data.contrasts import Case, source_of
-from silofl.data.preparation import Preparation, PreparedImage, preparation, prepare_with_way_back
+from silofl.data.contrasts import Case, build_source
+from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
 from silofl.data.volumes import central_slices
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, suggest_nearest
 from silofl.inference.contents import Contents, check_threshold
-from silofl.inference.directory import read
-from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide, decide_on_input
-from silofl.inference.prediction import Answer, Prediction, volumes_ml
+from silofl.inference.directory import read_model_folder
+from silofl.inference.geometry import (
+    check_images,
+    check_is_not_blank,
+    check_probabilities,
+    decide_labels,
+    decide_on_input,
+)
+from silofl.inference.prediction import Answer, Prediction, measure_volumes_ml
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
 from silofl.study import Study
 from silofl.training.device import choose_device
-from silofl.training.evaluation import outputs_of, softmax_of
+from silofl.training.evaluation import compute_outputs, compute_softmax
 from silofl.training.joined import BLEND as CHOSEN_BLEND
 
 BATCH_SIZE = 8
@@ -59,13 +65,13 @@ class SuperModel:
         self.contents, self.device = contents, device
         study, shape = contents.study, contents.image_shape
         self._models = {
-            name: _filled(_network(study, shape, state), state, name).to(device).eval()
+            name: _load_weights(_build_fitting_network(study, shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
         self.selector: nn.Module | None = None
         if contents.rule == "selector":
             selector = build_selector(study, len(contents.outputs), study.seed)
-            self.selector = _filled(selector, contents.selector, SELECTOR).to(device).eval()
+            self.selector = _load_weights(selector, contents.selector, SELECTOR).to(device).eval()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> SuperModel:
@@ -78,7 +84,7 @@ class SuperModel:
         Raises:
             ConfigError: The folder is incomplete, or there is no such device.
         """
-        return cls(read(Path(path)), choose_device(device))
+        return cls(read_model_folder(Path(path)), choose_device(device))
 
     def network(self, name: str) -> nn.Module:
         """Return one model in evaluation mode: ``global`` or a site's.
@@ -88,7 +94,7 @@ class SuperModel:
         """
         if name not in self._models:
             known = ", ".join(sorted(self._models))
-            raise ConfigError(f"the model must be one of {known}, not {name!r}{nearest(name, self._models)}")
+            raise ConfigError(f"the model must be one of {known}, not {name!r}{suggest_nearest(name, self._models)}")
         return self._models[name]
 
     def slice_scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
@@ -105,7 +111,7 @@ class SuperModel:
             return np.zeros((len(images), 0))
         if self.contents.study.data.dimensions == 3:
             images = central_slices(images[0])
-        scores = softmax_of(self.selector, images, batch_size, self.device)
+        scores = compute_softmax(self.selector, images, batch_size, self.device)
         check_probabilities(scores, SELECTOR)
         return scores
 
@@ -140,9 +146,9 @@ class SuperModel:
         is_stateless = self.contents.study.model.normalization == "batch_stateless"
         network, size = self.network(name), len(images) if is_stateless else batch_size
         if self.contents.study.task == "classification":
-            found = softmax_of(network, images, size, self.device)
+            found = compute_softmax(network, images, size, self.device)
         else:
-            found = outputs_of(lambda batch: to_probabilities(network(batch)), images, size, self.device)
+            found = compute_outputs(lambda batch: to_probabilities(network(batch)), images, size, self.device)
         check_probabilities(found, name)
         return found
 
@@ -187,7 +193,7 @@ class SuperModel:
         self.check_options(batch_size, threshold, site)
         check_images(images, self.contents.image_shape, bool(self.contents.study.data.patches))
         scores = self.scores(images, batch_size)
-        name, weights = self._weights(scores, threshold, site)
+        name, weights = self._weigh_models(scores, threshold, site)
         total = None
         for member, weight in weights.items():
             share = np.float32(weight) * self.probabilities(member, images, batch_size)
@@ -222,10 +228,10 @@ class SuperModel:
         """
         self.check_options(batch_size, threshold, site)
         case = Path(case) if isinstance(case, str) else case
-        prepared = None if isinstance(case, np.ndarray) else self._prepared(case)
+        prepared = None if isinstance(case, np.ndarray) else self._prepare_case(case)
         images = case if prepared is None else prepared.images
         answer = self.answer(images, batch_size, threshold, site)
-        find = self._class_of if self.contents.study.task == "classification" else self._map_of
+        find = self._predict_class if self.contents.study.task == "classification" else self._predict_label_map
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
         gamma = self.contents.threshold if threshold is None else threshold
@@ -276,15 +282,15 @@ class SuperModel:
 
     @cached_property
     def _steps(self) -> Preparation:
-        return preparation(self.contents.study, has_label_map=False)
+        return build_preparation(self.contents.study, has_label_map=False)
 
-    def _prepared(self, case: Case) -> PreparedImage:
-        source = source_of(case, self.contents.study.data)
+    def _prepare_case(self, case: Case) -> PreparedImage:
+        source = build_source(case, self.contents.study.data)
         prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
         check_is_not_blank(prepared.images, source.first[1])
         return prepared
 
-    def _weights(
+    def _weigh_models(
         self, scores: NDArray[np.float64], threshold: float | None, site: str | None
     ) -> tuple[str, dict[str, float]]:
         """Return the answer's name, and each model's weight in it."""
@@ -298,7 +304,7 @@ class SuperModel:
         rest = {member: weight * (1 - share) for member, weight in weights.items()}
         return name, rest | {self.contents.beside: share}
 
-    def _class_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
+    def _predict_class(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.
         mean = answer.probabilities.astype(np.float64).mean(axis=0)
         labels = self.contents.study.labels
@@ -311,13 +317,13 @@ class SuperModel:
             affine=None if prepared is None else prepared.affine,
         )
 
-    def _map_of(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
+    def _predict_label_map(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
         if prepared is None:
-            label_map, affine = decide(answer.probabilities), None
+            label_map, affine = decide_labels(answer.probabilities), None
         else:
             label_map, affine = decide_on_input(answer.probabilities, prepared, self._steps), prepared.affine
         is_measured = prepared is not None and prepared.form.header.has_spacing
-        volumes = volumes_ml(label_map, affine if is_measured else None, self.contents.study.labels)
+        volumes = measure_volumes_ml(label_map, affine if is_measured else None, self.contents.study.labels)
         return Prediction(
             answer.model, answer.scores, answer.is_fallback, label_map=label_map, volumes_ml=volumes, affine=affine
         )
@@ -334,13 +340,13 @@ def to_probabilities(logits: Tensor) -> Tensor:
     return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
 
 
-def _network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> nn.Module:
+def _build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> nn.Module:
     """Build the network of a state; a model that a site trained alone has no input normalisation."""
     is_plain = not any(name.startswith(INPUT_NORM) for name in state)
     return build_plain_model(study, study.seed) if is_plain else build_model(study, shape, study.seed)
 
 
-def _filled(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Module:
+def _load_weights(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Module:
     """Load a state dict; only BatchNorm's counters of batches may be missing, which play no part in predictions."""
     try:
         missing, unexpected = network.load_state_dict(state, strict=False)
@@ -355,11 +361,11 @@ def _filled(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Mo
             f"the weights of {name!r} must be those of the study's network; they differ in {odd[:3]}: take the super "
             "model as it was written"
         )
-    _check_size(network, name)
+    _check_magnitudes(network, name)
     return network.requires_grad_(False)
 
 
-def _check_size(network: nn.Module, name: str) -> None:
+def _check_magnitudes(network: nn.Module, name: str) -> None:
     """Refuse numbers that no training ends with: the network would answer every image alike."""
     parameters = dict(network.named_parameters())
     for key, value in network.state_dict().items():

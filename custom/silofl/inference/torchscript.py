@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.inference.super_model import BATCH_SIZE, SuperModel, to_probabilities
-from silofl.inference.weigher import OfVolume, names, weigher_of
+from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 WHOLE_CASE = 0
 DEPRECATED = r"`torch\.jit\.\w+` is deprecated"
@@ -94,25 +94,26 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     is_volume = contents.study.data.dimensions == 3
     example = torch.zeros((1 if is_volume else 2, *contents.image_shape), device=super_model.device)
     size = WHOLE_CASE if contents.study.model.normalization == "batch_stateless" else BATCH_SIZE
-    with known_warnings():
+    with silence_known_warnings():
         members = [
-            InBatches(_traced(ScriptAnswers(super_model.network(name)), example), size) for name in names(contents)
+            InBatches(_trace_network(ScriptAnswers(super_model.network(name)), example), size)
+            for name in member_names(contents)
         ]
         selector = super_model.selector
         if selector is not None:
-            selector = InBatches(_traced(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
-        script = Script(weigher_of(contents, selector), members, contents.image_shape)
+            selector = InBatches(_trace_network(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
+        script = Script(build_weigher(contents, selector), members, contents.image_shape)
         return torch.jit.script(script.to(super_model.device).eval())
 
 
-def save(script: torch.jit.ScriptModule, path: str) -> None:
+def save_torchscript(script: torch.jit.ScriptModule, path: str) -> None:
     """Write TorchScript to a file."""
-    with known_warnings():
+    with silence_known_warnings():
         script.save(path)
 
 
 @contextmanager
-def known_warnings() -> Iterator[None]:
+def silence_known_warnings() -> Iterator[None]:
     """Silence what is known of TorchScript: its deprecation, and the tracer's notice of each branch that it fixes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATED, category=DeprecationWarning)
@@ -120,7 +121,7 @@ def known_warnings() -> Iterator[None]:
         yield
 
 
-def _traced(network: nn.Module, example: Tensor) -> torch.jit.ScriptModule:
+def _trace_network(network: nn.Module, example: Tensor) -> torch.jit.ScriptModule:
     # A blank example takes amplitude normalisation's branch for bins without phase, which is right for all other bins
     # too.
     with torch.no_grad():

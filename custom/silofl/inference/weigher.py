@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from silofl.data.volumes import central_slices_of
+from silofl.data.volumes import resize_central_slices
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
 
@@ -46,7 +46,7 @@ class OfVolume(nn.Module):
 
     def forward(self, volume: Tensor) -> Tensor:
         """Return logits (slices, outputs) of a volume (1, C, X, Y, Z)."""
-        return self.selector(central_slices_of(volume[0]))
+        return self.selector(resize_central_slices(volume[0]))
 
 
 class Choice(nn.Module):
@@ -111,27 +111,27 @@ class Beside(nn.Module):
         return self.weigher(images) * (1 - self.share.sum()) + self.share
 
 
-def names(contents: Contents) -> list[str]:
+def member_names(contents: Contents) -> list[str]:
     """Return the members' names in the order of their weights."""
     return sorted(contents.models)
 
 
-def weigher_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
+def build_weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
     """Return the rule of a super model, with the model beside it.
 
     Args:
         contents: The super model's.
         selector: One case's images (n, C, *spatial) to logits (slices, outputs); None without a selector.
     """
-    rule, order = _rule_of(contents, selector), names(contents)
+    rule, order = _build_rule(contents, selector), member_names(contents)
     if contents.beside is None:
         return rule
     share = torch.eye(len(order), dtype=torch.float64)[order.index(contents.beside)] * contents.beside_share
     return Beside(rule, share)
 
 
-def _rule_of(contents: Contents, selector: nn.Module | None) -> nn.Module:
-    order = names(contents)
+def _build_rule(contents: Contents, selector: nn.Module | None) -> nn.Module:
+    order = member_names(contents)
     if selector is None:
         shares = contents.shares(np.zeros(0))
         return Fixed([shares.get(name, 0.0) for name in order])

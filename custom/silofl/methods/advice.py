@@ -11,14 +11,14 @@ import numpy as np
 from silofl.algorithms.adafed import statistics_sizes
 from silofl.algorithms.advice import KINDS, Advice, Portrait, Sketch, advise
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.amplitude import expected_spectrum
+from silofl.methods.amplitude import expect_spectrum
 from silofl.methods.answer import Answer, Count
-from silofl.methods.asked_once import AskedEntry, AskedOnce, plain_array, withheld_by
+from silofl.methods.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
 from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
-from silofl.models.roles import of_role, with_role
+from silofl.models.roles import add_role, select_role
 from silofl.study import Study
-from silofl.training.sketch import SPLITS, fixed_network, sketch
+from silofl.training.sketch import SPLITS, build_fixed_network, sketch
 
 ROLE = "advice"
 FILE = "advice.json"
@@ -68,13 +68,14 @@ class AdvicePart(AskedOnce):
         Raises:
             ConfigError: The network has no layer to compare sites by.
         """
-        return [cls(study, sizes=tuple(statistics_sizes(fixed_network(study), "all")))]
+        return [cls(study, sizes=tuple(statistics_sizes(build_fixed_network(study), "all")))]
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a sketch."""
-        others = {"labels": (1 + max(self.study.labels),)} | _shapes_of(self.sizes)
-        return {"amplitude": expected_spectrum(self.shape, run, "float64")} | {
-            name: plain_array(wanted, minimum=None if name.endswith("/mean") else 0) for name, wanted in others.items()
+        others = {"labels": (1 + max(self.study.labels),)} | _list_shapes(self.sizes)
+        return {"amplitude": expect_spectrum(self.shape, run, "float64")} | {
+            name: expect_float64(wanted, minimum=None if name.endswith("/mean") else 0)
+            for name, wanted in others.items()
         }
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> AdvicePart:
@@ -86,9 +87,11 @@ class AdvicePart(AskedOnce):
         """Compare the sites that answered."""
         if exchange.task != ROLE:
             return self
-        silent = self.silent(replies)
+        silent = self.find_silent_sites(replies)
         without = tuple(f"site {site!r} is not compared: {reason}" for site, reason in silent.items())
-        sketches = {site: _sketch(one, len(self.sizes)) for site, one in replies.accepted.items() if site not in silent}
+        sketches = {
+            site: _unpack_sketch(one, len(self.sizes)) for site, one in replies.accepted.items() if site not in silent
+        }
         if len(sketches) < 2:
             return replace(self, sentences=("no advice: fewer than 2 sites shared what compares them", *without))
         found: Advice = advise(sketches, has_batchnorm=self.study.model.normalization == "batch")
@@ -108,22 +111,22 @@ class SiteAdvice(SitePart):
         work = self.work
         training = work.data.training
         meta = {"num_patients": training.num_patients, "image_shape": list(training.image_shape)}
-        if withheld := withheld_by(work, ROLE, meta):
+        if withheld := withhold_few_patients(work, ROLE, meta):
             return withheld
-        found = sketch(work.site, training, work.study, fixed_network(work.study))
+        found = sketch(work.site, training, work.study, build_fixed_network(work.study))
         entry = {"cases": found.cases, "unit": found.unit, "groups": found.groups}
-        return Message(with_role(ROLE, _arrays(found)), meta | {ROLE: entry})
+        return Message(add_role(ROLE, _pack_sketch(found)), meta | {ROLE: entry})
 
 
 PART, SITE = AdvicePart, SiteAdvice
 
 
-def _shapes_of(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+def _list_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
     layers = {f"{layer}/{kind}": (size,) for layer, size in enumerate(sizes) for kind in ("mean", "variance")}
     return layers | {f"within/{kind}": (SPLITS,) for kind in KINDS}
 
 
-def _arrays(found: Sketch) -> Arrays:
+def _pack_sketch(found: Sketch) -> Arrays:
     portrait = found.portrait
     layers = {
         f"{layer}/{kind}": values
@@ -135,8 +138,8 @@ def _arrays(found: Sketch) -> Arrays:
     return {name: np.asarray(values, np.float64) for name, values in arrays.items()}
 
 
-def _sketch(answer: Answer, num_layers: int) -> Sketch:
-    arrays, entry = of_role(ROLE, answer.arrays), answer.entries[ROLE]
+def _unpack_sketch(answer: Answer, num_layers: int) -> Sketch:
+    arrays, entry = select_role(ROLE, answer.arrays), answer.entries[ROLE]
     features = [(arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in range(num_layers)]
     # How many images there are decides nothing here.
     portrait = Portrait(1, arrays["amplitude"], features, arrays["labels"])

@@ -62,7 +62,7 @@ class AmplitudePart(Part):
         """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
         if not self._is_wanted(exchange):
             return {}
-        return {MEAN: expected_spectrum(self.shape, run, "float32", is_required=True)}
+        return {MEAN: expect_spectrum(self.shape, run, "float32", is_required=True)}
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
@@ -101,7 +101,7 @@ class SiteAmplitude(SitePart):
             TrainingError: The site's amplitude is wanted, and it would be a mean over too few patients.
         """
         work = self.work
-        if work.message.about(ROLE).get("is_wanted") and not work.has_enough_patients:
+        if work.message.find_entry(ROLE).get("is_wanted") and not work.has_enough_patients:
             raise TrainingError(
                 f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
                 "it has fewer: add patients, stay out, or ask for a study without, as input: none"
@@ -116,7 +116,7 @@ class SiteAmplitude(SitePart):
         if self.work.study.recipe.stays_home == "everything":
             for norm in norms:
                 norm.fix(norm.running_amplitude)
-        if not self.work.message.about(ROLE).get("is_wanted"):
+        if not self.work.message.find_entry(ROLE).get("is_wanted"):
             return Message()
         return Message({MEAN: norms[0].band_amplitude().cpu().numpy()})
 
@@ -127,7 +127,7 @@ class SiteAmplitude(SitePart):
 PART, SITE = AmplitudePart, SiteAmplitude
 
 
-def expected_spectrum(
+def expect_spectrum(
     shape: tuple[int, ...] | None, run: Run, dtype: Literal["float32", "float64"], is_required: bool = False
 ) -> Expected:
     """Return what an amplitude of a site's images must be like.

@@ -16,8 +16,8 @@ from silofl import schema
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, shown
-from silofl.models.roles import of_role
+from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, quote_value
+from silofl.models.roles import select_role
 from silofl.settings import Section, parse
 from silofl.software import Software
 from silofl.training.site_score import SiteScore
@@ -31,7 +31,7 @@ LONGEST_META = 1 << 20
 
 def plain_text(value: object) -> str:
     """Return a site's text as one line without control characters, cut to `LONGEST_TEXT` characters."""
-    return one_line(value if isinstance(value, str) else shown(value), LONGEST_TEXT)
+    return one_line(value if isinstance(value, str) else quote_value(value), LONGEST_TEXT)
 
 
 Text = Annotated[str, Strict(), AfterValidator(plain_text)]
@@ -126,7 +126,7 @@ class Answer:
 
     def of(self, role: str) -> Arrays:
         """Return the arrays of one role under its own names."""
-        return of_role(role, self.arrays)
+        return select_role(role, self.arrays)
 
 
 def read_answer(
@@ -153,9 +153,9 @@ def read_answer(
         if len(json.dumps(meta)) > LONGEST_META:
             raise ConfigError(f"{where} must hold at most {LONGEST_META} characters of numbers and texts; it has more")
         read = {role: parse(kind, meta.get(role, {}), f"{where}: {role}") for role, kind in entries.items()}
-        domain = schema.read(Domain, meta.get("domain", {}), f"{where}: domain")
+        domain = schema.read_record(Domain, meta.get("domain", {}), f"{where}: domain")
         numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
-        return Answer(arrays, parse(_numbers_with(test), numbers, where), domain, read)
+        return Answer(arrays, parse(_build_numbers_class(test), numbers, where), domain, read)
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:
@@ -163,12 +163,12 @@ def read_answer(
 
 
 @cache
-def _numbers_with(test: type[SiteScore]) -> type[Numbers]:
+def _build_numbers_class(test: type[SiteScore]) -> type[Numbers]:
     """Return the class of numbers with a class of test scores; pydantic forgets it, and takes 9 ms to make it anew."""
     return Numbers[test]
 
 
-def reason_of(site: str, error: Exception) -> str:
+def explain_refusal(site: str, error: Exception) -> str:
     """Return why a site's answer is refused, as one bounded line."""
     if isinstance(error, SiloFLError):
         return plain_text(str(error))

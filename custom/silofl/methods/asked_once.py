@@ -10,7 +10,7 @@ from silofl.methods.answer import Answer, Count, Text
 from silofl.methods.part import BEFORE, Part, Run
 from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.methods.work import Work
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.settings import Section
 from silofl.study import Study
 
@@ -65,7 +65,7 @@ class AskedOnce(Part):
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of an answer."""
-        return with_role(self.role, self.arrays(run)) if exchange.task == self.role else {}
+        return add_role(self.role, self.arrays(run)) if exchange.task == self.role else {}
 
     def is_shared(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> bool:
         """Return whether an answer holds what was asked for.
@@ -75,10 +75,10 @@ class AskedOnce(Part):
         """
         if exchange.task != self.role or answer.entries[self.role].withheld:
             return False
-        check_whole(site, answer, self.expected(site, exchange, run), self.role, self.what)
+        check_all_sent(site, answer, self.expected(site, exchange, run), self.role, self.what)
         return True
 
-    def silent(self, replies: Replies) -> dict[str, str]:
+    def find_silent_sites(self, replies: Replies) -> dict[str, str]:
         """Return the sites that shared nothing, with why."""
         withheld = {site: one.entries[self.role].withheld for site, one in replies.accepted.items()}
         return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
@@ -92,12 +92,12 @@ class AskedOnce(Part):
         return {self.file: self.document} if self.document else {}
 
 
-def plain_array(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
+def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
     """Return what to expect of an array of float64."""
     return Expected(shape, minimum=minimum, dtype="float64", num_bytes=8 * prod(shape))
 
 
-def check_whole(site: str, answer: Answer, wanted: Collection[str], role: str, what: str) -> None:
+def check_all_sent(site: str, answer: Answer, wanted: Collection[str], role: str, what: str) -> None:
     """Refuse an answer with a part of what a site may keep back as a whole.
 
     Args:
@@ -115,7 +115,7 @@ def check_whole(site: str, answer: Answer, wanted: Collection[str], role: str, w
         raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
 
 
-def withheld_by(work: Work, role: str, meta: dict[str, Any]) -> Message | None:
+def withhold_few_patients(work: Work, role: str, meta: dict[str, Any]) -> Message | None:
     """Return the answer of a site whose means would come from too few patients; None where they do not."""
     if work.has_enough_patients:
         return None

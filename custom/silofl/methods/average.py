@@ -19,8 +19,8 @@ from silofl.algorithms.mixing import Arrays
 from silofl.methods.model import ModelPart, SiteModels
 from silofl.methods.part import VALIDATED, Part, Reported, Run, SitePart, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
-from silofl.models.roles import with_role
-from silofl.schema import plain, read
+from silofl.models.roles import add_role
+from silofl.schema import dump_record, read_record
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -80,19 +80,19 @@ class AveragePart(Part):
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return all that a validation of the last round brings, with the means in place of its models."""
         if exchange.task == TASK:
-            return run.task(site, replace(exchange, task=VALIDATE)) | self._message(site)
-        return self._message(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
+            return run.task(site, replace(exchange, task=VALIDATE)) | self._build_message(site)
+        return self._build_message(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AveragePart:
         """Take a round's models into the means, or decide whether the means are reported."""
         if exchange.task == TRAIN:
-            return self._trained(exchange.round, run)
+            return self._add_round(exchange.round, run)
         if exchange.task != TASK:
             return self
         found = {site: answer.numbers.metrics.validation for site, answer in replies.accepted.items()}
         scores = {site: score for site, score in found.items() if score}
         is_better = run.is_better_than_best(scores)
-        sentence = self._sentence(scores, run.reported, is_better)
+        sentence = self._describe_decision(scores, run.reported, is_better)
         return replace(self, is_decided=True, chosen=scores if is_better else {}, sentence=sentence)
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
@@ -104,7 +104,7 @@ class AveragePart(Part):
         # A finished run that was asked for more rounds has the means of its earlier end until it averages again.
         if not self.chosen or run.finished_rounds < self.study.training_rounds:
             return reported
-        models = {role: self._as_part(role, run.parts[role]) for role in self.roles}
+        models = {role: self._put_means(role, run.parts[role]) for role in self.roles}
         number = self.study.training_rounds
         return Reported(number, dict(run.parts) | models, self.chosen, f"best validation, {self._name}")
 
@@ -116,7 +116,7 @@ class AveragePart(Part):
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
         means = {role: {site: vars(mean) for site, mean in by_site.items()} for role, by_site in self.means.items()}
-        return super().state() | {"means": to_tensors(means), "chosen": plain(self.chosen)}
+        return super().state() | {"means": to_tensors(means), "chosen": dump_record(self.chosen)}
 
     def restored(self, state: Mapping[str, Any]) -> AveragePart:
         """Return what `state` described."""
@@ -124,7 +124,7 @@ class AveragePart(Part):
             role: {site: Mean(**to_arrays(one)) for site, one in by_site.items()}
             for role, by_site in state["means"].items()
         }
-        chosen = {site: read(SiteScore, score, "the checkpoint") for site, score in state["chosen"].items()}
+        chosen = {site: read_record(SiteScore, score, "the checkpoint") for site, score in state["chosen"].items()}
         return replace(super().restored(state), means=means, chosen=chosen)
 
     @property
@@ -132,7 +132,7 @@ class AveragePart(Part):
         rounds = self.study.closing_rounds
         return f"mean of the models of rounds {rounds[0]} to {rounds[-1]}"
 
-    def _trained(self, number: int, run: Run) -> AveragePart:
+    def _add_round(self, number: int, run: Run) -> AveragePart:
         rounds = self.study.closing_rounds
         if number not in rounds:
             # A finished run that was asked for more rounds has means of its earlier end.
@@ -140,16 +140,16 @@ class AveragePart(Part):
         # What is there before the first of these rounds is of other rounds, as what was decided before any of them.
         begun = AveragePart(self.study, self.means if number > rounds[0] else {})
         # The models come first, so that those of this round are there already.
-        return replace(begun, means={role: begun._with_models(role, run.parts[role]) for role in self.roles})
+        return replace(begun, means={role: begun._add_models(role, run.parts[role]) for role in self.roles})
 
-    def _with_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
+    def _add_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
         before = self.means.get(role, {})
         # While all share one model its mean is everybody's; a site that comes late begins a mean of its own.
         shared = before.get("", Mean())
         models = part.own or {"": part.common}
         return {site: before.get(site, shared).with_model(arrays) for site, arrays in models.items()}
 
-    def _as_part(self, role: str, part: ModelPart) -> ModelPart:
+    def _put_means(self, role: str, part: ModelPart) -> ModelPart:
         models = self._models[role]
         return replace(part, own=models) if part.own else replace(part, common=models[""])
 
@@ -158,14 +158,16 @@ class AveragePart(Part):
         """Return role -> site -> mean as a model; what all sites share is the same arrays for all."""
         return {role: {site: mean.model() for site, mean in means.items()} for role, means in self.means.items()}
 
-    def _message(self, site: str) -> Message:
+    def _build_message(self, site: str) -> Message:
         arrays = {}
         for role, models in self._models.items():
-            arrays |= with_role(role, models.get(site, models.get("", {})))
+            arrays |= add_role(role, models.get(site, models.get("", {})))
         return Message(arrays, {ROLE: {"is_sent": True}})
 
-    def _sentence(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:
-        means = [f"{mean:.4f}" if (mean := _mean(one)) is not None else "none" for one in (scores, best.validation)]
+    def _describe_decision(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:
+        means = [
+            f"{mean:.4f}" if (mean := _average_scores(one)) is not None else "none" for one in (scores, best.validation)
+        ]
         what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
         return f"the {self._name}, validation {means[0]} against {means[1]}, {what}"
 
@@ -179,7 +181,7 @@ class SiteAverage(SitePart):
     def prepare(self) -> None:
         """Where the task brings means, put the mean of what stays at home beside them."""
         kept = self.work.kept.get(self.name)
-        if not kept or not self.work.message.about(ROLE).get("is_sent"):
+        if not kept or not self.work.message.find_entry(ROLE).get("is_sent"):
             return
         state = self._models.state()
         for name, value in kept["home"].items():
@@ -199,7 +201,9 @@ class SiteAverage(SitePart):
         has_begun = self.work.held >= rounds[0]
         before = (self.work.kept.get(self.name) if has_begun else None) or {"count": 0, "home": {}}
         count = before["count"] + 1
-        home = {name: _running(before["home"].get(name), value, count) for name, value in self._models.home().items()}
+        home = {
+            name: _update_mean(before["home"].get(name), value, count) for name, value in self._models.home().items()
+        }
         return {"count": count, "home": home}
 
     @property
@@ -210,7 +214,7 @@ class SiteAverage(SitePart):
 PART, SITE = AveragePart, SiteAverage
 
 
-def _running(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
+def _update_mean(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
     """Return a mean, float64, with one more value; of integers the value."""
     if not value.is_floating_point():
         return value.clone()
@@ -218,6 +222,6 @@ def _running(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
     return value if mean is None else mean + (value - mean) / count
 
 
-def _mean(scores: Mapping[str, SiteScore]) -> float | None:
+def _average_scores(scores: Mapping[str, SiteScore]) -> float | None:
     values = [score.value for score in scores.values() if score.value is not None]
     return float(np.mean(values)) if values else None

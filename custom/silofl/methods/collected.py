@@ -13,7 +13,7 @@ from silofl.methods.part import END, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import COLLECT, Exchange, Expected, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays, traveling_names
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.study import Study
 
 ROLE = "collected"
@@ -64,7 +64,7 @@ class CollectedPart(Part):
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model."""
-        wanted = Expected.like(with_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
+        wanted = Expected.like(add_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
         return {name: replace(one, is_required=True) for name, one in wanted.items()}
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
@@ -90,7 +90,7 @@ class SiteCollected(SitePart):
     def answer(self, task: str) -> Message:
         """Return every array of the model, not a difference: the server has none."""
         model = self.work.own_deployed
-        return Message(with_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, self.work.study.recipe))))
+        return Message(add_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, self.work.study.recipe))))
 
 
 PART, SITE = CollectedPart, SiteCollected

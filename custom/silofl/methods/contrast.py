@@ -18,7 +18,7 @@ from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.study import Study
-from silofl.training.local_model import state_of
+from silofl.training.local_model import copy_state
 
 ROLE = "contrast"
 
@@ -68,7 +68,7 @@ class SiteContrast(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""
         self._model = self.work.models[role]
-        holds, kept = self.work.message.about(ROLE)["holds"], self.work.kept.get(self.name)
+        holds, kept = self.work.message.find_entry(ROLE)["holds"], self.work.kept.get(self.name)
         # A later round than that is one whose answer the server did not get; it was trained all the same.
         if holds > (kept["round"] if kept else 0):
             raise TrainingError(
@@ -78,16 +78,16 @@ class SiteContrast(SitePart):
         # The paper's start of the last model is the received one: a loss of log 2 for all weights, without a gradient.
         if not kept:
             return step
-        received, last = self._frozen(), self._frozen()
+        received, last = self._copy_frozen(), self._copy_frozen()
         last.load_state_dict(kept["state"])
         constants = self.work.study.recipe.answer(ROLE)
         return contrastive_step(step, (received, last), feature_layer, constants.mu, constants.temperature)
 
     def kept(self) -> dict[str, Any]:
         """Return the trained model, BatchNorm's statistics too."""
-        return {"round": self.work.number, "state": state_of(self._model)}
+        return {"round": self.work.number, "state": copy_state(self._model)}
 
-    def _frozen(self) -> nn.Module:
+    def _copy_frozen(self) -> nn.Module:
         # A copy, because training changes the model in place.
         return copy.deepcopy(self._model).eval().requires_grad_(False)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from silofl.algorithms.fednova import norm
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.scaffold import corrected, new_control
+from silofl.algorithms.scaffold import corrected_step, new_control
 from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import TrainingError
@@ -22,10 +22,10 @@ from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf, to_arrays,
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
-from silofl.models.precision import as_received, unrounded
-from silofl.models.roles import MODEL, of_role, role_of, with_role
+from silofl.models.precision import keep_exact, round_as_received
+from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.study import Study
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.loop import TrainingResult
 
 # A site's own c_i travels to it as control/own/NAME, should it have lost it.
@@ -60,7 +60,7 @@ class ControlPart(Part):
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return c = 0."""
-        names = _parameters(build_plain_model(study, study.seed), study)
+        names = _read_parameters(build_plain_model(study, study.seed), study)
         # In float64: small changes are added to this sum for as long as the run lasts.
         return [cls(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
 
@@ -81,12 +81,12 @@ class ControlPart(Part):
         arrays, holds = self.control, self.holds.get(site, 0)
         if holds > run.held(site, exchange.models_round):
             own = {name: array.astype(np.float32) for name, array in self.own[site].items()}
-            arrays |= with_role(OWN, unrounded(own, self.study))
-        return Message(with_role(ROLE, arrays), {ROLE: {"holds": holds}})
+            arrays |= add_role(OWN, keep_exact(own, self.study))
+        return Message(add_role(ROLE, arrays), {ROLE: {"holds": holds}})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return what a change of c_i must be like."""
-        return Expected.like(with_role(ROLE, self.control)) if exchange.task == TRAIN else {}
+        return Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {}
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
@@ -129,20 +129,20 @@ class SiteControl(SitePart):
         """Correct every step by ``c - c_i``."""
         work = self.work
         # Copied now: training changes the parameters in place, and option II needs where they began.
-        self._received = _parameters(work.models[role], work.study)
+        self._received = _read_parameters(work.models[role], work.study)
         received = work.message.of(ROLE)
-        self._again = {name: array.astype(np.float32) for name, array in of_role(OWN, received).items()}
-        self._server = {name: array for name, array in received.items() if not role_of(name)}
-        self._round, self._own = self._held()
+        self._again = {name: array.astype(np.float32) for name, array in select_role(OWN, received).items()}
+        self._server = {name: array for name, array in received.items() if not read_role(name)}
+        self._round, self._own = self._load_control()
         if self._settings.option == 1:
-            self._gradient = self._gradient_here(work.models[role])
+            self._gradient = self._compute_gradient(work.models[role])
         shift = {name: torch.from_numpy(self._server[name] - self._own[name]).to(work.device) for name in self._server}
-        return corrected(step, shift)
+        return corrected_step(step, shift)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return how c_i changed."""
         work = self.work
-        trained = _parameters(work.models[MODEL], work.study)
+        trained = _read_parameters(work.models[MODEL], work.study)
         if self._settings.option == 1:
             # What the loss does not depend on has no gradient, and option II leaves it at zero.
             self._new = {name: self._gradient.get(name, np.zeros_like(array)) for name, array in self._own.items()}
@@ -151,11 +151,11 @@ class SiteControl(SitePart):
             reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
             divisor = reach * work.learning_rate
             self._new = new_control(self._own, self._server, self._received, trained, divisor)
-        change = as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
+        change = round_as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
         if work.study.federation.precision != "float32":
             # The server sums the changes as they arrive: of others its c would drift away from the mean of all c_i.
             self._new = {name: self._own[name] + array for name, array in change.items()}
-        return Message(with_role(ROLE, change))
+        return Message(add_role(ROLE, change))
 
     def kept(self) -> dict[str, Any]:
         """Return c_i, and the one before it: the server may not have taken this round's change."""
@@ -165,13 +165,13 @@ class SiteControl(SitePart):
     def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
         return self.work.study.recipe.answer(ROLE)
 
-    def _held(self) -> tuple[int, Arrays]:
+    def _load_control(self) -> tuple[int, Arrays]:
         """Return the c_i whose changes the server has summed, and its round.
 
         Raises:
             TrainingError: It is not in this site's state: from zero on, c would no longer be the sites' mean.
         """
-        held, kept = self.work.message.about(ROLE)["holds"], self.work.kept.get(self.name)
+        held, kept = self.work.message.find_entry(ROLE)["holds"], self.work.kept.get(self.name)
         if held == 0:
             return 0, {name: np.zeros_like(array) for name, array in self._server.items()}
         if self._again:
@@ -184,14 +184,14 @@ class SiteControl(SitePart):
             )
         return held, to_arrays(known[held])
 
-    def _gradient_here(self, model: nn.Module) -> Arrays:
+    def _compute_gradient(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
         work, gather, loss = self.work, GradientStep(), self.work.loss
         # A copy, because a pass in training mode moves running statistics, and this one only probes.
         probe = copy.deepcopy(model).train()
         part, size = work.data.training, work.study.training.batch_size
         # Volumes of any size do not go through a network in training: an epoch of their patches stands for them.
-        seed = seed_of(work.study.seed, work.site, work.number, ROLE)
+        seed = derive_seed(work.study.seed, work.site, work.number, ROLE)
         patches = training_batches(part, size, None, seed, work.device) if part.patches else None
         for batch in patches or evaluation_batches(part, size, work.device):
             gather(probe, None, loss, batch)
@@ -201,7 +201,7 @@ class SiteControl(SitePart):
 PART, SITE = ControlPart, SiteControl
 
 
-def _parameters(model: nn.Module, study: Study) -> Arrays:
+def _read_parameters(model: nn.Module, study: Study) -> Arrays:
     """Return the trained parameters that travel: what stays at home has no control variate."""
     travels = set(traveling_names(model, study.recipe))
     parameters = model.named_parameters()

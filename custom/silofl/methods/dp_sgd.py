@@ -23,7 +23,7 @@ from silofl.methods.part import Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
-from silofl.training.private import Spent, added, drawn_batches, epsilon_of, private_step, round_of
+from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
 from silofl.training.spent import Privacy
 
@@ -66,13 +66,13 @@ class SiteDpSgd(SitePart):
 
     def step(self, role: str, step: Step) -> Step:
         """Return the private step, once it is sure that the round's steps may be taken."""
-        units, self._of_round = round_of(self.work.study, self.work.data.training)
-        self._count()
+        units, self._of_round = measure_round(self.work.study, self.work.data.training)
+        self._spend_round()
         return private_step(self.work.study.privacy.dp_sgd, self._of_round.rate * units)
 
     def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
         """Draw an epoch's batches."""
-        return drawn_batches(examples, self.work.study.training.batch_size, self.work.study.privacy.dp_sgd.unit)
+        return draw_batches(examples, self.work.study.training.batch_size, self.work.study.privacy.dp_sgd.unit)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Write what is spent with this answer, before it leaves."""
@@ -81,7 +81,7 @@ class SiteDpSgd(SitePart):
         with open_own(path.with_suffix(".lock"), "a") as lock:
             # Another run of the study may have counted since this one began.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._count()
+            self._spend_round()
             # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
             for place in (path, self.work.folder / FILE):
                 write_json(place, {"spent": [one._asdict() for one in self._spent]})
@@ -93,16 +93,16 @@ class SiteDpSgd(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return how many steps had been counted, to know whether the count is lost."""
-        return {"steps": _steps(self._spent)}
+        return {"steps": _count_steps(self._spent)}
 
-    def _count(self) -> None:
+    def _spend_round(self) -> None:
         """Add the round to what is spent.
 
         Raises:
             TrainingError: It would be more than the site allows, or the count is lost.
         """
-        self._spent = added(self._read(), self._of_round)
-        self._epsilon = epsilon_of(self._spent, self.work.study.privacy.dp_sgd.delta)
+        self._spent = add_steps(self._read_count(), self._of_round)
+        self._epsilon = compute_epsilon(self._spent, self.work.study.privacy.dp_sgd.delta)
         limit = self.work.max_epsilon
         if limit is not None and self._epsilon > limit:
             raise TrainingError(
@@ -110,7 +110,7 @@ class SiteDpSgd(SitePart):
                 f"round would bring it to {self._epsilon:.3g}: end the study, or ask the site"
             )
 
-    def _read(self) -> list[Spent]:
+    def _read_count(self) -> list[Spent]:
         """Return what all runs of the study have spent here.
 
         Raises:
@@ -119,9 +119,9 @@ class SiteDpSgd(SitePart):
         path, least = self.work.folder.parent / FILE, (self.work.kept.get(ROLE) or {"steps": 0})["steps"]
         try:
             # The copies first: another run of the study writes its own after the count.
-            least = max([least, *(_steps(_spent(copy)) for copy in path.parent.glob(f"*/{FILE}"))])
-            spent = _spent(path)
-            counted = _steps(spent)
+            least = max([least, *(_count_steps(_read_spent(copy)) for copy in path.parent.glob(f"*/{FILE}"))])
+            spent = _read_spent(path)
+            counted = _count_steps(spent)
         except (OSError, ValueError, TypeError, KeyError):
             counted = -1
         if counted < least:
@@ -132,13 +132,13 @@ class SiteDpSgd(SitePart):
         return spent
 
 
-def _spent(path: Path) -> list[Spent]:
+def _read_spent(path: Path) -> list[Spent]:
     """Return what a count says; nothing where there is none."""
     found = read_json_document(path)
     return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
 
 
-def _steps(spent: Sequence[Spent]) -> int:
+def _count_steps(spent: Sequence[Spent]) -> int:
     return sum(one.steps for one in spent)
 
 

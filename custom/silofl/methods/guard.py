@@ -3,8 +3,8 @@
 A site's candidates are the federated model (of its best round for this site, where the site has a model of its own and
 enough validation data to know it), the mean of the last rounds' models, a copy that it fine-tunes (the head first, then
 all), the model that it trained alone, and the mean of the federated and the local model's probabilities, in which each
-has a share by how it does on validation data. `silofl.algorithms.guard.choose` picks one on validation data. Only what
-was chosen and by how much leaves the site.
+has a share by how it does on validation data. `silofl.algorithms.guard.choose_candidate` picks one on
+validation data. Only what was chosen and by how much leaves the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
 several models is one candidate as a whole: mixed with the local model, but neither averaged nor fine-tuned.
@@ -24,17 +24,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.gain import gain, p_below
-from silofl.algorithms.guard import DEFAULT, choose, local_share
+from silofl.algorithms.gain import measure_gain, p_below
+from silofl.algorithms.guard import DEFAULT, choose_candidate, local_share
 from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
-from silofl.data.batches import batch_of
+from silofl.data.batches import limit_batch_size
 from silofl.data.parts import Examples
 from silofl.errors import TrainingError
 from silofl.inference import SuperModel
-from silofl.inference.case_results import value_of
+from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, read, write
-from silofl.inference.geometry import decide
+from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
+from silofl.inference.geometry import decide_labels
 from silofl.methods.answer import Answer
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, Part, Run, SitePart, WeightsOf
@@ -43,13 +43,21 @@ from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names, input_norm_names
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.evaluation import like, score
+from silofl.training.evaluation import join_pieces, score_predictions
 from silofl.training.joined import AVERAGED, BLEND, CHOSEN, FEDERATED, LOCAL, TUNED, WORDS, Joined
-from silofl.training.local_model import LEAST_UNITS, LocalModel, State, better, borrowed, memo_of, state_of
+from silofl.training.local_model import (
+    LEAST_UNITS,
+    LocalModel,
+    State,
+    copy_state,
+    load_borrowed,
+    locate_memo,
+    pick_better,
+)
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
-from silofl.training.metrics import Score, members_of
+from silofl.training.metrics import Score, group_positions
 from silofl.training.schedule import learning_rate
-from silofl.training.units import Units, by_unit, units_of
+from silofl.training.units import Units, average_by_unit, find_units
 
 ROLE, TUNE, CHOOSE = "guard", "guard_tune", "guard_choose"
 # Of the local model its state and its best round; of the federated its best round, its mean and its fine-tuned copy.
@@ -151,16 +159,16 @@ class SiteGuard(SitePart):
         work, kept = self.work, self._kept.get(LOCAL)
         has_start = work.study.starts_from_file
         if kept is None:
-            kept = borrowed(self._memo) if work.number == 1 and not has_start else {}
+            kept = load_borrowed(self._memo) if work.number == 1 and not has_start else {}
         # What every model of the study begins from; the local one has no input normalisation.
-        start = _without_input_norm(work.own) if has_start and not kept else None
+        start = _strip_input_norm(work.own) if has_start and not kept else None
         return LocalModel(work.study, work.device, kept, start)
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
         if not self.is_on or self.local.is_borrowed(self.work.number):
             return {}
-        return {LOCAL: self.local.learner(self.work.loss, self.work.learning_rate, self.work.number)}
+        return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.learning_rate, self.work.number)}
 
     def epoch(self) -> None:
         """Begin an epoch of the local model."""
@@ -172,15 +180,15 @@ class SiteGuard(SitePart):
         if not self.is_on:
             return
         work, kept = self.work, self._kept
-        if work.message.about(AVERAGE).get("is_sent"):
-            kept[AVERAGED] = state_of(work.own_deployed)
+        if work.message.find_entry(AVERAGE).get("is_sent"):
+            kept[AVERAGED] = copy_state(work.own_deployed)
         else:
             # A training task brings the models of the round before.
             number = work.number - 1 if work.task == TRAIN else work.number
             self.local.validate(number, work.data.validation)
             if has_own_model(work.study):
                 value = own.value if own.num_cases else 0.0
-                kept[FEDERATED] = better(kept.get(FEDERATED), number, value, work.own_deployed)
+                kept[FEDERATED] = pick_better(kept.get(FEDERATED), number, value, work.own_deployed)
         if work.task != TRAIN:
             kept[LOCAL] = self.local.kept()
             self._save()
@@ -189,7 +197,7 @@ class SiteGuard(SitePart):
         """Return the local model, and the best models so far."""
         if not self.is_on:
             return {}
-        self.local.trained(self.work.number)
+        self.local.record_round(self.work.number)
         # Its other models are of an earlier end of a run that was asked for more rounds.
         best = {FEDERATED: self._kept[FEDERATED]} if FEDERATED in self._kept else {}
         return best | {LOCAL: self.local.kept()}
@@ -203,7 +211,7 @@ class SiteGuard(SitePart):
             return Message()
         if not self.work.study.starts_from_file:
             self.local.lend(self._memo, self.work.study.training_rounds)
-        return Message(meta={ROLE: {"joined": self._joined()}})
+        return Message(meta={ROLE: {"joined": self._choose_and_test()}})
 
     @property
     def _memo(self) -> Path | None:
@@ -211,7 +219,7 @@ class SiteGuard(SitePart):
         if work.study.federation.patience is not None:
             # Another run's has learnt in all rounds, and this one's may learn in fewer.
             return None
-        return memo_of(work.study, work.site, work.data, work.cache, work.device)
+        return locate_memo(work.study, work.site, work.data, work.cache, work.device)
 
     def _save(self) -> None:
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
@@ -225,7 +233,7 @@ class SiteGuard(SitePart):
         before = self._kept.get(TUNED) if step > 1 else None
         if step > 1 and (before is None or before["step"] != step - 1):
             raise TrainingError(f"site {work.site!r} must have its fine-tuned copy after round {step - 1}; it has none")
-        model = _model(contents, work.device)
+        model = _load_only_model(contents, work.device)
         if before:
             model.load_state_dict(before["state"])
         is_head, head = step <= math.ceil(rounds / 2), head_names(model)
@@ -237,27 +245,27 @@ class SiteGuard(SitePart):
         set_learning_rate(optimizer, learning_rate(settings.schedule, settings.learning_rate, step, rounds))
         learner = Learner(model, optimizer, work.loss, _head_step if is_head else plain_step)
         work.train({TUNED: learner}, work.data.training, TUNE, step)
-        self._kept[TUNED] = {"step": step, "state": state_of(model)}
+        self._kept[TUNED] = {"step": step, "state": copy_state(model)}
         self._save()
 
     @cached_property
     def _federated(self) -> Contents:
         """The federated candidate: the model that the site has tested, or with enough units that of its best round."""
         work, best = self.work, self._kept.get(FEDERATED)
-        tested = read(work.folder / FOLDER)
+        tested = read_model_folder(work.folder / FOLDER)
         has_enough = best is not None and len(self._units) >= LEAST_UNITS
         return replace(tested, models={work.site: best["state"]}) if has_enough else tested
 
     @cached_property
     def _units(self) -> Units:
         """The independent units of the validation data."""
-        return self._units_of("validation")
+        return self._find_units("validation")
 
-    def _units_of(self, part: str) -> Units:
+    def _find_units(self, part: str) -> Units:
         data = self.work.data
-        return units_of(getattr(data, part), getattr(data.manifest, part) if data.manifest else ())
+        return find_units(getattr(data, part), getattr(data.manifest, part) if data.manifest else ())
 
-    def _candidates(self) -> dict[str, Contents]:
+    def _build_candidates(self) -> dict[str, Contents]:
         """Return every candidate as a super model."""
         work, kept, federated = self.work, self._kept, self._federated
         state = self.local.chosen(len(self._units))
@@ -277,23 +285,23 @@ class SiteGuard(SitePart):
         found[BLEND] = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean", beside=LOCAL)
         return found
 
-    def _joined(self) -> dict[str, Any]:
-        work, candidates = self.work, self._candidates()
+    def _choose_and_test(self) -> dict[str, Any]:
+        work, candidates = self.work, self._build_candidates()
         models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
         units = self._units
-        validation = self._scores(models, work.data.validation, list(models))
-        by_units = {name: by_unit(one.by_case, units.unit_of) for name, one in validation.items()}
+        validation = self._score_candidates(models, work.data.validation, list(models))
+        by_units = {name: average_by_unit(one.by_case, units.unit_of) for name, one in validation.items()}
         # The scores decide the shares. Two models answer twice: all volumes' probabilities would fill a memory.
         share = float(local_share(by_units[FEDERATED], by_units[LOCAL]))
-        validation |= self._scores(models, work.data.validation, [BLEND], share)
-        by_units[BLEND] = by_unit(validation[BLEND].by_case, units.unit_of)
-        choice = choose(by_units, DEFAULT)
+        validation |= self._score_candidates(models, work.data.validation, [BLEND], share)
+        by_units[BLEND] = average_by_unit(validation[BLEND].by_case, units.unit_of)
+        choice = choose_candidate(by_units, DEFAULT)
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
-        test = self._scores(models, work.data.test, wanted, share)
-        test_units = self._units_of("test")
-        local, chosen = (by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
-        found = gain(local, chosen, choice.chosen == LOCAL)
-        self._write(replace(candidates[choice.chosen], beside_share=share), test[choice.chosen], choice.chosen)
+        test = self._score_candidates(models, work.data.test, wanted, share)
+        test_units = self._find_units("test")
+        local, chosen = (average_by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
+        found = measure_gain(local, chosen, choice.chosen == LOCAL)
+        self._write_chosen(replace(candidates[choice.chosen], beside_share=share), test[choice.chosen], choice.chosen)
         return {
             "chosen": choice.chosen,
             "default": choice.default,
@@ -303,9 +311,9 @@ class SiteGuard(SitePart):
             "unit": test_units.name,
             "num_units": choice.num_units,
             "is_one_person": test_units.is_one_person,
-            "validation": {name: value_of(one) for name, one in validation.items()},
-            "test": {name: value_of(test[name]) for name in (FEDERATED, LOCAL)}
-            | {CHOSEN: value_of(test[choice.chosen])},
+            "validation": {name: value_or_none(one) for name, one in validation.items()},
+            "test": {name: value_or_none(test[name]) for name in (FEDERATED, LOCAL)}
+            | {CHOSEN: value_or_none(test[choice.chosen])},
             "difference": found.difference,
             "low": found.low,
             "high": found.high,
@@ -316,29 +324,33 @@ class SiteGuard(SitePart):
             "local_since": self.local.since,
         }
 
-    def _write(self, chosen: Contents, tested: Score, candidate: str) -> None:
+    def _write_chosen(self, chosen: Contents, tested: Score, candidate: str) -> None:
         """Write what the site keeps, with the test of just that."""
         # The facts of a single model are the test of the federated one.
         known = {} if "value" in chosen.facts else chosen.facts
         numbers = tested.numbers() | {"num_patients": self.work.data.test.patients_of(tested.by_case)}
-        write(self.work.folder / CHOSEN, replace(chosen, facts=known | numbers | {"candidate": candidate}))
+        write_model_folder(self.work.folder / CHOSEN, replace(chosen, facts=known | numbers | {"candidate": candidate}))
 
-    def _scores(
+    def _score_candidates(
         self, models: Mapping[str, SuperModel], part: Examples, names: Sequence[str], share: float = 0.0
     ) -> dict[str, Score]:
         """Return the score of each candidate on a part of the data; the share is the local model's in the blend."""
         study, size = self.work.study, self.work.study.training.batch_size
         wanted = ({*names} | ({FEDERATED, LOCAL} if BLEND in names else set())) - {BLEND}
         predictions: dict[str, list[NDArray]] = {name: [] for name in names}
-        for rows in _groups_of_cases(part.cases, batch_of(part.images, size)):
+        for rows in _group_cases(part.cases, limit_batch_size(part.images, size)):
             images, cases = np.asarray(part.images[rows]), [part.cases[i] for i in rows]
-            found = {name: _probabilities(models[name], images, cases, size) for name in wanted}
+            found = {name: _predict_probabilities(models[name], images, cases, size) for name in wanted}
             if BLEND in names:
                 # As `SuperModel.answer` weighs them: the score must be that of the model which the site keeps.
                 found[BLEND] = np.float32(1 - share) * found[FEDERATED] + np.float32(share) * found[LOCAL]
             for name in names:
-                predictions[name].append(decide(found[name]))
-        return {name: score(like(part.targets, pieces), part, study) for name, pieces in predictions.items() if pieces}
+                predictions[name].append(decide_labels(found[name]))
+        return {
+            name: score_predictions(join_pieces(part.targets, pieces), part, study)
+            for name, pieces in predictions.items()
+            if pieces
+        }
 
 
 def has_own_model(study: Study) -> bool:
@@ -368,15 +380,15 @@ def choice_sentence(site: str, one: Joined) -> str:
 PART, SITE = GuardPart, SiteGuard
 
 
-def _model(contents: Contents, device: torch.device) -> HarmonizedModel:
+def _load_only_model(contents: Contents, device: torch.device) -> HarmonizedModel:
     (state,) = contents.models.values()
     model = build_model(contents.study, contents.image_shape, contents.study.seed)
     model.load_state_dict(state)
     return model.to(device)
 
 
-def _without_input_norm(model: HarmonizedModel) -> State:
-    return {name: value for name, value in state_of(model).items() if name not in input_norm_names(model)}
+def _strip_input_norm(model: HarmonizedModel) -> State:
+    return {name: value for name, value in copy_state(model).items() if name not in input_norm_names(model)}
 
 
 def _head_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
@@ -385,17 +397,17 @@ def _head_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
         return plain_step(model, optimizer, loss, batch)
 
 
-def _probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:
+def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:
     """Return a super model's probabilities for whole cases, which follow one another, each by its own model."""
     if model.contents.rule == "only":
         return model.probabilities(next(iter(model.contents.models)), images, size)
-    return np.concatenate([model.answer(images[rows], size).probabilities for rows in members_of(cases).values()])
+    return np.concatenate([model.answer(images[rows], size).probabilities for rows in group_positions(cases).values()])
 
 
-def _groups_of_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:
+def _group_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:
     """Yield the rows of whole cases, together at least ``size`` of them but for the last."""
     rows: list[int] = []
-    for members in members_of(cases).values():
+    for members in group_positions(cases).values():
         rows = [*rows, *members]
         if len(rows) >= size:
             yield rows

@@ -20,23 +20,23 @@ from torch import Tensor
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError, TrainingError
-from silofl.inference.case_results import value_of
+from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, write
+from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import Answer
-from silofl.methods.asked_once import Withheld, check_whole, plain_array, withheld_by
+from silofl.methods.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
 from silofl.methods.part import END, Kind, Part, Reported, Run, SitePart, WeightsOf, to_tensors
-from silofl.methods.super_message import read_contents, write_facts
-from silofl.methods.super_test import results_of_selector, tested
+from silofl.methods.super_message import collect_facts, read_contents
+from silofl.methods.super_test import collect_selector_results, evaluate_super_model
 from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import read_arrays, traveling_names
-from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, features_of
-from silofl.models.roles import SELECTOR, role_of, with_role
+from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, measure_features
+from silofl.models.roles import SELECTOR, add_role, read_role
 from silofl.study import Study
-from silofl.training.evaluation import evaluate, outputs_of, pieces_of
-from silofl.training.local_model import state_of
+from silofl.training.evaluation import compute_outputs, evaluate, yield_pieces
+from silofl.training.local_model import copy_state
 from silofl.training.loop import TrainingResult
 from silofl.training.site_score import SuperScore
 
@@ -83,7 +83,7 @@ class HandOverPart(Part):
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return the server half before any model has come."""
         model = build_plain_model(study, study.seed)
-        return [cls(study, read_arrays(model.state_dict(), _names(model)))]
+        return [cls(study, read_arrays(model.state_dict(), _list_array_names(model)))]
 
     @classmethod
     def kinds(cls, study: Study) -> Sequence[Kind]:
@@ -119,22 +119,22 @@ class HandOverPart(Part):
         """Return all models for the test."""
         if exchange.task != ALL_MODELS:
             return Message()
-        return Message(with_role(ROLE, self._super_model()), {ROLE: write_facts(run, self.outputs)})
+        return Message(add_role(ROLE, self._pack_super_model()), {ROLE: collect_facts(run, self.outputs)})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model, with the last training answer or in the end."""
         if not self._brings_models(exchange):
             return {}
-        model = Expected.like(with_role(ROLE, self.shapes))
-        return {name: replace(one, is_required=True) for name, one in model.items()} | _features_expected(self.study)
+        model = Expected.like(add_role(ROLE, self.shapes))
+        return {name: replace(one, is_required=True) for name, one in model.items()} | _expect_features(self.study)
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> HandOverPart:
         """Refuse a part of the features, and those of no images; a site may keep back all or nothing."""
-        wanted = {name for name in self.expected(site, exchange, run) if role_of(name) == FEATURES}
-        check_whole(site, answer, wanted, ROLE, "the moments of its images' features")
+        wanted = {name for name in self.expected(site, exchange, run) if read_role(name) == FEATURES}
+        check_all_sent(site, answer, wanted, ROLE, "the moments of its images' features")
         if moments := answer.of(FEATURES):
             try:
-                _moments_of(moments)
+                _read_moments(moments)
             except ConfigError as error:
                 raise AggregationError(f"site {site!r}: {error}") from None
         return self
@@ -173,30 +173,30 @@ class HandOverPart(Part):
         """Return the super model; None where no model has come."""
         if not self.received or run.image_shape is None:
             return None
-        return read_contents(self._super_model(), write_facts(run, self.outputs), self.study, run.image_shape)
+        return read_contents(self._pack_super_model(), collect_facts(run, self.outputs), self.study, run.image_shape)
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model and the selector's choices, where there is one."""
         if not self.outputs:
             return {}
-        found = results_of_selector(self.outputs, tests)
+        found = collect_selector_results(self.outputs, tests)
         return {"super_model": SuperResults(**found, threshold=None, threshold_without={}, by_threshold=())}
 
     def _brings_models(self, exchange: Exchange) -> bool:
         return exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
 
-    def _super_model(self) -> Arrays:
+    def _pack_super_model(self) -> Arrays:
         """Return all models and the selector as they travel."""
         arrays: Arrays = {}
         for site, model in self.received.items():
-            arrays |= with_role(site, model)
-        return arrays | with_role(SELECTOR, self._selector())
+            arrays |= add_role(site, model)
+        return arrays | add_role(SELECTOR, self._fit_selector())
 
-    def _selector(self) -> Arrays:
+    def _fit_selector(self) -> Arrays:
         """Return the arrays of the selector; none without one."""
         if not self.outputs:
             return {}
-        moments = [_moments_of(self.moments[site]) for site in self.outputs]
+        moments = [_read_moments(self.moments[site]) for site in self.outputs]
         return {f"network.{name}": value.numpy() for name, value in discriminant(moments).items()}
 
 
@@ -235,7 +235,7 @@ class SiteHandOver(SitePart):
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the best model of all epochs where this was the last round."""
         self._validate()
-        return self._model() if self.work.number == self.work.study.rounds else Message()
+        return self._pack_model() if self.work.number == self.work.study.rounds else Message()
 
     def kept(self) -> dict[str, Any]:
         """Return the best model so far."""
@@ -257,62 +257,66 @@ class SiteHandOver(SitePart):
         """
         if task == ALL_MODELS:
             work = self.work
-            arrays, facts = work.message.of(ROLE), work.message.about(ROLE)
+            arrays, facts = work.message.of(ROLE), work.message.find_entry(ROLE)
             contents = read_contents(arrays, facts, work.study, work.data.training.image_shape)
-            write(work.folder / FOLDER, contents)
-            return Message(meta={"metrics": {"test": tested(work, contents)}})
+            write_model_folder(work.folder / FOLDER, contents)
+            return Message(meta={"metrics": {"test": evaluate_super_model(work, contents)}})
         # Prepares the parts.
         self.work.models  # noqa: B018
         if self._best is None:
             raise TrainingError(f"site {self.work.site!r} must hold its model, which is not in its state; restore it")
-        return self._model()
+        return self._pack_model()
 
-    def _model(self) -> Message:
+    def _pack_model(self) -> Message:
         """Return every array of the model, not a difference: the server has none."""
-        model = Message(with_role(ROLE, read_arrays(self._best.model, _names(self.work.own))))
-        return model | self._features() if self.work.study.recipe.answer(ROLE).has_selector else model
+        model = Message(add_role(ROLE, read_arrays(self._best.model, _list_array_names(self.work.own))))
+        return model | self._pack_features() if self.work.study.recipe.answer(ROLE).has_selector else model
 
-    def _features(self) -> Message:
+    def _pack_features(self) -> Message:
         """Return the moments of the training images' features, unless they came from too few patients."""
         work = self.work
-        if withheld := withheld_by(work, ROLE, {}):
+        if withheld := withhold_few_patients(work, ROLE, {}):
             return withheld
         size = work.study.training.batch_size
-        found = [outputs_of(features_of, images, size, work.device) for images in pieces_of(work.data.training)]
+        found = [
+            compute_outputs(measure_features, images, size, work.device) for images in yield_pieces(work.data.training)
+        ]
         moments = Moments.of(torch.from_numpy(np.concatenate(found)))
         arrays = {"count": np.array(moments.count), "mean": moments.mean.numpy(), "scatter": moments.scatter.numpy()}
-        return Message(with_role(FEATURES, arrays))
+        return Message(add_role(FEATURES, arrays))
 
     def _validate(self) -> None:
         work, model = self.work, self.work.own
         part, value = work.data.validation, None
         if len(part):
-            value = value_of(evaluate(model, part, work.study, work.device)[1])
+            value = value_or_none(evaluate(model, part, work.study, work.device)[1])
             # Evaluation leaves a model as it answers, and training goes on.
             model.train()
         best = self._best.value if self._best else None
         # Without validation data no model has a value, and the last one is taken.
         if best is None or (value is not None and value > best):
-            self._best = Best(state_of(model), value)
+            self._best = Best(copy_state(model), value)
 
 
 PART, SITE = HandOverPart, SiteHandOver
 
 
-def _names(model: torch.nn.Module) -> list[str]:
+def _list_array_names(model: torch.nn.Module) -> list[str]:
     """Return the names of a whole model's arrays: those that would travel if nothing stayed at home."""
     return traveling_names(model, Recipe())
 
 
-def _features_expected(study: Study) -> dict[str, Expected]:
+def _expect_features(study: Study) -> dict[str, Expected]:
     """Return the moments that a site sends with its model; none without a selector."""
     size = study.data.in_channels * NUM_FEATURES
     shapes = {"mean": (size,), "scatter": (size, size)}
-    wanted = {"count": plain_array(())} | {name: plain_array(shape, minimum=None) for name, shape in shapes.items()}
-    return with_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
+    wanted = {"count": expect_float64(())} | {
+        name: expect_float64(shape, minimum=None) for name, shape in shapes.items()
+    }
+    return add_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
 
 
-def _moments_of(arrays: Arrays) -> Moments:
+def _read_moments(arrays: Arrays) -> Moments:
     """Return a site's moments; the errors of `Moments`."""
     one = to_tensors(arrays)
     return Moments(float(one["count"]), one["mean"], one["scatter"])

@@ -13,12 +13,12 @@ import torch
 
 from silofl.algorithms.steps import Batch, Loss, OwnDraws, Step, plain_step
 from silofl.data.batches import num_batches, training_batches
-from silofl.data.transforms import augmentation
+from silofl.data.transforms import build_augmentation
 from silofl.errors import TrainingError
 from silofl.methods.part import SitePart
 from silofl.methods.work import Work
 from silofl.models import HarmonizedModel
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.loop import Learner, train
 
 ROLE = "meta_step"
@@ -58,28 +58,28 @@ class SiteMetaStep(SitePart):
         if not self._is_own(role):
             return model
         work, constants = self.work, self.work.study.recipe.answer(ROLE)
-        batches = islice(self._batches(), constants.deployed_steps)
+        batches = islice(self._draw_batches(), constants.deployed_steps)
         try:
-            return adapted(model, work.loss, batches, constants.alpha)
+            return adapt_model(model, work.loss, batches, constants.alpha)
         except TrainingError as error:
             raise TrainingError(f"site {work.site!r}, steps to its own model: {error}") from None
 
     def _is_own(self, role: str) -> bool:
         return role == self.work.study.recipe.roles[-1]
 
-    def _batches(self) -> Iterator[Batch]:
+    def _draw_batches(self) -> Iterator[Batch]:
         """Yield batches of the training data, epoch after epoch without an end."""
         work, study = self.work, self.work.study
         examples, size = work.data.training, study.training.batch_size
-        augment = augmentation(study, examples.targets.ndim > 1)
+        augment = build_augmentation(study, examples.targets.ndim > 1)
         for epoch in count(1):
-            seed = seed_of(study.seed, work.site, ROLE, epoch)
+            seed = derive_seed(study.seed, work.site, ROLE, epoch)
             # For dropout, as in training.
             torch.manual_seed(seed)
             yield from training_batches(examples, size, augment, seed, work.device)
 
 
-def adapted(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha: float) -> HarmonizedModel:
+def adapt_model(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha: float) -> HarmonizedModel:
     """Return a copy of a model after plain SGD of length alpha, a step a batch.
 
     Raises:

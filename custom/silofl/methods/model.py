@@ -17,7 +17,7 @@ from silofl.algorithms.mixing import Arrays, mix
 from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, write
+from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import build_model
@@ -31,13 +31,13 @@ from silofl.models.names import (
     write_arrays,
 )
 from silofl.models.networks import build_models
-from silofl.models.precision import as_received
-from silofl.models.roles import GLOBAL, role_of, with_role
+from silofl.models.precision import round_as_received
+from silofl.models.roles import GLOBAL, add_role, read_role
 from silofl.study import Study
-from silofl.training.evaluation import evaluate, numbers_of_test
+from silofl.training.evaluation import evaluate, summarise_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
-from silofl.training.pictures import keep_test
+from silofl.training.pictures import write_test_files
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
 WEIGHTS_RISK = (
@@ -112,18 +112,18 @@ class ModelPart(Part):
         arrays, number = self.of(site), exchange.models_round
         # What came in half precision is near to what the site has, and not the same.
         is_exact = self.study.federation.precision == "float32"
-        if arrays and is_exact and 1 <= number <= run.finished_rounds and self._is_own(number):
+        if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
                 return Message()
         if self.pretrained and exchange.task == TRAIN and not run.held(site, number):
             # The first task also brings what stays at home from then on, and so does the first after all was lost.
             arrays = self.pretrained | arrays
-        return Message(with_role(self.role, arrays))
+        return Message(add_role(self.role, arrays))
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays that travel, any of which a site may keep back."""
-        return Expected.like(with_role(self.role, self.of(site))) if exchange.task == TRAIN else {}
+        return Expected.like(add_role(self.role, self.of(site))) if exchange.task == TRAIN else {}
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
@@ -141,20 +141,20 @@ class ModelPart(Part):
             for site, answer in replies.accepted.items()
         }
         weights = weights_of(self.role)
-        mixed = mixed_models(started, trained, weights)
-        if not self._is_own(exchange.round):
+        mixed = mix_models(started, trained, weights)
+        if not self._has_own_models(exchange.round):
             # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
-            return replace(self, common=self._stepped(started[first], mixed[first], replies, run))
+            return replace(self, common=self._take_server_step(started[first], mixed[first], replies, run))
         own = {site: self.of(site) for site in run.sites}
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
-            own[site] = arrays if weight == 1 else self._stepped(started[site], arrays, replies, run)
+            own[site] = arrays if weight == 1 else self._take_server_step(started[site], arrays, replies, run)
         return replace(self, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
         """Return who listens to whom by the recipe, and in the rounds after the study's: every site to itself."""
-        if role != self.role or not self._is_own(number):
+        if role != self.role or not self._has_own_models(number):
             return None
         # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
         # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
@@ -190,7 +190,9 @@ class ModelPart(Part):
             return None
         named = self.own or {GLOBAL: self.common}
         states = {
-            name: complete_state(self.study, run.image_shape, as_received(arrays | arrays_of_parts(run), self.study))
+            name: complete_state(
+                self.study, run.image_shape, round_as_received(arrays | collect_part_arrays(run), self.study)
+            )
             for name, arrays in named.items()
         }
         return Contents(
@@ -218,11 +220,11 @@ class ModelPart(Part):
         recipe = self.study.recipe
         return recipe.traveling_roles == (self.role,) and not recipe.collects_personal
 
-    def _is_own(self, number: int) -> bool:
+    def _has_own_models(self, number: int) -> bool:
         recipe, rounds = self.study.recipe, self.study.rounds
         return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
 
-    def _stepped(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
+    def _take_server_step(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
         # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
         parameters = {name: array for name, array in mixed.items() if name not in self.buffers}
         before = {name: previous[name] for name in parameters}
@@ -230,7 +232,7 @@ class ModelPart(Part):
         return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
 
 
-def mixed_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+def mix_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     """Mix trained models, each array over the sites that sent it.
 
     Args:
@@ -250,23 +252,23 @@ def mixed_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], w
         if not senders:
             continue
         params = {site: {name: trained[site].get(name, started[site][name]) for name in names} for site in trained}
-        for site, arrays in mix(params, _listening_to(weights, [site in senders for site in trained])).items():
+        for site, arrays in mix(params, _renormalise_rows(weights, [site in senders for site in trained])).items():
             mixed[site].update(arrays)
     return mixed
 
 
 def complete_state(study: Study, image_shape: tuple[int, ...], arrays: Arrays) -> dict[str, Tensor]:
     """Return a model's complete state dict: the arrays that travel, and initial values for the rest."""
-    return filled(build_model(study, image_shape, study.seed), arrays)
+    return fill_state(build_model(study, image_shape, study.seed), arrays)
 
 
-def filled(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
+def fill_state(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
     """Return a model's state dict with some arrays written into it."""
     write_arrays(model.state_dict(), arrays)
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def arrays_of_parts(run: Run) -> Arrays:
+def collect_part_arrays(run: Run) -> Arrays:
     """Return the arrays of all parts that belong into every written model."""
     return {name: array for part in run.parts.values() for name, array in part.to_save().items()}
 
@@ -292,7 +294,7 @@ class SiteModels(SitePart):
         """Return every model that learns, its optimiser fresh or as the last round left it, with the recipe's step."""
         study, kept = self.work.study, self.work.kept.get(self.name)
         models = {role: self.work.models[role] for role in study.learning_roles(self.work.number)}
-        self._before = self._read()
+        self._before = self._read_traveling_arrays()
         self._optimizers = {role: make_optimizer(study.training, model) for role, model in models.items()}
         loss, learners = self.work.loss, {}
         for role, model in models.items():
@@ -312,7 +314,7 @@ class SiteModels(SitePart):
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the differences that training made."""
-        return Message({name: value - self._before[name] for name, value in self._read().items()})
+        return Message({name: value - self._before[name] for name, value in self._read_traveling_arrays().items()})
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
@@ -325,7 +327,7 @@ class SiteModels(SitePart):
         recipe, received = self.work.study.recipe, self.work.message.arrays
         # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
-        sent = {n for n in self._traveling() if n in received and not (has_own and role_of(n) != GLOBAL)}
+        sent = {n for n in self._list_traveling_names() if n in received and not (has_own and read_role(n) != GLOBAL)}
         aliases = {f"{role}/{name}" for role, model in self.work.models.items() for name in alias_names(model)}
         return {name: value.cpu() for name, value in self.state().items() if name not in sent | aliases}
 
@@ -338,51 +340,51 @@ class SiteModels(SitePart):
         """Validate or test the received models of a finished round."""
         if task == VALIDATE:
             return Message(meta={"metrics": self.work.scores()})
-        return Message(meta={"metrics": {"test": self._test()}})
+        return Message(meta={"metrics": {"test": self._test_and_write()}})
 
     def validation(self, examples: Examples) -> dict[str, Any]:
         """Return the score on validation data, of which every part takes note."""
-        scores = self._scores(examples)
-        numbers = self._numbers(scores, examples)
+        scores = self._evaluate_models(examples)
+        numbers = self._summarise_scores(scores, examples)
         for part in self.work.parts:
             part.validated(scores[self.work.study.recipe.roles[-1]])
         return numbers
 
     def score(self, examples: Examples) -> dict[str, Any]:
         """Return the score of the same models on other data, of which no part takes note."""
-        return self._numbers(self._scores(examples), examples)
+        return self._summarise_scores(self._evaluate_models(examples), examples)
 
-    def _scores(self, examples: Examples) -> dict[str, Score]:
+    def _evaluate_models(self, examples: Examples) -> dict[str, Score]:
         work = self.work
         return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.deployed.items()}
 
-    def _numbers(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
+    def _summarise_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
         """Return the numbers of the site's own model, or of the models as a part combines them."""
-        judged = next((score for part in self.work.parts if (score := part.judged(scores, examples))), None)
+        judged = next((score for part in self.work.parts if (score := part.combine_scores(scores, examples))), None)
         models = {role: score.numbers()["value"] for role, score in scores.items()}
         own = scores[self.work.study.recipe.roles[-1]].numbers()
         return (judged or own) | ({"models": models} if len(models) > 1 else {})
 
-    def _test(self) -> dict[str, Any]:
+    def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
         model, part = work.own_deployed, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        numbers = numbers_of_test(predictions, result, part, work.study)
+        numbers = summarise_test(predictions, result, part, work.study)
         state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = part.image_shape
         contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
-        write(work.folder / FOLDER, contents)
-        keep_test(work.folder, result, predictions, model, part, work.study.data.shown)
+        write_model_folder(work.folder / FOLDER, contents)
+        write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return numbers
 
-    def _traveling(self) -> list[str]:
+    def _list_traveling_names(self) -> list[str]:
         recipe = self.work.study.recipe
         models = {role: self.work.models[role] for role in recipe.traveling_roles}
         return [f"{role}/{name}" for role, model in models.items() for name in traveling_names(model, recipe)]
 
-    def _read(self) -> Arrays:
-        return read_arrays(self.state(), self._traveling())
+    def _read_traveling_arrays(self) -> Arrays:
+        return read_arrays(self.state(), self._list_traveling_names())
 
 
 PART, SITE = ModelPart, SiteModels
@@ -393,7 +395,7 @@ def _traveling_models(study: Study) -> dict[str, nn.Module]:
     return {role: models[role] for role in study.recipe.traveling_roles}
 
 
-def _listening_to(weights: NDArray, is_sender: list[bool]) -> NDArray:
+def _renormalise_rows(weights: NDArray, is_sender: list[bool]) -> NDArray:
     """Renormalise every row over the senders; a row without any listens to its own site's last model."""
     rows = weights * np.array(is_sender, dtype=np.float64)
     sums = rows.sum(axis=1, keepdims=True)

@@ -299,7 +299,7 @@ class SitePart:
         """Return what stays at home until the next round."""
         return {}
 
-    def judged(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
         """Return the score of the site's models as this part combines them; None where it does not."""
         return None
 

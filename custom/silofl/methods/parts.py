@@ -28,34 +28,34 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
 
 def site_parts(work: Work) -> list[SitePart]:
     """Return the site halves for one task, the models first."""
-    return [module.SITE(work) for module in _modules(work.study)]
+    return [module.SITE(work) for module in _load_methods(work.study)]
 
 
-def kinds(study: Study) -> list[Kind]:
+def list_kinds(study: Study) -> list[Kind]:
     """Return the kinds of all arrays that may leave a site in a study."""
     return [kind for half in _server_halves(study) for kind in half.kinds(study)]
 
 
-def kind_of(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
+def find_kind(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
     """Return the kind of an array; None where it is no part of the study."""
     return next((kind for kind in kinds if kind.holds(role, name)), None)
 
 
 def _server_halves(study: Study) -> list[type[Part]]:
-    return [module.PART for module in _modules(study) if module.PART]
+    return [module.PART for module in _load_methods(study) if module.PART]
 
 
-def _modules(study: Study) -> list[ModuleType]:
+def _load_methods(study: Study) -> list[ModuleType]:
     beside = [name for name, is_on in (("average", study.recipe.average_last), ("guard", study.is_guarded)) if is_on]
     recipe = study.recipe
     personal = (("collected", recipe.collects_personal), ("personal", recipe.tunes_personal))
     first = ["model", *(name for name, is_on in personal if is_on)]
     private = ["dp_sgd"] if study.is_private else []
     names = [*first, *(answer.method for answer in recipe.answers if answer.method), *private, *beside]
-    return [_module(name) for name in dict.fromkeys(names)]
+    return [_load_method(name) for name in dict.fromkeys(names)]
 
 
-def _module(name: str) -> ModuleType:
+def _load_method(name: str) -> ModuleType:
     try:
         return import_module(f"silofl.methods.{name}")
     except Exception as error:

@@ -69,7 +69,7 @@ class SitePersonal(SitePart):
         shared, personal = work.models[GLOBAL], work.models[PERSONAL]
         has_learnt = SiteModels.name in work.kept and PERSONAL in work.study.learning_roles(work.held)
         if not has_learnt:
-            if work.message.about(ROLE).get("has_one"):
+            if work.message.find_entry(ROLE).get("has_one"):
                 raise TrainingError(
                     f"site {work.site!r} must hold its personal model, which is not in its state; restore its state "
                     "folder, or start the study anew"

@@ -15,10 +15,10 @@ from silofl.algorithms.planned_patch import FEATURES, NetworkForm
 from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
 from silofl.methods.answer import Answer
-from silofl.methods.asked_once import AskedOnce, plain_array, withheld_by
+from silofl.methods.asked_once import AskedOnce, expect_float64, withhold_few_patients
 from silofl.methods.part import Kind, Run, SitePart, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.study import Study
 
 ROLE = "fingerprint"
@@ -51,11 +51,11 @@ class PlanPart(AskedOnce):
         """Return the arrays of a fingerprint."""
         channels = self.study.data.channels
         return {
-            "spacing_mm": plain_array((3, 3)),
-            "shape": plain_array((3, 3)),
-            "intensity": plain_array((channels, NUM_INTENSITIES), minimum=None),
-            "channels": plain_array((channels,)),
-            "classes": plain_array((1 + max(self.study.labels),)),
+            "spacing_mm": expect_float64((3, 3)),
+            "shape": expect_float64((3, 3)),
+            "intensity": expect_float64((channels, NUM_INTENSITIES), minimum=None),
+            "channels": expect_float64((channels,)),
+            "classes": expect_float64((1 + max(self.study.labels),)),
         }
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> PlanPart:
@@ -72,11 +72,11 @@ class PlanPart(AskedOnce):
         """Plan with the sites that answered."""
         if exchange.task != ROLE:
             return self
-        silent = self.silent(replies)
+        silent = self.find_silent_sites(replies)
         without = tuple(f"site {site!r} is not planned with: {reason}" for site, reason in silent.items())
         known = {site: self.fingerprints[site] for site in replies.accepted if site not in silent}
         try:
-            found = make_plan(draft_of(self.study), known)
+            found = make_plan(make_draft(self.study), known)
         except ConfigError as error:
             return replace(self, fingerprints={}, sentences=(f"no plan: {error}", *without))
         plan = found.as_dict() | {"not_planned_with": silent}
@@ -93,13 +93,13 @@ class SiteFingerprint(SitePart):
         """Return the fingerprint of the training data, unless it would come from too few patients."""
         work = self.work
         meta = {"num_patients": work.data.training.num_patients}
-        if withheld := withheld_by(work, ROLE, meta):
+        if withheld := withhold_few_patients(work, ROLE, meta):
             return withheld
         found = measure_site(work.data.manifest, work.study, work.min_patients, has_progress=False)
-        return Message(with_role(ROLE, arrays_of(found)), meta | {ROLE: {"cases": found.cases}})
+        return Message(add_role(ROLE, pack_fingerprint(found)), meta | {ROLE: {"cases": found.cases}})
 
 
-def draft_of(study: Study) -> Draft:
+def make_draft(study: Study) -> Draft:
     """Return the choices of a study that a plan begins with."""
     data, model = study.data, study.model
     name, is_unet = (model.network or model.name).rpartition(".")[2], model.network is None and model.name == "unet"
@@ -118,7 +118,7 @@ def draft_of(study: Study) -> Draft:
     )
 
 
-def arrays_of(found: DataFingerprint) -> Arrays:
+def pack_fingerprint(found: DataFingerprint) -> Arrays:
     """Return a fingerprint's arrays by the names under which they travel in their role."""
     names = ("spacing_mm", "shape", "intensity", "channels", "classes")
     return {name: np.asarray(getattr(found, name), np.float64) for name in names}

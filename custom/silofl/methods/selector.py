@@ -16,19 +16,19 @@ from silofl.algorithms.fedsm import AdamState, Selector, adam_step, site_loss
 from silofl.algorithms.mixing import Arrays, mix
 from silofl.algorithms.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.data.batches import training_batches
-from silofl.data.parts import Examples, slices_of
+from silofl.data.parts import Examples, take_central_slices
 from silofl.errors import AggregationError
 from silofl.inference.super_model import to_probabilities
 from silofl.methods.part import AFTER, INSTEAD, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
-from silofl.methods.super_model import fixed_models, with_best_models
+from silofl.methods.super_model import label_best_models, load_fixed_models
 from silofl.methods.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays
-from silofl.models.precision import unrounded
-from silofl.models.roles import GLOBAL, PERSONAL, of_role, role_of, with_role
+from silofl.models.precision import keep_exact
+from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_role
 from silofl.models.selector import build_selector
 from silofl.study import Study
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.evaluation import scores_by_case
 from silofl.training.loop import Learner, TrainingResult
 from silofl.training.metrics import Score
@@ -117,23 +117,23 @@ class SelectorPart(Part):
         # one selector, and no recipe lets sites listen to it differently.
         weights = weights_of(ROLE)[0][is_whole]
         senders = [site for site, whole in zip(answers, is_whole, strict=True) if whole]
-        chosen = {site: of_role(ROLE, answers[site]) for site in senders}
+        chosen = {site: select_role(ROLE, answers[site]) for site in senders}
         mean = mix(chosen, np.tile(weights / weights.sum(), (len(chosen), 1)))[next(iter(chosen))]
-        parameters, average, square = _parameters_and_moments(mean)
+        parameters, average, square = _split_moments(mean)
         if self.settings.learning == "gradients":
             new, adam = adam_step(self.parameters, parameters, self.adam, self.settings.learning_rate)
             return replace(self, parameters=new, adam=adam)
         # Sites send differences. The mean difference added to the old square may round to a hair below 0, and Adam
         # takes the root: NaN in every later step.
-        squares = _sum(self.adam.square, square).items()
+        squares = _add_difference(self.adam.square, square).items()
         squares = {name: np.maximum(array, 0).astype(np.float32) for name, array in squares}
-        adam = AdamState(_sum(self.adam.mean, average), squares, self.adam.steps + 1)
-        return replace(self, parameters=_sum(self.parameters, parameters), adam=adam)
+        adam = AdamState(_add_difference(self.adam.mean, average), squares, self.adam.steps + 1)
+        return replace(self, parameters=_add_difference(self.parameters, parameters), adam=adam)
 
     def joined(self, site: str) -> SelectorPart:
         """Add an output for the site; zero weights leave it undecided at first."""
-        adam = AdamState(_with_new_output(self.adam.mean), _with_new_output(self.adam.square), self.adam.steps)
-        return replace(self, outputs=(*self.outputs, site), parameters=_with_new_output(self.parameters), adam=adam)
+        adam = AdamState(_append_output(self.adam.mean), _append_output(self.adam.square), self.adam.steps)
+        return replace(self, outputs=(*self.outputs, site), parameters=_append_output(self.parameters), adam=adam)
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -147,15 +147,15 @@ class SelectorPart(Part):
     def _takes_part(self, exchange: Exchange) -> bool:
         return exchange.task == ROLE or (self.settings.learns_site and exchange.task in (TRAIN, VALIDATE))
 
-    # Once a step and not once a site: `unrounded` copies.
+    # Once a step and not once a site: `keep_exact` copies.
     @cached_property
     def _arrays(self) -> Arrays:
         arrays = dict(self.parameters)
         if self.settings.learning == "moments":
             # Adam divides by their root: a square that half precision makes 0 would be a step without bounds.
-            square = unrounded(self.adam.square, self.study)
-            arrays |= with_role(AVERAGE, self.adam.mean) | with_role(SQUARE, square)
-        return with_role(ROLE, arrays)
+            square = keep_exact(self.adam.square, self.study)
+            arrays |= add_role(AVERAGE, self.adam.mean) | add_role(SQUARE, square)
+        return add_role(ROLE, arrays)
 
 
 class SiteSelector(SitePart):
@@ -166,18 +166,18 @@ class SiteSelector(SitePart):
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the selector, which learns that every image is this site's; of volumes it sees slices of its own."""
-        if not self._is_here():
+        if not self._has_selector():
             return {}
-        learner = self._learner(self.work.site)
-        return {ROLE: replace(learner, step=self._of_slices(learner.step)) if self._sees_slices else learner}
+        learner = self._prepare_learner(self.work.site)
+        return {ROLE: replace(learner, step=self._step_on_slices(learner.step)) if self._sees_slices else learner}
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return a mean gradient, or differences to what was sent."""
-        return Message(self._update()) if self._is_here() else Message()
+        return Message(self._compute_update()) if self._has_selector() else Message()
 
     def kept(self) -> dict[str, Any]:
         """Return its optimiser's state, where it takes local steps."""
-        is_kept = self._is_here() and self._optimizer is not None
+        is_kept = self._has_selector() and self._optimizer is not None
         return {"optimizer": self._optimizer.state_dict()} if is_kept else {}
 
     def answer(self, task: str) -> Message:
@@ -187,24 +187,24 @@ class SiteSelector(SitePart):
         if not settings.learns_site:
             site = None
         if settings.labels == "best_model":
-            examples = with_best_models(work, examples, work.message.about(ROLE)["outputs"])
+            examples = label_best_models(work, examples, work.message.find_entry(ROLE)["outputs"])
         if self._sees_slices:
-            examples = slices_of(examples)
-        learners = {ROLE: self._learner(site)}
+            examples = take_central_slices(examples)
+        learners = {ROLE: self._prepare_learner(site)}
         results = work.train(learners, examples, ROLE, work.message.meta["step"])
         if kept := self.kept():
             # The models and all else stay as the training before this exchange left them.
             work.to_keep = {**work.kept, self.name: kept}
-        return Message(self._update(), work.numbers(results))
+        return Message(self._compute_update(), work.numbers(results))
 
-    def judged(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
         """Return the super model's score as far as the site can judge it.
 
         It has no other site's model, so where the selector does not choose this site the global model answers.
         """
-        if not self._is_here():
+        if not self._has_selector():
             return None
-        model, outputs = self._received()
+        model, outputs = self._load_received()
         sites = scores_by_case(model, examples, self.work.study.training.batch_size, self.work.device)
         index = outputs.index(self.work.site)
         is_own = {case: found.mean(axis=0).argmax() == index for case, found in sites.items()}
@@ -220,38 +220,38 @@ class SiteSelector(SitePart):
     def _sees_slices(self) -> bool:
         return self.work.data.training.has_volumes
 
-    def _of_slices(self, step: Step) -> Step:
+    def _step_on_slices(self, step: Step) -> Step:
         """Return a step that takes the next central slices of whole volumes in place of the models' patches."""
-        batches = self._slices()
+        batches = self._draw_slices()
 
         def own(model: nn.Module, optimizer: torch.optim.Optimizer | None, loss: Loss, batch: Batch) -> Tensor:
             return step(model, optimizer, loss, next(batches))
 
         return own
 
-    def _slices(self) -> Iterator[Batch]:
+    def _draw_slices(self) -> Iterator[Batch]:
         work = self.work
-        part, size = slices_of(work.data.training), work.study.training.batch_size
+        part, size = take_central_slices(work.data.training), work.study.training.batch_size
         for epoch in count():
-            seed = seed_of(work.study.seed, work.site, work.number, ROLE, "slices", epoch)
+            seed = derive_seed(work.study.seed, work.site, work.number, ROLE, "slices", epoch)
             yield from training_batches(part, size, None, seed, work.device)
 
-    def _is_here(self) -> bool:
-        return bool(self.work.message.about(ROLE))
+    def _has_selector(self) -> bool:
+        return bool(self.work.message.find_entry(ROLE))
 
-    def _received(self) -> tuple[HarmonizedModel, list[str]]:
-        work, outputs = self.work, list(self.work.message.about(ROLE)["outputs"])
+    def _load_received(self) -> tuple[HarmonizedModel, list[str]]:
+        work, outputs = self.work, list(self.work.message.find_entry(ROLE)["outputs"])
         model = build_selector(work.study, len(outputs), work.study.seed).to(work.device)
-        write_arrays(model.state_dict(), _parameters_and_moments(work.message.of(ROLE))[0])
+        write_arrays(model.state_dict(), _split_moments(work.message.of(ROLE))[0])
         return model, outputs
 
-    def _learner(self, site: str | None) -> Learner:
+    def _prepare_learner(self, site: str | None) -> Learner:
         """Return how it learns: every image as this site's, or where None each image's own class or the mixture's loss.
 
         Raises:
             AggregationError: The server's outputs do not name this site.
         """
-        self._model, outputs = self._received()
+        self._model, outputs = self._load_received()
         if site is not None and site not in outputs:
             raise AggregationError(f"the selector's outputs must name site {site!r}, not only {outputs}")
         self._gradient, self._optimizer = GradientStep(), None
@@ -264,23 +264,23 @@ class SiteSelector(SitePart):
         step = plain_step if self._optimizer is not None else self._gradient
         if self._settings.labels != "ensemble":
             return Learner(self._model, self._optimizer, loss, step)
-        ensemble = Ensemble(self._model, fixed_models(self.work, outputs))
+        ensemble = Ensemble(self._model, load_fixed_models(self.work, outputs))
         return Learner(ensemble, self._optimizer, self.work.loss, step)
 
-    def _update(self) -> Arrays:
+    def _compute_update(self) -> Arrays:
         if self._settings.learning == "gradients":
-            return with_role(ROLE, self._gradient.mean(self._model))
-        sent, trained = self.work.message.of(ROLE), self._trained()
-        return with_role(ROLE, {name: trained[name] - array for name, array in sent.items()})
+            return add_role(ROLE, self._gradient.mean(self._model))
+        sent, trained = self.work.message.of(ROLE), self._collect_trained()
+        return add_role(ROLE, {name: trained[name] - array for name, array in sent.items()})
 
-    def _trained(self) -> Arrays:
-        parameters, average, square = _parameters_and_moments(self.work.message.of(ROLE))
+    def _collect_trained(self) -> Arrays:
+        parameters, average, square = _split_moments(self.work.message.of(ROLE))
         if self._settings.learning == "local_steps":
             return read_arrays(self._model.state_dict(), parameters)
-        state = AdamState(average, square, int(self.work.message.about(ROLE)["step"]))
+        state = AdamState(average, square, int(self.work.message.find_entry(ROLE)["step"]))
         gradient = self._gradient.mean(self._model)
         parameters, adam = adam_step(parameters, gradient, state, self._settings.learning_rate)
-        return parameters | with_role(AVERAGE, adam.mean) | with_role(SQUARE, adam.square)
+        return parameters | add_role(AVERAGE, adam.mean) | add_role(SQUARE, adam.square)
 
 
 class Ensemble(nn.Module):
@@ -311,12 +311,12 @@ class Ensemble(nn.Module):
 PART, SITE = SelectorPart, SiteSelector
 
 
-def _parameters_and_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-    parameters = {name: array for name, array in arrays.items() if not role_of(name)}
-    return parameters, of_role(AVERAGE, arrays), of_role(SQUARE, arrays)
+def _split_moments(arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    parameters = {name: array for name, array in arrays.items() if not read_role(name)}
+    return parameters, select_role(AVERAGE, arrays), select_role(SQUARE, arrays)
 
 
-def _sum(arrays: Arrays, difference: Arrays) -> Arrays:
+def _add_difference(arrays: Arrays, difference: Arrays) -> Arrays:
     return {name: array + difference[name] if name in difference else array for name, array in arrays.items()}
 
 
@@ -328,5 +328,5 @@ def _add_outputs(optimizer: torch.optim.Optimizer) -> None:
             state[key] = torch.cat([state[key], more])
 
 
-def _with_new_output(arrays: Arrays) -> Arrays:
+def _append_output(arrays: Arrays) -> Arrays:
     return arrays | {name: np.concatenate([arrays[name], np.zeros_like(arrays[name][:1])]) for name in HEAD}

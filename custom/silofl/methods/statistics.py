@@ -15,20 +15,20 @@ from silofl.algorithms.adafed import (
     Statistics,
     collect_statistics,
     distances,
-    known_weights,
     running_statistics,
     statistics_sizes,
+    weigh_known_sites,
 )
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
 from silofl.methods.answer import Answer
-from silofl.methods.asked_once import Withheld, check_whole, withheld_by
+from silofl.methods.asked_once import Withheld, check_all_sent, withhold_few_patients
 from silofl.methods.part import BEFORE, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
-from silofl.models.roles import with_role
+from silofl.models.roles import add_role
 from silofl.study import Study
 
 ROLE, PRETRAINED = "statistics", "pretrained"
@@ -102,7 +102,7 @@ class StatisticsPart(Part):
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the pretrained model, where sites are compared by its layers' inputs."""
-        return Message(with_role(PRETRAINED, self.pretrained)) if exchange.task == ROLE else Message()
+        return Message(add_role(PRETRAINED, self.pretrained)) if exchange.task == ROLE else Message()
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return a mean and a variance for each layer."""
@@ -118,7 +118,7 @@ class StatisticsPart(Part):
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> StatisticsPart:
         """Refuse statistics of some layers only; a site may keep back all or nothing."""
-        check_whole(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
+        check_all_sent(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
         return self
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> StatisticsPart:
@@ -142,14 +142,14 @@ class StatisticsPart(Part):
                     for layer in range(len(self.sizes))
                 ]
         new = replace(self, statistics=statistics, without=without)
-        record = new._record(run.sites, exchange.round, replies.missing)
+        record = new._build_record(run.sites, exchange.round, replies.missing)
         return replace(new, history=[*self.history, record])
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
         """Return who listens to whom, once sites have been compared."""
         if role != self.study.recipe.roles[-1] or number <= self.settings.shared_rounds(self.study.rounds):
             return None
-        return known_weights(self.distances(sites), self.settings.self_weight)
+        return weigh_known_sites(self.distances(sites), self.settings.self_weight)
 
     def distances(self, sites: Sequence[str]) -> NDArray[np.float64]:
         """Return the distances between sites, shape (K, K), NaN where a site shares nothing."""
@@ -186,7 +186,7 @@ class StatisticsPart(Part):
         statistics = {site: [tuple(pair.numpy()) for pair in tensors] for site, tensors in state["statistics"].items()}
         return replace(self, statistics=statistics, without=dict(state["without"]), history=list(state["history"]))
 
-    def _record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
+    def _build_record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
         distance = self.distances(sites)
         reasons = dict.fromkeys(sites, "no answer yet") | dict(missing) | self.without
         return {
@@ -196,7 +196,7 @@ class StatisticsPart(Part):
             "self_weight": self.settings.self_weight,
             "sites": list(sites),
             "distances": [[None if np.isnan(value) else value for value in row] for row in distance.tolist()],
-            "weights": known_weights(distance, self.settings.self_weight).tolist(),
+            "weights": weigh_known_sites(distance, self.settings.self_weight).tolist(),
             "without": {site: reasons[site] for site in sites if site not in self.statistics},
         }
 
@@ -211,9 +211,9 @@ class SiteStatistics(SitePart):
         """Collect the statistics, unless there are too few patients for it."""
         work = self.work
         meta = {"num_patients": work.data.training.num_patients}
-        return withheld_by(work, ROLE, meta) or Message(statistics_arrays(self._collected()), meta)
+        return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
 
-    def _collected(self) -> Statistics:
+    def _measure_statistics(self) -> Statistics:
         work, settings = self.work, self.work.study.recipe.mixing
         if settings.source == "running":
             if not work.held:
@@ -225,7 +225,7 @@ class SiteStatistics(SitePart):
         return collect_statistics(model, (images for images, _ in batches), settings.layers)
 
 
-def statistics_arrays(statistics: Statistics) -> Arrays:
+def pack_statistics(statistics: Statistics) -> Arrays:
     """Return statistics under the names by which they travel: ``statistics/0/mean`` and so on, float64."""
     return {
         f"{ROLE}/{layer}/{kind}": values

@@ -18,20 +18,20 @@ from silofl.data.parts import Examples
 from silofl.errors import AggregationError, DamagedError
 from silofl.files import load_state, save_state
 from silofl.inference import SuperModel as Loaded
-from silofl.inference.case_results import case_results
+from silofl.inference.case_results import predict_cases
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, read, write
+from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import Answer
 from silofl.methods.collected import ROLE as COLLECTED
-from silofl.methods.model import arrays_of_parts
+from silofl.methods.model import collect_part_arrays
 from silofl.methods.part import BEFORE, END, Part, Run, SitePart, WeightsOf
-from silofl.methods.super_message import read_contents, read_domain, write_facts
-from silofl.methods.super_test import counts_by_threshold, results_of_selector, tested
+from silofl.methods.super_message import collect_facts, read_contents, read_domain
+from silofl.methods.super_test import collect_selector_results, counts_by_threshold, evaluate_super_model
 from silofl.methods.task import Exchange, Message, Replies
 from silofl.methods.work import Work
-from silofl.models.precision import as_received
-from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, role_of, with_role
+from silofl.models.precision import round_as_received
+from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.site_score import Counted, SuperScore
@@ -92,8 +92,8 @@ class SuperModelPart(Part):
         is_holder = site in self.holders
         # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
         has_selector = not is_holder if self.selector.learns_site else exchange.task == TEST
-        arrays = ({} if is_holder else _all_models(run)) | (_selector(run) if has_selector else {})
-        return Message(with_role(ROLE, arrays), {ROLE: self._facts(run)})
+        arrays = ({} if is_holder else _all_models(run)) | (_collect_selector(run) if has_selector else {})
+        return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
 
     def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> SuperModelPart:
         """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
@@ -137,23 +137,23 @@ class SuperModelPart(Part):
 
     def contents(self, run: Run) -> Contents:
         """Return the super model itself."""
-        arrays = as_received(_all_models(run) | _selector(run), self.study)
-        return read_contents(arrays, self._facts(run), self.study, run.image_shape)
+        arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
+        return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
         results = SuperResults(
-            **results_of_selector(run.reported.parts[SELECTOR].outputs, tests),
+            **collect_selector_results(run.reported.parts[SELECTOR].outputs, tests),
             threshold=self.threshold,
             threshold_without=self.refused,
             by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
         )
         return {"super_model": results}
 
-    def _facts(self, run: Run) -> dict[str, Any]:
+    def _collect_facts(self, run: Run) -> dict[str, Any]:
         # Sites take the candidates from the study; earlier ones of the same release from here.
         settings = {"thresholds": list(self.selector.thresholds), "threshold": self.threshold}
-        return write_facts(run, run.reported.parts[SELECTOR].outputs) | settings
+        return collect_facts(run, run.reported.parts[SELECTOR].outputs) | settings
 
 
 class SiteSuperModel(SitePart):
@@ -167,53 +167,55 @@ class SiteSuperModel(SitePart):
         # The study's and not the server's: between many narrow ones the score of each single case would show.
         thresholds = self.work.study.recipe.answer(SELECTOR).thresholds
         if task == TEST:
-            return Message(meta={"metrics": {"test": tested(self.work, self._settled(), thresholds)}})
+            return Message(
+                meta={"metrics": {"test": evaluate_super_model(self.work, self._store_final_model(), thresholds)}}
+            )
         work, contents = self.work, self._receive()
         if contents.selector is None or len(work.data.validation) == 0:
             return Message()
         model = Loaded(contents, work.device)
-        results = case_results(model, work.data.validation, work.study)
+        results = predict_cases(model, work.data.validation, work.study)
         counts = counts_by_threshold(model, results, thresholds)
         return Message(meta={ROLE: {"by_threshold": counts}})
 
     def _receive(self) -> Contents:
         """Store a received super model."""
         work, arrays = self.work, self.work.message.of(ROLE)
-        holds_models = any(role_of(name) == GLOBAL for name in arrays)
-        known = {} if holds_models else read(work.folder / FOLDER).models
+        holds_models = any(read_role(name) == GLOBAL for name in arrays)
+        known = {} if holds_models else read_model_folder(work.folder / FOLDER).models
         shape = work.data.training.image_shape
-        contents = read_contents(arrays, work.message.about(ROLE), work.study, shape, known)
-        write(work.folder / FOLDER, contents)
-        # `with_best_models` computed it from the models before these.
+        contents = read_contents(arrays, work.message.find_entry(ROLE), work.study, shape, known)
+        write_model_folder(work.folder / FOLDER, contents)
+        # `label_best_models` computed it from the models before these.
         (work.folder / BEST_MODELS).unlink(missing_ok=True)
         return contents
 
-    def _settled(self) -> Contents:
+    def _store_final_model(self) -> Contents:
         """Store the super model, received now or before, with the server's final threshold and facts."""
-        work, facts = self.work, self.work.message.about(ROLE)
+        work, facts = self.work, self.work.message.find_entry(ROLE)
         if work.message.arrays:
             return self._receive()
         known = {"threshold": facts["threshold"], "facts": facts["facts"], "domain": read_domain(facts)}
-        contents = replace(read(work.folder / FOLDER), **known)
-        write(work.folder / FOLDER, contents)
+        contents = replace(read_model_folder(work.folder / FOLDER), **known)
+        write_model_folder(work.folder / FOLDER, contents)
         return contents
 
 
-def with_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
+def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
     """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
     path = work.folder / BEST_MODELS
     try:
         best = load_state(path, FORMAT)["models"]
     except DamagedError:
-        losses = [_losses(work, model, part) for model in fixed_models(work, outputs)]
+        losses = [_measure_losses(work, model, part) for model in load_fixed_models(work, outputs)]
         best = torch.from_numpy(np.stack(losses).argmin(axis=0))
         save_state(path, FORMAT, {"models": best})
     return replace(part, targets=best.numpy())
 
 
-def fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
+def load_fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
     """Return the site's stored models of a selector's outputs, in evaluation mode."""
-    model = Loaded(read(work.folder / FOLDER), work.device)
+    model = Loaded(read_model_folder(work.folder / FOLDER), work.device)
     return [model.network(name) for name in outputs]
 
 
@@ -223,19 +225,19 @@ PART, SITE = SuperModelPart, SiteSuperModel
 def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
     parts = run.reported.parts
-    arrays = with_role(GLOBAL, parts[GLOBAL].common)
+    arrays = add_role(GLOBAL, parts[GLOBAL].common)
     personal = run.parts[COLLECTED] if COLLECTED in run.parts else parts[PERSONAL]
     for site in run.sites:
         # Of a site whose model did not come, the global one answers.
-        arrays |= with_role(site, personal.of(site) or parts[GLOBAL].common)
-    return arrays | arrays_of_parts(run)
+        arrays |= add_role(site, personal.of(site) or parts[GLOBAL].common)
+    return arrays | collect_part_arrays(run)
 
 
-def _selector(run: Run) -> Arrays:
-    return with_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
+def _collect_selector(run: Run) -> Arrays:
+    return add_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
 
 
-def _losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
+def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
     """Return a model's loss of each image, shape (N,)."""
     # One image at a time: a study's loss is the mean over its batch.
     loss, values = work.loss, []

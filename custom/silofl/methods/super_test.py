@@ -8,18 +8,25 @@ import numpy as np
 
 from silofl.files import write_atomically
 from silofl.inference import SuperModel
-from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.inference.case_results import (
+    CaseResult,
+    choose_models,
+    predict_cases,
+    score_choice,
+    value_or_none,
+    values_by_model,
+)
 from silofl.inference.contents import Contents
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults
 from silofl.methods.work import Work
-from silofl.training.evaluation import like, numbers_of_test, outputs_of, pieces_of, softmax_of
-from silofl.training.metrics import members_of
-from silofl.training.pictures import keep_test
+from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
+from silofl.training.metrics import group_positions
+from silofl.training.pictures import write_test_files
 from silofl.training.site_score import SuperScore
 
 
-def tested(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> dict[str, Any]:
+def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> dict[str, Any]:
     """Test a super model and each of its models; keep scores, pictures and its selector's features.
 
     Args:
@@ -31,19 +38,21 @@ def tested(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> 
         A `SuperScore` as plain values; without a selector none chooses anything in it.
     """
     model, part = SuperModel(contents, work.device), work.data.test
-    results = case_results(model, part, work.study)
-    chosen = choices(model, results, contents.threshold)
+    results = predict_cases(model, part, work.study)
+    chosen = choose_models(model, results, contents.threshold)
     answers = chosen if contents.is_choice else dict.fromkeys(results, ENSEMBLE)
-    result = score_of(results, answers)
-    predictions = like(part.targets, [results[case].predictions[answers[case]] for case in members_of(part.cases)])
+    result = score_choice(results, answers)
+    predictions = join_pieces(
+        part.targets, [results[case].predictions[answers[case]] for case in group_positions(part.cases)]
+    )
     # All models have the same input normalisation, and the pictures need no more of one.
-    keep_test(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
+    write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
     if model.selector is not None:
         _keep_features(work, model)
-    return numbers_of_test(predictions, result, part, work.study) | {
-        "models": by_model(results) | {"super": value_of(result)},
+    return summarise_test(predictions, result, part, work.study) | {
+        "models": values_by_model(results) | {"super": value_or_none(result)},
         "choices": dict(Counter(chosen.values())),
-        "selector": _selector_counts(contents.outputs, results.values()),
+        "selector": _count_selector_outputs(contents.outputs, results.values()),
         "by_threshold": counts_by_threshold(model, results, thresholds),
     }
 
@@ -52,11 +61,11 @@ def counts_by_threshold(
     model: SuperModel, results: Mapping[str, CaseResult], thresholds: Sequence[float]
 ) -> list[list[float]]:
     """Return [sum of values, counted cases] of the chosen models by threshold."""
-    scores = [score_of(results, choices(model, results, threshold)) for threshold in thresholds]
+    scores = [score_choice(results, choose_models(model, results, threshold)) for threshold in thresholds]
     return [[float(sum(score.by_case.values())), score.num_cases] for score in scores]
 
 
-def results_of_selector(outputs: Sequence[str], tests: Mapping[str, SuperScore]) -> dict[str, Any]:
+def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperScore]) -> dict[str, Any]:
     """Return the fields of `silofl.inference.super_results.SuperResults` that sites' tests fill.
 
     Args:
@@ -77,9 +86,11 @@ def results_of_selector(outputs: Sequence[str], tests: Mapping[str, SuperScore])
 def _keep_features(work: Work, model: SuperModel) -> None:
     """Keep the selector's features and scores of the validation and test images, for the report's map."""
     size, features, scores = work.study.training.batch_size, [], []
-    for images in (piece for part in (work.data.validation, work.data.test) if len(part) for piece in pieces_of(part)):
-        features.append(outputs_of(model.selector.network.features, images, size, work.device))
-        scores.append(softmax_of(model.selector, images, size, work.device))
+    for images in (
+        piece for part in (work.data.validation, work.data.test) if len(part) for piece in yield_pieces(part)
+    ):
+        features.append(compute_outputs(model.selector.network.features, images, size, work.device))
+        scores.append(compute_softmax(model.selector, images, size, work.device))
     if not features:
         return
     arrays = {"features": np.concatenate(features), "scores": np.concatenate(scores)}
@@ -89,7 +100,7 @@ def _keep_features(work: Work, model: SuperModel) -> None:
     )
 
 
-def _selector_counts(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
+def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
     """Count the cases, and the single slices, that the selector assigns to each output."""
     cases, slices = Counter(), Counter()
     for result in results if outputs else ():

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays, check_array
-from silofl.errors import AggregationError, shown
+from silofl.errors import AggregationError, quote_value
 from silofl.methods.answer import Answer
-from silofl.models.roles import of_role
+from silofl.models.roles import select_role
 from silofl.settings import MOST
 
 # Of every study; a part names further tasks by itself.
@@ -44,9 +44,9 @@ class Message:
 
     def of(self, role: str) -> Arrays:
         """Return the arrays of one role under its own names."""
-        return of_role(role, self.arrays)
+        return select_role(role, self.arrays)
 
-    def about(self, role: str) -> dict[str, Any]:
+    def find_entry(self, role: str) -> dict[str, Any]:
         """Return a part's entry in the meta data."""
         return dict(self.meta.get(role) or {})
 
@@ -144,15 +144,15 @@ def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str,
     for name in arrays:
         if name not in expected:
             raise AggregationError(
-                f"site {site!r} must send only arrays that were asked for; {shown(name)} is none of them"
+                f"site {site!r} must send only arrays that were asked for; {quote_value(name)} is none of them"
             )
     for name, wanted in expected.items():
         if name not in arrays and wanted.is_required:
             raise AggregationError(f"site {site!r} must send {name!r}; it is missing from its answer")
-    return {name: _as_expected(site, name, array, expected[name]) for name, array in arrays.items()}
+    return {name: _check_and_cast(site, name, array, expected[name]) for name, array in arrays.items()}
 
 
-def _as_expected(site: str, name: str, array: object, wanted: Expected) -> NDArray:
+def _check_and_cast(site: str, name: str, array: object, wanted: Expected) -> NDArray:
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
         kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {kind}")

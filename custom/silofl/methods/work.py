@@ -14,16 +14,16 @@ from silofl.data.batches import training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.data.transforms import augmentation
-from silofl.errors import TrainingError, shown
+from silofl.data.transforms import build_augmentation
+from silofl.errors import TrainingError, quote_value
 from silofl.methods.part import SitePart
 from silofl.methods.parts import site_parts
 from silofl.methods.task import TRAIN, Message
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.study import Study
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 from silofl.training.loop import Learner, TrainingResult, train
 from silofl.training.losses import make_loss
 from silofl.training.schedule import learning_rate
@@ -146,7 +146,7 @@ class Work:
             if self.task in part.tasks:
                 return Message(meta={"round": self.number}) | part.answer(self.task)
         known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
-        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {shown(self.task)}")
+        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""
@@ -156,7 +156,7 @@ class Work:
     def train(self, learners: Mapping[str, Learner], examples: Examples, *what: object) -> dict[str, TrainingResult]:
         """Train for the study's local epochs, seeded by site, round, epoch and ``what``."""
         try:
-            return train(learners, self._epochs(examples, *what))
+            return train(learners, self._draw_epochs(examples, *what))
         except TrainingError as error:
             raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
 
@@ -175,7 +175,7 @@ class Work:
             "num_examples": len(self.data.training),
             "num_patients": self.data.training.num_patients,
             "image_shape": list(self.data.training.image_shape),
-            "domain": plain(self._public_domain()),
+            "domain": dump_record(self._public_domain()),
             "metrics": metrics,
             "steps": results[own].steps,
         }
@@ -218,14 +218,14 @@ class Work:
         meta = self.numbers(results)
         return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
 
-    def _epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
+    def _draw_epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
         settings = self.study.training
         # Slices of volumes are not moved as volumes are.
         is_as_read = examples.has_volumes == (self.study.data.dimensions == 3)
-        augment = augmentation(self.study, examples.targets.ndim > 1) if is_as_read else None
+        augment = build_augmentation(self.study, examples.targets.ndim > 1) if is_as_read else None
         for epoch in range(1, settings.local_epochs + 1):
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
-            seed = seed_of(self.study.seed, self.site, self.number, epoch, *what)
+            seed = derive_seed(self.study.seed, self.site, self.number, epoch, *what)
             # Dropout draws from torch's global generator.
             torch.manual_seed(seed)
             for part in self.parts:

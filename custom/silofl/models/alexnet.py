@@ -34,20 +34,20 @@ class AlexNet(nn.Module):
     def __init__(self, in_channels: int, num_classes: int, normalization: str = "batch", dropout: float = 0.0) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            *_normalised(nn.Conv2d(in_channels, 64, kernel_size=11, stride=4, padding=2), normalization),
+            *_build_level(nn.Conv2d(in_channels, 64, kernel_size=11, stride=4, padding=2), normalization),
             nn.MaxPool2d(3, stride=2),
-            *_normalised(nn.Conv2d(64, 192, kernel_size=5, padding=2), normalization),
+            *_build_level(nn.Conv2d(64, 192, kernel_size=5, padding=2), normalization),
             nn.MaxPool2d(3, stride=2),
-            *_normalised(nn.Conv2d(192, 384, kernel_size=3, padding=1), normalization),
-            *_normalised(nn.Conv2d(384, 256, kernel_size=3, padding=1), normalization),
-            *_normalised(nn.Conv2d(256, 256, kernel_size=3, padding=1), normalization),
+            *_build_level(nn.Conv2d(192, 384, kernel_size=3, padding=1), normalization),
+            *_build_level(nn.Conv2d(384, 256, kernel_size=3, padding=1), normalization),
+            *_build_level(nn.Conv2d(256, 256, kernel_size=3, padding=1), normalization),
             nn.MaxPool2d(3, stride=2),
             # Images of 224 x 224 have this grid here already; any other size is averaged to it.
             nn.AdaptiveAvgPool2d(GRID),
             nn.Flatten(),
         )
         self.hidden = nn.Sequential(
-            *_connected(256 * GRID**2, normalization, dropout), *_connected(HIDDEN, normalization, dropout)
+            *_build_hidden(256 * GRID**2, normalization, dropout), *_build_hidden(HIDDEN, normalization, dropout)
         )
         self.head = nn.Linear(HIDDEN, num_classes)
 
@@ -56,9 +56,9 @@ class AlexNet(nn.Module):
         return self.head(self.hidden(self.features(images)))
 
 
-def _normalised(convolution: nn.Conv2d, normalization: str) -> list[nn.Module]:
+def _build_level(convolution: nn.Conv2d, normalization: str) -> list[nn.Module]:
     return [convolution, map_norm(normalization, convolution.out_channels), nn.ReLU()]
 
 
-def _connected(width: int, normalization: str, dropout: float) -> list[nn.Module]:
+def _build_hidden(width: int, normalization: str, dropout: float) -> list[nn.Module]:
     return [nn.Dropout(dropout), nn.Linear(width, HIDDEN), vector_norm(normalization, HIDDEN), nn.ReLU()]

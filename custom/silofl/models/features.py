@@ -29,7 +29,7 @@ def feature_layer(model: nn.Module) -> nn.Module:
         ) from None
 
 
-def with_projection_head(network: nn.Module, width: int) -> nn.Module:
+def add_projection_head(network: nn.Module, width: int) -> nn.Module:
     """Return a classifier with a projection head of two layers before its last linear layer, which answers.
 
     The head's output is what `feature_layer` finds, because the answer is linear in it.

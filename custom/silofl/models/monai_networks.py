@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError, error_text, nearest, shown
+from silofl.errors import ConfigError, error_text, quote_value, suggest_nearest
 from silofl.settings import numbers_in
 from silofl.study_sections import MOST_CHANNELS, ModelSettings
 
@@ -94,11 +94,13 @@ def _check_arguments(kind: type[nn.Module], arguments: Mapping[str, Any], decide
         if name not in known:
             raise ConfigError(
                 f"model.arguments must be among {', '.join(known)} for {kind.__name__}, not {name!r}"
-                f"{nearest(name, known)}; rename or remove it"
+                f"{suggest_nearest(name, known)}; rename or remove it"
             )
         most, largest = MOST.get(name, MOST_CHANNELS), max(numbers_in(arguments[name]), default=0)
         if largest > most:
-            raise ConfigError(f"model.arguments must have {name} of at most {most}, not {shown(largest)}; lower it")
+            raise ConfigError(
+                f"model.arguments must have {name} of at most {most}, not {quote_value(largest)}; lower it"
+            )
 
 
 def check_normalization(network: nn.Module, name: str, normalization: str) -> None:

@@ -47,7 +47,7 @@ class NearestSite(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the standardised features, (B, C * NUM_FEATURES)."""
-        return (features_of(images) - self.center) / self.scale
+        return (measure_features(images) - self.center) / self.scale
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Moments:
         return cls(float(len(features)), features.mean(dim=0), deviations.T @ deviations)
 
 
-def features_of(images: Tensor) -> Tensor:
+def measure_features(images: Tensor) -> Tensor:
     """Return each channel's mean, standard deviation and, ring by ring, log of the mean amplitude.
 
     Args:

@@ -10,13 +10,13 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from silofl.errors import ConfigError, error_text
 from silofl.extensions import NETWORKS as GROUP
-from silofl.extensions import is_extension, load
+from silofl.extensions import is_extension, load_extension
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
-from silofl.models.features import with_projection_head
+from silofl.models.features import add_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
-from silofl.models.normalization import INSTANCE_NORMS, groups_of
+from silofl.models.normalization import INSTANCE_NORMS, count_groups
 from silofl.study import Study
 from silofl.study_sections import ModelSettings, PatchSettings
 
@@ -56,17 +56,19 @@ class HarmonizedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32: (B, out_channels, *spatial) or (B, classes) for images (B, C, *spatial)."""
-        return self._answers(images) if self.training else self._through_windows(self._answers, images)
+        return self._compute_logits(images) if self.training else self._apply_by_windows(self._compute_logits, images)
 
     def normalized(self, images: Tensor) -> Tensor:
         """Return what the network sees of images, of volumes what it sees through its windows."""
-        return self._through_windows(self.input_norm, images)
+        return self._apply_by_windows(self.input_norm, images)
 
-    def _through_windows(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    def _apply_by_windows(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         patches = self.patches
-        return function(images) if patches is None else through_windows(function, images, patches.size, patches.overlap)
+        return (
+            function(images) if patches is None else apply_by_windows(function, images, patches.size, patches.overlap)
+        )
 
-    def _answers(self, images: Tensor) -> Tensor:
+    def _compute_logits(self, images: Tensor) -> Tensor:
         images = self.input_norm(images).contiguous(memory_format=self._memory_format)
         is_bfloat16 = self.is_autocast and (images.is_cuda or self.precision == "bfloat16")
         # bfloat16 has float32's range, so gradients need no scaling as in float16.
@@ -75,7 +77,7 @@ class HarmonizedModel(nn.Module):
         return logits.float()
 
 
-def through_windows(
+def apply_by_windows(
     function: Callable[[Tensor], Tensor], images: Tensor, size: Sequence[int], overlap: float
 ) -> Tensor:
     """Return a function of images (B, C, *spatial), looked at by overlapping windows of a size."""
@@ -95,7 +97,7 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
         seed: Seed of the initial weights.
     """
     norm = study.recipe.input
-    layer = norm.layer(image_shape) if norm else nn.Identity()
+    layer = norm.make_layer(image_shape) if norm else nn.Identity()
     return HarmonizedModel(layer, _build_network(study, seed), study.model.precision, study.data.patches)
 
 
@@ -151,17 +153,17 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
 
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
-    with torch.random.fork_rng(devices=[]), _bounded():
+    with torch.random.fork_rng(devices=[]), _limit_size():
         torch.manual_seed(seed)
-        build, channels = _builder_of(study.model), (study.data.in_channels, study.out_channels)
+        build, channels = _find_builder(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
         width = study.recipe.head_width
         # Drawn after the rest, which therefore begins as it would without a head.
-        return with_projection_head(network, width) if width else network
+        return add_projection_head(network, width) if width else network
 
 
 @contextmanager
-def _bounded() -> Iterator[None]:
+def _limit_size() -> Iterator[None]:
     """Refuse a network that grows beyond all bounds while it is built.
 
     Raises:
@@ -186,19 +188,19 @@ def _bounded() -> Iterator[None]:
         hook.remove()
 
 
-def _builder_of(settings: ModelSettings) -> Callable[[ModelSettings, int, int, int], nn.Module]:
+def _find_builder(settings: ModelSettings) -> Callable[[ModelSettings, int, int, int], nn.Module]:
     if settings.network is None:
         return NETWORKS[settings.name]
-    return _from_package if is_extension(settings.network) else _from_monai
+    return _build_from_package if is_extension(settings.network) else _build_from_monai
 
 
-def _from_package(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
+def _build_from_package(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
     """Build a package's network, by ``part(in_channels, out_channels, normalization, **model.arguments)``.
 
     Raises:
         ConfigError: It cannot be built with these arguments, or has other normalisation layers than the study says.
     """
-    build = load("model.network", GROUP, settings.network)
+    build = load_extension("model.network", GROUP, settings.network)
     try:
         network = build(in_channels, out_channels, settings.normalization, **settings.arguments)
     except ConfigError:
@@ -223,10 +225,10 @@ def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensio
         in_channels=in_channels,
         out_channels=out_channels,
         features=settings.features,
-        norm=_norm(settings.normalization),
+        norm=_choose_norm(settings.normalization),
         dropout=settings.dropout,
     )
-    return _with_own_norms(network, settings.normalization)
+    return _replace_norms(network, settings.normalization)
 
 
 def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
@@ -236,15 +238,15 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int, d
         spatial_dims=dimensions,
         in_channels=in_channels,
         out_channels=out_channels,
-        norm=_norm(settings.normalization),
+        norm=_choose_norm(settings.normalization),
         dropout_prob=settings.dropout,
     )
-    return _with_own_norms(network, settings.normalization)
+    return _replace_norms(network, settings.normalization)
 
 
-def _from_monai(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
-    network = build_monai_network(settings, _norm(settings.normalization), in_channels, out_channels, dimensions)
-    return _with_own_norms(network, settings.normalization)
+def _build_from_monai(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
+    network = build_monai_network(settings, _choose_norm(settings.normalization), in_channels, out_channels, dimensions)
+    return _replace_norms(network, settings.normalization)
 
 
 NETWORKS: dict[str, Callable[[ModelSettings, int, int, int], nn.Module]] = {
@@ -256,7 +258,7 @@ NETWORKS: dict[str, Callable[[ModelSettings, int, int, int], nn.Module]] = {
 }
 
 
-def _norm(normalization: str) -> tuple[str, dict[str, object]]:
+def _choose_norm(normalization: str) -> tuple[str, dict[str, object]]:
     return {
         "batch": ("batch", {}),
         "batch_stateless": ("batch", {}),
@@ -265,12 +267,12 @@ def _norm(normalization: str) -> tuple[str, dict[str, object]]:
     }[normalization]
 
 
-def _with_own_norms(network: nn.Module, normalization: str) -> nn.Module:
+def _replace_norms(network: nn.Module, normalization: str) -> nn.Module:
     # MONAI takes one number of groups for all levels, gives its DenseNet no BatchNorm without state, and takes torch's
     # own InstanceNorm.
     for name, module in list(network.named_modules()):
         if isinstance(module, nn.GroupNorm):
-            module.num_groups = groups_of(module.num_channels)
+            module.num_groups = count_groups(module.num_channels)
         elif type(module) in INSTANCE_NORMS and not module.track_running_stats:
             own = INSTANCE_NORMS[type(module)]
             network.set_submodule(name, own(module.num_features, module.eps, affine=module.affine))

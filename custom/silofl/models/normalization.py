@@ -6,7 +6,7 @@ from torch import Tensor, nn
 GROUPS = 8
 
 
-def groups_of(channels: int) -> int:
+def count_groups(channels: int) -> int:
     """Return how many groups a GroupNorm of so many channels has."""
     return GROUPS if channels % GROUPS == 0 else 1
 
@@ -43,7 +43,7 @@ def map_norm(normalization: str, channels: int) -> nn.Module:
         "batch": lambda: nn.BatchNorm2d(channels),
         "batch_stateless": lambda: nn.BatchNorm2d(channels, affine=False, track_running_stats=False),
         "instance": lambda: InstanceNorm2d(channels, affine=True),
-        "group": lambda: nn.GroupNorm(groups_of(channels), channels),
+        "group": lambda: nn.GroupNorm(count_groups(channels), channels),
     }[normalization]()
 
 

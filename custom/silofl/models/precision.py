@@ -16,7 +16,7 @@ from silofl.study import Study
 LARGEST = float(np.finfo(np.float16).max)
 
 
-def narrowed(arrays: Arrays, study: Study) -> Arrays:
+def narrow_arrays(arrays: Arrays, study: Study) -> Arrays:
     """Return arrays as they travel: float32 as float16, unless a number in it is beyond 65504; others as they are."""
     if study.federation.precision == "float32":
         return arrays
@@ -24,30 +24,30 @@ def narrowed(arrays: Arrays, study: Study) -> Arrays:
     return {name: torch.tensor(array).half().numpy() if _fits(array) else array for name, array in arrays.items()}
 
 
-def narrowed_together(messages: Mapping[str, Arrays], study: Study) -> dict[str, Arrays]:
+def narrow_messages(messages: Mapping[str, Arrays], study: Study) -> dict[str, Arrays]:
     """Return the arrays for each site as they travel; what several sites are sent is rounded once, and held once."""
     halves = {id(array): array for arrays in messages.values() for array in arrays.values()}
-    halves = {key: narrowed({"": array}, study)[""] for key, array in halves.items()}
+    halves = {key: narrow_arrays({"": array}, study)[""] for key, array in halves.items()}
     return {site: {name: halves[id(array)] for name, array in arrays.items()} for site, arrays in messages.items()}
 
 
-def unrounded(arrays: Arrays, study: Study) -> Arrays:
-    """Return arrays of which nothing may be lost on the way: in float64, which `narrowed` leaves as it is."""
+def keep_exact(arrays: Arrays, study: Study) -> Arrays:
+    """Return arrays of which nothing may be lost on the way: in float64, which `narrow_arrays` leaves as it is."""
     if study.federation.precision == "float32":
         return arrays
     return {name: array.astype(np.float64) for name, array in arrays.items()}
 
 
-def widened(arrays: Arrays, study: Study) -> Arrays:
+def widen_arrays(arrays: Arrays, study: Study) -> Arrays:
     """Return received arrays as both ends compute with them: float16 as float32, where the study lets it travel."""
     if study.federation.precision == "float32":
         return arrays
     return {name: torch.tensor(array).float().numpy() if _is_half(array) else array for name, array in arrays.items()}
 
 
-def as_received(arrays: Arrays, study: Study) -> Arrays:
+def round_as_received(arrays: Arrays, study: Study) -> Arrays:
     """Return the server's arrays as sites get them, so that the models that are written are those that were tested."""
-    return widened(narrowed(arrays, study), study)
+    return widen_arrays(narrow_arrays(arrays, study), study)
 
 
 def types_on_wire(dtype: str, study: Study) -> tuple[str, ...]:

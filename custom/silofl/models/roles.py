@@ -8,16 +8,16 @@ T = TypeVar("T")
 MODEL, GLOBAL, PERSONAL, SELECTOR = "model", "global", "personal", "selector"
 
 
-def role_of(name: str) -> str:
+def read_role(name: str) -> str:
     """Return the role in front of an array's name, empty where there is none."""
     return name.partition("/")[0] if "/" in name else ""
 
 
-def of_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
+def select_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
     """Return the arrays of one role under the names that the role itself uses."""
-    return {name.removeprefix(f"{role}/"): array for name, array in arrays.items() if role_of(name) == role}
+    return {name.removeprefix(f"{role}/"): array for name, array in arrays.items() if read_role(name) == role}
 
 
-def with_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
+def add_role(role: str, arrays: Mapping[str, T]) -> dict[str, T]:
     """Return arrays under the names by which they travel."""
     return {f"{role}/{name}": array for name, array in arrays.items()}

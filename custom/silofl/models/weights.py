@@ -65,14 +65,14 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         raise ConfigError(f"model.pretrained must be a file beside study.yaml, not {path.name!r}; {REMEDY}")
     content = path.read_bytes()
     if study.model.pretrained_sha256:
-        _check_agreed(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
+        _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
     try:
         state = load_tensors(content)
     except Exception:  # torch raises many kinds on broken bytes
         state = None
     if not is_state(state):
         raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")
-    wanted = _floating(build_plain_model(study, study.seed).state_dict())
+    wanted = _select_floating(build_plain_model(study, study.seed).state_dict())
     for name, value in wanted.items():
         found = state.get(name)
         if found is None or found.shape != value.shape or not torch.isfinite(found.float()).all():
@@ -99,10 +99,10 @@ def read_weights(path: Path, study: Study) -> Start:
             f"model.weights must be a file beside study.yaml, not {path.name!r}; put it there, or give --weights"
         )
     content = path.read_bytes()
-    _check_agreed(path.name, content, "weights_sha256", study.model.weights_sha256)
+    _check_digest(path.name, content, "weights_sha256", study.model.weights_sha256)
     found, seeded = (
-        _floating(_tensors(path.name, content)),
-        _floating(build_plain_model(study, study.seed).state_dict()),
+        _select_floating(_read_tensors(path.name, content)),
+        _select_floating(build_plain_model(study, study.seed).state_dict()),
     )
     sources = match_weights(_shapes(seeded), _shapes(found))
     if not sources:
@@ -114,7 +114,7 @@ def read_weights(path: Path, study: Study) -> Start:
     for name, source in sources.items():
         if not torch.isfinite(state[name]).all():
             raise ConfigError(f"{path.name} must hold finite numbers; {source!r} does not: take another file")
-    return Start(read_arrays(state, state), _sentence(path.name, list(seeded), sources, list(found)))
+    return Start(read_arrays(state, state), _describe_match(path.name, list(seeded), sources, list(found)))
 
 
 def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]]) -> dict[str, str]:
@@ -131,14 +131,14 @@ def match_weights(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Seque
         Name in the model -> name in the file, of those that fit.
     """
     best: dict[str, str] = {}
-    for names in _namings(list(found)):
+    for names in _yield_namings(list(found)):
         fitting = {name: names[name] for name in wanted if name in names}
         fitting = {name: source for name, source in fitting.items() if tuple(found[source]) == tuple(wanted[name])}
         best = max(best, fitting, key=len)
     return best
 
 
-def _check_agreed(name: str, content: bytes, key: str, agreed: str | None) -> None:
+def _check_digest(name: str, content: bytes, key: str, agreed: str | None) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if digest != agreed:
         raise ConfigError(
@@ -147,7 +147,7 @@ def _check_agreed(name: str, content: bytes, key: str, agreed: str | None) -> No
         )
 
 
-def _namings(names: list[str]) -> Iterator[dict[str, str]]:
+def _yield_namings(names: list[str]) -> Iterator[dict[str, str]]:
     """Yield name in the model -> name in the file: as they are, then with fewer and fewer of their own prefixes."""
     yield {name: name for name in names}
     short = names
@@ -159,7 +159,7 @@ def _namings(names: list[str]) -> Iterator[dict[str, str]]:
         short = [name.removeprefix(prefix) for name in short]
 
 
-def _tensors(name: str, content: bytes) -> dict[str, Tensor]:
+def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:
     """Return the tensors of a file, of a training checkpoint those of its ``state_dict``."""
     try:
         if name.endswith(".safetensors"):
@@ -193,7 +193,7 @@ def _is_dense(tensor: Tensor) -> bool:
     return is_plain and tensor.device.type == "cpu" and not tensor.is_complex()
 
 
-def _floating(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _select_floating(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     # Counters, as BatchNorm's of its batches, never travel.
     return {name: value for name, value in state.items() if value.is_floating_point()}
 
@@ -206,7 +206,7 @@ def _example(state: Mapping[str, Tensor]) -> str:
     return next((f"{name!r} of shape {tuple(value.shape)}" for name, value in state.items()), "no tensor")
 
 
-def _sentence(file: str, wanted: list[str], sources: Mapping[str, str], found: list[str]) -> str:
+def _describe_match(file: str, wanted: list[str], sources: Mapping[str, str], found: list[str]) -> str:
     """Say how much of a network is from a file, and name what does not match on either side."""
     seeded = [name for name in wanted if name not in sources]
     unused = [name for name in found if name not in {*sources.values()}]
@@ -214,14 +214,14 @@ def _sentence(file: str, wanted: list[str], sources: Mapping[str, str], found: l
     if seeded:
         parts.append(
             f"{len(seeded)} of {len(wanted)} tensors are not in {file} by name and shape, and start from the seed: "
-            f"{_listed(seeded)}"
+            f"{_shorten_names(seeded)}"
         )
     if unused:
-        parts.append(f"{len(unused)} of {file} are not used: {_listed(unused)}")
+        parts.append(f"{len(unused)} of {file} are not used: {_shorten_names(unused)}")
     return "; ".join(parts)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _shorten_names(names: Iterable[str]) -> str:
     names = [*names]
     rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(map(one_line, names[:MOST_NAMES])) + rest

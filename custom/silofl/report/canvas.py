@@ -48,7 +48,7 @@ class Image:
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
 
-def panels(
+def make_panels(
     rows: int, columns: int, size: tuple[float, float], layout: str = "constrained", shares_y: bool = False
 ) -> tuple[Figure, NDArray]:
     """Return a new figure of ``size`` inches and its axes, shape (rows, columns)."""
@@ -58,7 +58,7 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, sharey=shares_y)
 
 
-def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
+def encode_png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
     """Return a figure as the bytes of a PNG file, without its empty margin where it is trimmed."""
     stream = io.BytesIO()
     # Without matplotlib's version in the file, the same figure gives the same bytes.
@@ -70,8 +70,8 @@ def png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> bytes:
 
 def style_axes(axes: Axes, title: str, label: str) -> None:
     """Style axes: a title, a label below, few lines."""
-    axes.set_title(without_math(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
-    axes.set_xlabel(without_math(label), fontsize=9, color=MUTED)
+    axes.set_title(escape_math(title), loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    axes.set_xlabel(escape_math(label), fontsize=9, color=MUTED)
     axes.tick_params(which="both", labelsize=8.5, colors=MUTED, length=0)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -112,14 +112,14 @@ def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None],
     return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every} | style)[0]
 
 
-def handle(**style: object) -> Line2D:
+def make_legend_handle(**style: object) -> Line2D:
     """Return a line of no points, which shows a style in a legend."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **style)
 
 
-def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:
+def draw_legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:
     """Put one legend below all panels of a figure, in as many columns as its width has room for."""
     if handles:
         # A letter is about 0.6 of its size wide; a handle with its gaps takes as much as 9 letters.
@@ -127,7 +127,7 @@ def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size
         columns = max(1, int(letters / (max(map(len, names)) + 9)))
         figure.legend(
             handles,
-            [without_math(name) for name in names],
+            [escape_math(name) for name in names],
             loc="outside lower center",
             ncols=min(columns, len(handles)),
             frameon=False,
@@ -138,7 +138,7 @@ def legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size
         )
 
 
-def without_math(text: str) -> str:
+def escape_math(text: str) -> str:
     """Escape the dollar signs that matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from silofl.federation.results import Results
-from silofl.report.conditions import by_name, differences
+from silofl.report.conditions import list_differences, rows_by_name
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
@@ -24,14 +24,14 @@ from silofl.report.tables import (
     SURFACE,
     SURFACE_DICE,
     TextTable,
+    format_count,
+    format_number,
     mean_of_known,
-    number,
     print_lines,
     print_table,
     surface_texts,
-    whole,
 )
-from silofl.training.metrics import pooled
+from silofl.training.metrics import pool_values
 from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
@@ -92,7 +92,7 @@ class Row:
     Attributes:
         name: The method, and which of its models.
         sites: One entry a site.
-        averages: Client average, pooled mean, and those of `averages_beside`.
+        averages: Client average, pooled mean, and those of `list_further_averages`.
     """
 
     name: str
@@ -134,17 +134,19 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return sentences on runs without a value at a site, and on what limits a comparison."""
     sites = compared_sites(results)
     lacking = {i: [site for site in sites if run.sites.get(site) is None] for i, run in enumerate(results, start=1)}
-    notes = [_fewer_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
+    notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
     numbered = list(enumerate(results, start=1))
-    notes += _about([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
+    notes += _name_runs([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
     for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
-        notes += _about([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
+        notes += _name_runs([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
     for regions in sorted({*map(regions_text, results)} - {""}):
-        notes += _about([i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}")
+        notes += _name_runs(
+            [i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}"
+        )
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
     shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
-        notes += _about(shared, SHARED_BATCHNORM)
+        notes += _name_runs(shared, SHARED_BATCHNORM)
     surface = [SURFACE] if any(run.tested.surface for run in results) else []
     return [*notes, *surface, ONE_SEED]
 
@@ -168,14 +170,14 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
     if len(sites) <= MOST_SITES_IN_A_ROW:
         return None
     names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
-    rows = tuple((site, *(number(run.sites.get(site)) for run in results)) for site in sites)
+    rows = tuple((site, *(format_number(run.sites.get(site)) for run in results)) for site in sites)
     return TextTable(("site", *names), rows)
 
 
 def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
     """Print in what the runs differ, one row a run, and the notes on comparing them."""
     results = [run.results for run in runs]
-    print_lines([*differences(by_name(runs)), ""], console)
+    print_lines([*list_differences(rows_by_name(runs)), ""], console)
     table, by_site = comparison_table(results), site_comparison_table(results)
     print_table(table, console)
     if by_site:
@@ -189,14 +191,16 @@ def method_sites(methods: Sequence[Method]) -> list[str]:
     return compared_sites([run for method in methods for run in method.results.values()])
 
 
-def averages_beside(methods: Sequence[Method]) -> list[str]:
+def list_further_averages(methods: Sequence[Method]) -> list[str]:
     """Return the keys of `AVERAGES_ALSO` that some run has."""
     sites = method_sites(methods)
-    found = {key for method in methods for run in method.results.values() for key in averages_also(run, sites)}
+    found = {
+        key for method in methods for run in method.results.values() for key in compute_further_averages(run, sites)
+    }
     return [key for key in AVERAGES_ALSO if key in found]
 
 
-def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
+def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str, float]:
     """Return key of `AVERAGES_ALSO` -> average of a run over the sites, without those that it does not have.
 
     An average needs a value of every site; that of the AUROC is over the sites that have one.
@@ -212,7 +216,7 @@ def averages_also(results: Results, sites: Sequence[str]) -> dict[str, float]:
     return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
 
 
-def leads(values: SeedValues, others: SeedValues) -> bool:
+def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:
     """Return whether a mean over seeds is above another by more than the seeds' spread, and more than decimals hide.
 
     The spread is the larger of the two standard deviations over seeds. One seed has none, and leads nothing.
@@ -223,7 +227,7 @@ def leads(values: SeedValues, others: SeedValues) -> bool:
     return bool(np.mean(values) - np.mean(others) > max(spread, SMALLEST))
 
 
-def front(cells: Sequence[SeedValues]) -> list[int]:
+def find_leading_places(cells: Sequence[SeedValues]) -> list[int]:
     """Return the places of a column's highest mean and of all that it does not lead; alone there, it is the best.
 
     Args:
@@ -233,21 +237,25 @@ def front(cells: Sequence[SeedValues]) -> list[int]:
     if len(known) < 2:
         return []
     highest = max(known.values(), key=np.mean)
-    return [place for place, values in known.items() if not leads(highest, values)]
+    return [place for place, values in known.items() if not is_clearly_above(highest, values)]
 
 
-def rows_of_methods(methods: Sequence[Method]) -> list[Row]:
+def make_method_rows(methods: Sequence[Method]) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
-    sites, keys = method_sites(methods), averages_beside(methods)
-    return [_to_row(name, tested, method, sites, keys) for method in methods for name, tested in _models(method, sites)]
+    sites, keys = method_sites(methods), list_further_averages(methods)
+    return [
+        _make_row(name, tested, method, sites, keys)
+        for method in methods
+        for name, tested in _model_rows(method, sites)
+    ]
 
 
-def _fewer_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
+def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
     where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
     return f"Run {number} has no value at {where or 'any site'}: its mean says nothing beside the others."
 
 
-def _about(rows: Sequence[int], sentence: str) -> list[str]:
+def _name_runs(rows: Sequence[int], sentence: str) -> list[str]:
     """Return a sentence that begins with the rows that it is about; nothing without any."""
     return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
 
@@ -275,31 +283,37 @@ def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
 def _run_row(row: int, results: Results, sites: Sequence[str], has_surface: bool) -> tuple[str, ...]:
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (str(row), *(MISSING if name is None else str(name) for name in names))
-    means = map(number, (results.mean, results.spread, results.pooled))
+    means = map(format_number, (results.mean, results.spread, results.pooled))
     surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
-    return (*words, whole(results.best_round), *means, *surface, *map(number, map(results.sites.get, sites)))
+    return (
+        *words,
+        format_count(results.best_round),
+        *means,
+        *surface,
+        *map(format_number, map(results.sites.get, sites)),
+    )
 
 
-def _models(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
+def _model_rows(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
     """Return the name of each row of a method with the values of its runs."""
     runs = list(method.results.values())
-    own = [_ModelValues(run.sites, run.pooled, averages_also(run, sites)) for run in runs]
+    own = [_ModelValues(run.sites, run.pooled, compute_further_averages(run, sites)) for run in runs]
     if not any(run.super_model for run in runs):
         return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
     names = ("ensemble", *(("global",) if any(run.has_global_model for run in runs) else ()), "personal")
-    others = {model: [_of_model(run, model) for run in runs] for model in names}
+    others = {model: [_model_values(run, model) for run in runs] for model in names}
     return [(f"{method.name} {model}", values) for model, values in ({"super": own} | others).items()]
 
 
-def _of_model(results: Results, model: str) -> _ModelValues:
+def _model_values(results: Results, model: str) -> _ModelValues:
     """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
     sites = {site: own for site, own in results.by_site.items() if own.models}
     values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
     known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
-    return _ModelValues(values, pooled(known))
+    return _ModelValues(values, pool_values(known))
 
 
-def _to_row(
+def _make_row(
     name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], keys: Sequence[str]
 ) -> Row:
     """Return the known values of each column; a mean counts only where every site has a value."""
@@ -311,9 +325,9 @@ def _to_row(
         ]
         for values, one in zip(found, tested, strict=True)
     ]
-    return Row(name, _known(found, len(sites)), _known(averages, 2 + len(keys)), method)
+    return Row(name, _drop_unknown(found, len(sites)), _drop_unknown(averages, 2 + len(keys)), method)
 
 
-def _known(runs: Sequence[Sequence[float | None]], num_columns: int) -> tuple[SeedValues, ...]:
+def _drop_unknown(runs: Sequence[Sequence[float | None]], num_columns: int) -> tuple[SeedValues, ...]:
     """Return the values of each column that are not None, of a table with one row a run."""
     return tuple(tuple(run[i] for run in runs if run[i] is not None) for i in range(num_columns))

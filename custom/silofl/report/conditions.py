@@ -26,7 +26,7 @@ MEANINGS = {
 }
 
 
-def by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
+def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
     """Return each run as a row of its own, named as in `run_names`."""
     return {name: [run] for name, run in run_names(runs).items()}
 
@@ -42,7 +42,9 @@ def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | Non
     """Return the settings that all runs share, and one row for each of the others with one column a row of the runs."""
     found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
     keys = list(dict.fromkeys(key for settings in found.values() for one in settings for key in one))
-    cells = {key: [_joined(one.get(key, NOT_SET) for one in settings) for settings in found.values()] for key in keys}
+    cells = {
+        key: [_join_distinct(one.get(key, NOT_SET) for one in settings) for settings in found.values()] for key in keys
+    }
     shared = [(key, values[0]) for key, values in cells.items() if len(set(values)) == 1]
     others = tuple((key, *values) for key, values in cells.items() if len(set(values)) > 1)
     table = TextTable(("setting", *runs), others, num_text=1 + len(runs)) if others else None
@@ -52,7 +54,7 @@ def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | Non
 def data_table(run: RunRecords) -> TextTable | None:
     """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
     head = (f"{part}: {name}" for part in PARTS for name in UNITS.values())
-    rows = tuple((site, *map(_text, _sizes(run, site).values())) for site in run.sites)
+    rows = tuple((site, *map(_count_text, _count_data(run, site).values())) for site in run.sites)
     return TextTable(("site", *head), rows) if rows else None
 
 
@@ -66,7 +68,7 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
     return {", ".join(names): table for names, table in tables.values()}
 
 
-def differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
+def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
     """Return a sentence on each setting, on pretrained models and on the data, where rows differ besides the algorithm.
 
     Args:
@@ -74,7 +76,7 @@ def differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
         known: Dotted keys, or ``data``, in which the rows' names say that they differ.
     """
     data = [] if "data" in known else _data_differences(runs)
-    return [*_setting_differences(runs, known), *_pretrained_differences(runs), *data, *_without_study(runs)]
+    return [*_setting_differences(runs, known), *_pretrained_differences(runs), *data, *_studies_missing(runs)]
 
 
 def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
@@ -84,36 +86,36 @@ def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]
         def value(run: RunRecords, key: str = key) -> str | None:
             return settings[id(run)].get(key, NOT_SET if run.study else None)
 
-        groups = grouped(runs, value)
+        groups = group_rows_by_value(runs, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
-            yield f"The rows differ in {key}: {listed(groups)}{meaning}."
+            yield f"The rows differ in {key}: {list_groups(groups)}{meaning}."
 
 
 def _pretrained_differences(runs: RowRuns) -> Iterator[str]:
-    groups = grouped(runs, pretrained_digest)
+    groups = group_rows_by_value(runs, pretrained_digest)
     if len(groups) > 1:
-        yield f"The rows differ in the pretrained model, by its SHA-256: {listed(groups)}."
+        yield f"The rows differ in the pretrained model, by its SHA-256: {list_groups(groups)}."
 
 
 def _data_differences(runs: RowRuns) -> Iterator[str]:
-    sites = grouped(runs, lambda run: ", ".join(run.sites) or None)
+    sites = group_rows_by_value(runs, lambda run: ", ".join(run.sites) or None)
     if len(sites) > 1:
-        yield f"The rows differ in sites: {listed(sites)}."
+        yield f"The rows differ in sites: {list_groups(sites)}."
     records = [run for of_row in runs.values() for run in of_row]
     other = [site for site in sorted({s for run in records for s in run.sites}) if _has_other_data(records, site)]
     if other:
-        groups = grouped(runs, lambda run: ", ".join(f"{site} {_cases(run, site)}" for site in other))
-        yield f"The rows differ in data (cases in training / validation / test): {listed(groups)}."
+        groups = group_rows_by_value(runs, lambda run: ", ".join(f"{site} {_cases_text(run, site)}" for site in other))
+        yield f"The rows differ in data (cases in training / validation / test): {list_groups(groups)}."
 
 
-def _without_study(runs: RowRuns) -> Iterator[str]:
+def _studies_missing(runs: RowRuns) -> Iterator[str]:
     names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
     if names and len(runs) > 1:
         yield f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml."
 
 
-def grouped(runs: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
+def group_rows_by_value(runs: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
     """Return value -> the rows with a run of this value; None, a value that is not known, makes no group."""
     groups: dict[str, list[str]] = {}
     for name, of_row in runs.items():
@@ -123,7 +125,7 @@ def grouped(runs: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -
     return groups
 
 
-def listed(groups: Mapping[str, Sequence[str]]) -> str:
+def list_groups(groups: Mapping[str, Sequence[str]]) -> str:
     """List values, each with its rows."""
     return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
 
@@ -166,11 +168,11 @@ def _known_settings(results: Results) -> dict[str, str]:
     return {key: text for key, text in flat_settings(known).items() if text != "null"}
 
 
-def _joined(texts: Iterable[str]) -> str:
+def _join_distinct(texts: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(texts))
 
 
-def _sizes(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
+def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
     """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
     if site in run.data:
         parts = {part: getattr(run.data[site], part) for part in PARTS}
@@ -193,17 +195,17 @@ def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
 
 def _facts(run: RunRecords, site: str) -> list[object]:
     digest = run.data[site].digest if site in run.data else None
-    return [digest, *_sizes(run, site).values()]
+    return [digest, *_count_data(run, site).values()]
 
 
-def _cases(run: RunRecords, site: str) -> str:
+def _cases_text(run: RunRecords, site: str) -> str:
     if site not in run.sites:
         return "none"
-    sizes = _sizes(run, site)
+    sizes = _count_data(run, site)
     digest = run.data[site].digest if site in run.data else None
-    cases = " / ".join(_text(sizes[part, "cases"]) for part in PARTS)
+    cases = " / ".join(_count_text(sizes[part, "cases"]) for part in PARTS)
     return f"{cases}, dataset.json {digest[:8]}" if digest else cases
 
 
-def _text(count: int | None) -> str:
+def _count_text(count: int | None) -> str:
     return UNKNOWN if count is None else str(count)

@@ -22,12 +22,12 @@ from silofl.report.canvas import (
     LINE_COLOURS,
     MUTED,
     Image,
-    handle,
-    legend,
-    panels,
-    png,
+    draw_legend,
+    encode_png,
+    escape_math,
+    make_legend_handle,
+    make_panels,
     point_style,
-    without_math,
 )
 from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
 from silofl.report.tables import TextTable, markdown_table, print_lines, print_table
@@ -74,8 +74,8 @@ class FeatureMap:
         """Put the sites' features on a map: t-SNE, or PCA where there are too few images for it."""
         step = -(-sum(len(own.features) for own in features.values()) // MAX_IMAGES)
         owners = np.concatenate([np.full(len(own.features), site) for site, own in features.items()])
-        is_wrong = np.concatenate([_is_wrong(site, own) for site, own in features.items()])
-        points, method = plane(np.concatenate([own.features for own in features.values()])[::step])
+        is_wrong = np.concatenate([_wrong_choices(site, own) for site, own in features.items()])
+        points, method = project_to_plane(np.concatenate([own.features for own in features.values()])[::step])
         return cls(points, owners[::step], is_wrong[::step], method, step)
 
 
@@ -96,7 +96,7 @@ def feature_image(run: RunRecords) -> Image | None:
     return Image(draw_map(shown, run.sites), alt, caption)
 
 
-def plane(features: NDArray) -> tuple[NDArray, str]:
+def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
     """Return points of the plane (n, 2) in which similar features (n, F) are neighbours, and the method's name.
 
     t-SNE compares a point with about three times its perplexity of neighbours, so that it needs more points than that;
@@ -127,21 +127,21 @@ def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
         shown: The points.
         sites: All sites, in the order of the other figures' colours.
     """
-    figure, ((axes,),) = panels(1, 1, (10.4, 5.6))
+    figure, ((axes,),) = make_panels(1, 1, (10.4, 5.6))
     handles = []
     for place, site in enumerate(sites):
         style = point_style(place)
         for is_ringed, edge, width in ((False, "white", 0.5), (True, INK, 1.4)):
             points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
             axes.scatter(*points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=width)
-        handles.append(handle(linestyle="", markersize=8, **style))
+        handles.append(make_legend_handle(linestyle="", markersize=8, **style))
     if shown.is_wrong.any():
-        handles.append(handle(linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
+        handles.append(make_legend_handle(linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(GRID)
     axes.margins(0.06)
-    legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
-    return png(figure)
+    draw_legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
+    return encode_png(figure)
 
 
 def weights_image(shown: SiteWeights) -> Image:
@@ -170,7 +170,7 @@ def history_sentence(history: Sequence[SiteWeights]) -> str:
     when = "before the first round" if history[-1].round == 0 else f"after round {history[-1].round}"
     if len(history) == 1:
         return f"The weights were computed once, {when}."
-    steps = [moved(*pair) for pair in zip(history, history[1:], strict=False)]
+    steps = [mean_moved_share(*pair) for pair in zip(history, history[1:], strict=False)]
     shares = ", ".join("-" if step is None else f"{100 * step:.1f} %" for step in steps)
     return (
         f"The weights were computed {len(history)} times, after rounds {', '.join(str(one.round) for one in history)}; "
@@ -178,7 +178,7 @@ def history_sentence(history: Sequence[SiteWeights]) -> str:
     )
 
 
-def moved(before: SiteWeights, after: SiteWeights) -> float | None:
+def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
     """Return the mean over sites of the share of a row's weight that moved: ``sum_j |after_ij - before_ij| / 2``.
 
     Only sites in both count; None where there is none.
@@ -192,12 +192,14 @@ def moved(before: SiteWeights, after: SiteWeights) -> float | None:
 def draw_weights(shown: SiteWeights) -> bytes:
     """Draw the weights and the distances side by side, each with its colours from 0 to its largest off the diagonal."""
     size = 3.9 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.6
-    figure, ((left, right),) = panels(1, 2, (10.4, size))
-    _heat(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
-    _heat(right, np.array(shown.distances, dtype=np.float64), shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+    figure, ((left, right),) = make_panels(1, 2, (10.4, size))
+    _draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+    _draw_heat_map(
+        right, np.array(shown.distances, dtype=np.float64), shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r"
+    )
     left.set_ylabel("listens", fontsize=9, color=MUTED)
     left.set_xlabel("to", fontsize=9, color=MUTED)
-    return png(figure)
+    return encode_png(figure)
 
 
 def partition_table(counts: Counts) -> TextTable:
@@ -226,14 +228,14 @@ def partition_image(counts: Counts) -> Image:
     classes = _all_classes(counts)
     largest = max((n for parts in counts.values() for part in parts.values() for n in part.values()), default=0)
     width, height = CELL_INCH * len(counts) + 3.4, CELL_INCH * max(len(classes), 4) + 0.9
-    figure, ((axes,),) = panels(1, 1, (width, height), "compressed")
+    figure, ((axes,),) = make_panels(1, 1, (width, height), "compressed")
     for part, style in (("training", {"c": TRAINING}), ("test", {"c": "none", "edgecolors": TEST, "linewidths": 0.9})):
-        _dots(axes, counts, part, classes, largest, style)
+        _draw_dots(axes, counts, part, classes, largest, style)
     _style_dots(axes, list(counts), classes)
-    _dot_legend(figure, _round_sizes(largest), largest)
+    _draw_dot_legend(figure, _round_sizes(largest), largest)
     alt = f"Dot plot of the examples of {len(classes)} classes at {len(counts)} sites; the largest dot is {largest}."
     caption = "The area of a dot is the number of a class's training examples at a site, that of a ring of test ones."
-    return Image(png(figure, is_trimmed=True), alt, caption)
+    return Image(encode_png(figure, is_trimmed=True), alt, caption)
 
 
 def write_partition(folder: Path, counts: Counts) -> tuple[Path, ...]:
@@ -256,7 +258,7 @@ def print_partition(counts: Counts, console: Console) -> None:
     print_lines([NOTE], console)
 
 
-def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
+def _wrong_choices(site: str, own: SelectorFeatures) -> NDArray:
     """Return which images the selector gives to another site; none where it learns best models instead of sites."""
     outputs = [str(name) for name in own.outputs]
     if site not in outputs or "global" in outputs:
@@ -264,7 +266,7 @@ def _is_wrong(site: str, own: SelectorFeatures) -> NDArray:
     return own.scores.argmax(axis=1) != outputs.index(site)
 
 
-def _heat(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: str, colours: str) -> None:
+def _draw_heat_map(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: str, colours: str) -> None:
     """Draw a matrix as coloured cells, with a white diagonal, whose values would hide how the others differ."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -299,7 +301,7 @@ def _write_number(axes: Axes, row: int, column: int, text: str, background: obje
 
 
 def _name_axes(axes: Axes, sites: Sequence[str], title: str) -> None:
-    names, size = [without_math(site) for site in sites], 8.5 if len(sites) <= MOST_SITES_WITH_NUMBERS else 7
+    names, size = [escape_math(site) for site in sites], 8.5 if len(sites) <= MOST_SITES_WITH_NUMBERS else 7
     is_wide = sum(map(len, names)) > 40
     axes.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
     axes.set_xticks(range(len(sites)), names, rotation=90 if is_wide else 0)
@@ -322,7 +324,7 @@ def _area(count: int, largest: int) -> float:
     return (72 * CELL_INCH * LARGEST_DOT) ** 2 * count / largest
 
 
-def _dots(
+def _draw_dots(
     axes: Axes, counts: Counts, part: str, classes: Sequence[str], largest: int, style: Mapping[str, object]
 ) -> None:
     places = [
@@ -336,8 +338,8 @@ def _dots(
 
 def _style_dots(axes: Axes, sites: Sequence[str], classes: Sequence[str]) -> None:
     turn = 90 if max(map(len, sites), default=0) > 3 else 0
-    axes.set_xticks(range(len(sites)), [without_math(site) for site in sites], rotation=turn)
-    axes.set_yticks(range(len(classes)), [without_math(name) for name in classes])
+    axes.set_xticks(range(len(sites)), [escape_math(site) for site in sites], rotation=turn)
+    axes.set_yticks(range(len(classes)), [escape_math(name) for name in classes])
     axes.set(xlim=(-0.6, len(sites) - 0.4), ylim=(len(classes) - 0.4, -0.6), aspect="equal")
     axes.tick_params(labelsize=9, colors=INK, length=0)
     axes.grid(color=GRID, linewidth=0.8)
@@ -352,11 +354,11 @@ def _round_sizes(largest: int) -> list[int]:
     return [size for size in dict.fromkeys((top // 20, top // 4, top)) if size]
 
 
-def _dot_legend(figure: Figure, sizes: Sequence[int], largest: int) -> None:
+def _draw_dot_legend(figure: Figure, sizes: Sequence[int], largest: int) -> None:
     """Draw the legend of the dots' sizes, with more room between its lines than usual."""
     diameters = [_area(size, largest) ** 0.5 for size in sizes]
-    dots = [handle(linestyle="", marker="o", markersize=d, color=TRAINING, mew=0) for d in diameters]
-    ring = handle(linestyle="", marker="o", markersize=10, color="none", markeredgecolor=TEST)
+    dots = [make_legend_handle(linestyle="", marker="o", markersize=d, color=TRAINING, mew=0) for d in diameters]
+    ring = make_legend_handle(linestyle="", marker="o", markersize=10, color="none", markeredgecolor=TEST)
     names = [*(f"{size:,} training" for size in sizes), "test, same scale"]
     spacing = {"labelspacing": 1.3, "handletextpad": 1.4, "borderpad": 1.2}
     figure.legend([*dots, ring], names, loc="outside right upper", frameon=False, fontsize=9, labelcolor=INK, **spacing)

@@ -13,13 +13,13 @@ from silofl.report.comparison import (
     Row,
     SeedValues,
     are_comparable,
-    averages_beside,
-    front,
-    leads,
+    find_leading_places,
+    is_clearly_above,
+    list_further_averages,
+    make_method_rows,
     method_sites,
-    rows_of_methods,
 )
-from silofl.report.conditions import grouped, listed
+from silofl.report.conditions import group_rows_by_value, list_groups
 from silofl.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
@@ -56,17 +56,17 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
         num_seeds: Seeds that were asked for; a row without all of them is not compared.
         is_ranked: Whether the rows can be compared; otherwise nothing is marked or won.
     """
-    rows, sites = rows_of_methods(methods), method_sites(methods)
-    further = [AVERAGES_ALSO[key] for key in averages_beside(methods)]
+    rows, sites = make_method_rows(methods), method_sites(methods)
+    further = [AVERAGES_ALSO[key] for key in list_further_averages(methods)]
     averages = (CLIENT_AVERAGE, POOLED, *further)
     table = TextTable(
         ("method", *sites, *averages), tuple((row.name, *map(mean_and_deviation, row.cells)) for row in rows)
     )
-    places = ranked(rows, num_seeds) if is_ranked else []
+    places = rank_columns(rows, num_seeds) if is_ranked else []
     if any(places):
-        table = _with_winners(table, places, sites)
+        table = _add_winners(table, places, sites)
     is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
-    return _turned(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
+    return _turn_table(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -79,18 +79,18 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
     """Return the rows as plain values for programs."""
-    rows, sites, keys = rows_of_methods(methods), method_sites(methods), averages_beside(methods)
+    rows, sites, keys = make_method_rows(methods), method_sites(methods), list_further_averages(methods)
     num_seeds = max((method.num_seeds for method in methods), default=0)
-    places = ranked(rows, num_seeds) if is_comparable(methods) else []
+    places = rank_columns(rows, num_seeds) if is_comparable(methods) else []
     return [
         {
             "name": row.name,
             "is_federated": row.method.is_federated,
             "needs_pooled_data": row.method.needs_pool,
-            "sites": dict(zip(sites, map(_numbers, row.sites), strict=True)),
-            "client_average": _numbers(row.client_average),
-            "pooled": _numbers(row.averages[1]),
-            "also": dict(zip(keys, map(_numbers, row.averages[2:]), strict=True)),
+            "sites": dict(zip(sites, map(_seed_numbers, row.sites), strict=True)),
+            "client_average": _seed_numbers(row.client_average),
+            "pooled": _seed_numbers(row.averages[1]),
+            "also": dict(zip(keys, map(_seed_numbers, row.averages[2:]), strict=True)),
             "sites_won": sites_won(places, i, sites),
             "sites_level": sites_level(places, i, sites),
         }
@@ -105,23 +105,23 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         methods: In the order of the rows.
         seeds: Seeds that were asked for.
     """
-    rows = rows_of_methods(methods)
+    rows = make_method_rows(methods)
     return [
-        *_marking(methods, seeds),
-        f"Metric: {_common(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
+        *_marking_notes(methods, seeds),
+        f"Metric: {_group_texts(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
         "over all cases.",
-        *_regions(methods),
-        *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in averages_beside(methods)),
+        *_region_notes(methods),
+        *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in list_further_averages(methods)),
         _seeds_note(seeds),
-        f"Split: {_common(methods, lambda run: split_sentence(run.split_unit))}.",
-        f"Normalization: {_common(methods, lambda run: normalization_label(run.normalization))}.",
-        f"Rounds: {_common(methods, _rounds)}.",
+        f"Split: {_group_texts(methods, lambda run: split_sentence(run.split_unit))}.",
+        f"Normalization: {_group_texts(methods, lambda run: normalization_label(run.normalization))}.",
+        f"Rounds: {_group_texts(methods, _rounds_text)}.",
         *_reported_rounds(methods),
-        *_thresholds(methods),
-        *_pooling(methods),
+        *_threshold_notes(methods),
+        *_pooling_notes(methods),
         *_shared_batchnorm(methods),
-        *_weights(methods),
-        *(_ahead(rows, len(seeds)) if is_comparable(methods) else []),
+        *_excluded_case_notes(methods),
+        *(_rows_ahead(rows, len(seeds)) if is_comparable(methods) else []),
         *_unfinished_notes(methods),
     ]
 
@@ -134,7 +134,7 @@ def is_comparable(methods: Sequence[Method]) -> bool:
     return are_comparable([run for run, _ in whole]) and len({data for _, data in whole}) < 2
 
 
-def ranked(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
+def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
     """Return the rows at the front of each column: the best alone, or all that the seeds cannot tell from it.
 
     Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
@@ -144,7 +144,7 @@ def ranked(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
         num_seeds: Seeds that were asked for.
     """
     return [
-        front([_counting(row, column, num_seeds) for row in rows])
+        find_leading_places([_counting_values(row, column, num_seeds) for row in rows])
         for column in range(len(rows[0].cells) if rows else 0)
     ]
 
@@ -159,7 +159,7 @@ def sites_level(places: Sequence[Sequence[int]], row: int, sites: Sequence[str])
     return [site for site, rows in zip(sites, places, strict=False) if row in rows and len(rows) > 1]
 
 
-def _with_winners(table: TextTable, places: Sequence[Sequence[int]], sites: Sequence[str]) -> TextTable:
+def _add_winners(table: TextTable, places: Sequence[Sequence[int]], sites: Sequence[str]) -> TextTable:
     """Return the table with a column of sites won, a row of winners, and the front of each column marked."""
     names = [row[0] for row in table.rows]
     rows = [(*row, str(len(sites_won(places, i, sites)))) for i, row in enumerate(table.rows)]
@@ -175,14 +175,14 @@ def _winner(names: Sequence[str]) -> str:
     return f"none: {len(names)} level" if len(names) > 1 else "".join(names) or MISSING
 
 
-def _turned(table: TextTable, corner: str, num_summary: int) -> TextTable:
+def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
     """Exchange rows and columns; the last columns become rows that sum up the others."""
     (_, *names), *rows = zip(table.columns, *table.rows, strict=True)
     best, level = (frozenset((j - 1, i + 1) for i, j in cells) for cells in (table.best_cells, table.level_cells))
     return TextTable((corner, *names), tuple(rows), 1, num_summary, best_cells=best, level_cells=level)
 
 
-def _numbers(values: Sequence[float]) -> dict[str, Any]:
+def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
     return {
         "mean": float(np.mean(values)) if values else None,
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -190,12 +190,12 @@ def _numbers(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _counting(row: Row, column: int, num_seeds: int) -> SeedValues:
+def _counting_values(row: Row, column: int, num_seeds: int) -> SeedValues:
     values = row.cells[column]
     return () if row.method.needs_pool or len(values) != num_seeds else values
 
 
-def _marking(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
+def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     if not is_comparable(methods):
         return ["No value is marked as the best: the runs differ in metric, regions, split or test data."]
     if len(seeds) == 1:
@@ -215,16 +215,16 @@ def _seeds_note(seeds: Sequence[int]) -> str:
     return f"Seeds {named}: mean ± standard deviation over them."
 
 
-def _common(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
+def _group_texts(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
     """Return the text that all runs share, or each text with its methods."""
-    groups = grouped({method.name: list(method.results.values()) for method in methods}, say)
-    return listed(groups) if len(groups) > 1 else next(iter(groups), "-")
+    groups = group_rows_by_value({method.name: list(method.results.values()) for method in methods}, say)
+    return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
 
 
-def _regions(methods: Sequence[Method]) -> list[str]:
+def _region_notes(methods: Sequence[Method]) -> list[str]:
     """Return a sentence on the regions that are scored; nothing where all runs score single labels."""
     has_regions = any(run.regions for method in methods for run in method.results.values())
-    return [f"Regions: {_common(methods, lambda run: regions_text(run) or 'each label')}."] if has_regions else []
+    return [f"Regions: {_group_texts(methods, lambda run: regions_text(run) or 'each label')}."] if has_regions else []
 
 
 def _reported_rounds(methods: Sequence[Method]) -> list[str]:
@@ -242,12 +242,12 @@ def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
     return "; ".join(f"{text(run)} (seed {seed})" for seed, run in method.results.items())
 
 
-def _rounds(results: Results) -> str:
+def _rounds_text(results: Results) -> str:
     extra = results.recipe_value("extra_rounds")
     return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
 
 
-def _thresholds(methods: Sequence[Method]) -> list[str]:
+def _threshold_notes(methods: Sequence[Method]) -> list[str]:
     known = [m for m in methods if any(_threshold(run) is not None for run in m.results.values())]
     return [f"Threshold gamma of {m.name} super: {_by_seed(m, _threshold_text)}." for m in known]
 
@@ -261,7 +261,7 @@ def _threshold(results: Results) -> float | None:
     return results.super_model.threshold if results.super_model else None
 
 
-def _pooling(methods: Sequence[Method]) -> list[str]:
+def _pooling_notes(methods: Sequence[Method]) -> list[str]:
     """Name the methods that used data of other sites, by pooling or in a pretrained model."""
     names = ", ".join(method.name for method in methods if method.needs_pool)
     uses_pretrained = (m for m in methods if any(run.recipe_value("needs_pretrained") for run in m.results.values()))
@@ -283,7 +283,7 @@ def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
     return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(is_shared) else []
 
 
-def _weights(methods: Sequence[Method]) -> list[str]:
+def _excluded_case_notes(methods: Sequence[Method]) -> list[str]:
     """Say how the single models of a super model are pooled where cases were excluded."""
     names = [
         m.name
@@ -293,7 +293,7 @@ def _weights(methods: Sequence[Method]) -> list[str]:
     return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
 
 
-def _ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
+def _rows_ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
     """Name the rows without a federation whose client average is above, or level with, that of each federated row."""
     complete = [row for row in rows if len(row.client_average) == num_seeds]
     means = {row.name: float(np.mean(row.client_average)) for row in complete}
@@ -313,7 +313,7 @@ def _ahead_sentence(row: Row, federated: Row, means: Mapping[str, float]) -> str
     what = "Training on pooled data" if row.method.needs_pool else "Local training"
     if len(row.client_average) == 1:
         return f"{what} is ahead on average, with one seed: {numbers}."
-    if leads(row.client_average, federated.client_average):
+    if is_clearly_above(row.client_average, federated.client_average):
         return f"{what} wins on average: {numbers}."
     return f"{what} is level with the federation on average, within the seeds' spread: {numbers}."
 

@@ -11,19 +11,19 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from silofl.errors import ConfigError, ExitCode, shown
+from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import UNFINISHED
-from silofl.federation.run_folder import left_out, where_complete
+from silofl.federation.run_folder import describe_complete_model, describe_missing_part
 from silofl.files import write_json, write_text
 from silofl.report.canvas import Image
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
 from silofl.report.conditions import (
     RowRuns,
     all_settings,
-    by_name,
     data_table,
     data_tables,
-    differences,
+    list_differences,
+    rows_by_name,
     settings_rows,
 )
 from silofl.report.maps import history_sentence, weights_image
@@ -33,8 +33,8 @@ from silofl.report.rounds import (
     VALIDATION,
     curve_images,
     curves_image,
-    incidents,
     is_validated_with_selector,
+    list_incidents,
     participation_table,
     software_table,
     traffic_image,
@@ -56,27 +56,27 @@ from silofl.report.sentences import (
     status_sentence,
     unfinished_sentence,
 )
-from silofl.report.super_model import models_of_runs, super_values, unseen_values
+from silofl.report.super_model import run_models_table, super_values, unseen_values
 from silofl.report.tables import (
     MISSING,
     TextTable,
-    duration,
     empty_cases_sentence,
     everyone_sentence,
+    format_count,
+    format_duration,
+    format_number,
     joining_note,
     joining_table,
     label_sentence,
     label_table,
     last_weights,
     missing_labels_sentence,
-    number,
     site_table,
     surface_sentence,
     tested_sites,
-    whole,
 )
-from silofl.schema import plain
-from silofl.software import installed
+from silofl.schema import dump_record
+from silofl.software import find_installed_version
 from silofl.study_sections import CLASSIFICATION_ONLY
 
 REPORT = "report.html"
@@ -94,18 +94,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the page of one run, or that of several, and print its path."""
-    runs = [_run_in(path) for path in options.runs]
+    runs = [_find_run(path) for path in options.runs]
     if len(runs) == 1 and options.out is None:
         print(write_report(runs[0]))
         return ExitCode.COMPLETE
     out = options.out or Path("comparison.html")
     if out.suffix != ".html":
-        raise ConfigError(f"--out must end in .html, not {shown(out.name)}; name a page")
+        raise ConfigError(f"--out must end in .html, not {quote_value(out.name)}; name a page")
     print(write_comparison(runs, out))
     return ExitCode.COMPLETE
 
 
-def _run_in(path: Path) -> Path:
+def _find_run(path: Path) -> Path:
     """Return the run's folder within the folder of a downloaded job, otherwise the folder itself."""
     downloaded = path / "workspace" / "silofl"
     return downloaded if downloaded.is_dir() else path
@@ -133,7 +133,7 @@ def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     """
     if not runs:
         raise ConfigError("a comparison must have at least one run, not none; name the runs' folders")
-    return write_rows(by_name([read_run(run) for run in runs]), out)
+    return write_rows(rows_by_name([read_run(run) for run in runs]), out)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     """
     values = comparison_values(rows, out.parent, summary.known, summary.centralised) | {"summary": summary}
     page = write_page(out, render("comparison.html.j2", values))
-    for run in _runs_of(rows):
+    for run in _list_runs(rows):
         _link_back(run, page)
     return page
 
@@ -184,7 +184,7 @@ def _link_back(run: RunRecords, page: Path) -> None:
     if place in run.comparisons or not (run.path / REPORT).is_file():
         return
     try:
-        write_json(run.path / COMPARISONS, plain(Comparisons((*run.comparisons, place))))
+        write_json(run.path / COMPARISONS, dump_record(Comparisons((*run.comparisons, place))))
         write_report(run.path)
     except (ConfigError, OSError):
         # The folder is another's, who lets it be read alone.
@@ -196,7 +196,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
     return {
         "title": run.results.study,
         "subtitle": _subtitle(run),
-        "status": _status(run),
+        "status": _status_banner(run),
         "joining": joining_sentence(run.results),
         "joining_table": joining_table(run.results),
         "joining_note": joining_note(run.results),
@@ -223,11 +223,11 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "normalization": normalization_images(run),
         "pictures_absence": _pictures_absence(run),
         "participation": participation_table(run.ledger, run.sites) if run.ledger else None,
-        "incidents": incidents(run.ledger),
+        "incidents": list_incidents(run.ledger),
         "data": data_table(run),
-        "comparisons": [(page, link) for page in run.comparisons if (link := _link(run.path / page, run.path))],
+        "comparisons": [(page, link) for page in run.comparisons if (link := _page_address(run.path / page, run.path))],
         "recipe": list(run.results.questions.items()),
-        "settings": _settings(run),
+        "settings": _settings_facts(run),
         "site_weights": weights_image(run.site_weights[-1]) if run.site_weights else None,
         "site_weights_history": history_sentence(run.site_weights) if run.site_weights else "",
         "weights": None if _is_local(run) else last_weights(run.ledger),
@@ -239,7 +239,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "versions": [
             ("silofl of the run", run.results.version or MISSING),
             ("Python", platform.python_version()),
-            *((name, installed(name) or "not installed") for name in PACKAGES),
+            *((name, find_installed_version(name) or "not installed") for name in PACKAGES),
         ],
     }
 
@@ -255,24 +255,24 @@ def comparison_values(
         known: Settings in which the rows' names say that they differ.
         centralised: Runs on the same sites' data in one place, for the curves and links alone.
     """
-    runs = _runs_of(rows)
+    runs = _list_runs(rows)
     results, number = [run.results for run in runs], len(runs) + len(centralised)
     shared, others = settings_rows(rows)
     folders, centralised_folders = (
-        [(str(run.path), _link(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
+        [(str(run.path), _page_address(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
     )
     return {
         "title": f"Comparison of {number} run{'s' * (number != 1)}",
         "folders": folders,
         "centralised_folders": centralised_folders,
-        "differences": differences(rows, known),
+        "differences": list_differences(rows, known),
         "settings": shared,
         "other_settings": others,
         "data": data_tables(rows),
         "results": comparison_table(results),
         "by_site": site_comparison_table(results),
         "notes": comparison_notes(results),
-        "models": models_of_runs(results, list(run_names(runs))),
+        "models": run_models_table(results, list(run_names(runs))),
         "metrics": {run.metric: metric_sentence(run.metric) for run in results if run.metric},
         "curves": curves_image(VALIDATION, runs, centralised),
         "round_tests": curves_image(ROUND_TEST, runs, centralised),
@@ -280,11 +280,11 @@ def comparison_values(
     }
 
 
-def _runs_of(rows: RowRuns) -> list[RunRecords]:
+def _list_runs(rows: RowRuns) -> list[RunRecords]:
     return [run for of_row in rows.values() for run in of_row]
 
 
-def _link(page: Path, folder: Path) -> str | None:
+def _page_address(page: Path, folder: Path) -> str | None:
     """Return the address of a page from a folder; None where it is not there."""
     return quote(os.path.relpath(page, folder)) if page.is_file() else None
 
@@ -300,7 +300,7 @@ def _subtitle(run: RunRecords) -> list[str]:
     return parts
 
 
-def _status(run: RunRecords) -> dict[str, Any]:
+def _status_banner(run: RunRecords) -> dict[str, Any]:
     status = run.results.status
     found = doubts(run.results) if run.results.is_finished else []
     # The worst of all: a run that is complete may have no good model.
@@ -320,19 +320,22 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     planned = f" of {results.rounds}" if results.rounds else ""
     facts = [
-        (f"{results.metric or 'value'}, mean over {tested_sites(results)}", number(results.mean)),
-        ("spread (std)", number(results.spread)),
-        ("pooled over cases", number(results.pooled)),
-        ("best round" if results.status != UNFINISHED else "best round so far", whole(run.best_round)),
+        (f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean)),
+        ("spread (std)", format_number(results.spread)),
+        ("pooled over cases", format_number(results.pooled)),
+        ("best round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
         ("rounds finished", f"{len(run.ledger)}{planned}"),
-        ("sites", whole(len(run.sites) or None)),
-        ("test cases", whole(sum(results.tested.cases.values()) or None)),
-        ("time of all rounds", duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING),
+        ("sites", format_count(len(run.sites) or None)),
+        ("test cases", format_count(sum(results.tested.cases.values()) or None)),
+        (
+            "time of all rounds",
+            format_duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING,
+        ),
     ]
     return [(name, value) for name, value in facts if value != MISSING]
 
 
-def _settings(run: RunRecords) -> list[tuple[str, str]]:
+def _settings_facts(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     found = [
         ("Numbers come from", results.model),
@@ -358,13 +361,13 @@ def _pictures_absence(run: RunRecords) -> str:
 def _model_files(run: RunRecords) -> dict[str, Any]:
     """Return the files of the models in the run's folder, and the code that loads one from there."""
     results, readme = run.results, run.path / "model" / "README.md"
-    keeps_home = results.run is not None and left_out(results.recipe) is not None
+    keeps_home = results.run is not None and describe_missing_part(results.recipe) is not None
     _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
     return {
         "files": sorted(path.name for path in (run.path / "model").glob("*.pt")),
         "code": rest.partition("```")[0],
         "has_super_model": (run.path / "supermodel" / "model.json").is_file(),
-        "where": where_complete(results.recipe, results.run, run.is_simulation) if keeps_home else "",
+        "where": describe_complete_model(results.recipe, results.run, run.is_simulation) if keeps_home else "",
         "stays_home": results.recipe_value("stays_home"),
         "run": results.run,
     }

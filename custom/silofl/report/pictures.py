@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.report.canvas import INK, LINE_STYLES, MUTED, Image, handle, legend, panels, png, without_math
+from silofl.report.canvas import (
+    INK,
+    LINE_STYLES,
+    MUTED,
+    Image,
+    draw_legend,
+    encode_png,
+    escape_math,
+    make_legend_handle,
+    make_panels,
+)
 from silofl.report.run_records import Pictures, RunRecords, run_names
-from silofl.report.tables import number
+from silofl.report.tables import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +51,9 @@ def normalization_images(run: RunRecords) -> list[Image]:
     rows = [sites[i : i + SITES_IN_A_ROW] for i in range(0, len(sites), SITES_IN_A_ROW)]
     alt = "One test image a site ({}), before and after amplitude normalisation."
     return [
-        Image(before_and_after({site: run.pictures[site] for site in row}, window), alt.format(", ".join(row)), caption)
+        Image(
+            draw_before_after({site: run.pictures[site] for site in row}, window), alt.format(", ".join(row)), caption
+        )
         for row in rows
     ]
 
@@ -53,7 +65,7 @@ def comparison_images(runs: Sequence[RunRecords]) -> list[Image]:
     return [image for image in images if image]
 
 
-def shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] | None:
+def find_shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] | None:
     """Return the case that most runs have with the same truth, and those runs; None where no two share one.
 
     Args:
@@ -69,7 +81,7 @@ def shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] | Non
     return (case, names) if len(names) > 1 else None
 
 
-def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> bytes:
+def draw_case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> bytes:
     """Draw a site's worst, median and best case: the image, the outlines of the truth and of the prediction.
 
     Args:
@@ -78,38 +90,38 @@ def case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> byt
         metric: Name of the values.
     """
     ranks = case_ranks(pictures)
-    figure, grid = panels(3, len(ranks), _inches(3, len(ranks)), "compressed")
+    figure, grid = make_panels(3, len(ranks), _inches(3, len(ranks)), "compressed")
     window = grey_window([pictures.images])
     for column, (place, rank) in enumerate(ranks.items()):
         _show_image(grid[0, column], pictures.images[place], window)
         outlined = (pictures.truths[place], pictures.predictions[place])
         for axes, mask in zip(grid[1:, column], outlined, strict=True):
             _show_image(axes, pictures.images[place], window)
-            _outline(axes, mask, labels)
+            _draw_outlines(axes, mask, labels)
         value = f"{short_metric(metric)} {pictures.values[place]:.3f}"
-        _head(grid[0, column], f"{rank}: {value}", str(pictures.cases[place]))
+        _write_title(grid[0, column], f"{rank}: {value}", str(pictures.cases[place]))
     _name_rows(grid[:, 0], ("image", "truth", "prediction"))
-    return _finished(figure, labels)
+    return _finish_figure(figure, labels)
 
 
-def before_and_after(pictures: Mapping[str, Pictures], window: Window) -> bytes:
+def draw_before_after(pictures: Mapping[str, Pictures], window: Window) -> bytes:
     """Draw one case of each site before and after amplitude normalisation, all with the same grey scale.
 
     Args:
         pictures: Site -> its pictures.
         window: The values shown as black and white.
     """
-    figure, grid = panels(2, len(pictures), _inches(2, len(pictures)), "compressed")
+    figure, grid = make_panels(2, len(pictures), _inches(2, len(pictures)), "compressed")
     for column, (site, shown) in enumerate(pictures.items()):
         place = len(shown.cases) // 2
         _show_image(grid[0, column], shown.images[place], window)
         _show_image(grid[1, column], shown.normalized[place], window)
-        _head(grid[0, column], site, str(shown.cases[place]))
+        _write_title(grid[0, column], site, str(shown.cases[place]))
     _name_rows(grid[:, 0], ("before", "after"))
-    return png(figure, PICTURE_DPI, is_trimmed=True)
+    return encode_png(figure, PICTURE_DPI, is_trimmed=True)
 
 
-def same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str], metric: str) -> bytes:
+def draw_same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str], metric: str) -> bytes:
     """Draw one test case with the truth and with the prediction of each run, side by side.
 
     Args:
@@ -127,14 +139,14 @@ def same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str]
         panes.append((name, value, shown.images[place], shown.predictions[place]))
     columns = min(len(panes), PANELS_IN_A_ROW)
     rows = -(-len(panes) // columns)
-    figure, grid = panels(rows, columns, _inches(rows, columns), "compressed")
+    figure, grid = make_panels(rows, columns, _inches(rows, columns), "compressed")
     for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
         _show_image(axes, image, grey_window([image]))
-        _outline(axes, mask, labels)
-        _head(axes, title, name)
+        _draw_outlines(axes, mask, labels)
+        _write_title(axes, title, name)
     for axes in grid.flat[len(panes) :]:
         axes.set_visible(False)
-    return _finished(figure, labels)
+    return _finish_figure(figure, labels)
 
 
 def case_ranks(pictures: Pictures) -> dict[int, str]:
@@ -176,7 +188,7 @@ def short_metric(metric: str) -> str:
 def _comparison_image(site: str, runs: Sequence[RunRecords]) -> Image | None:
     names = run_names(runs)
     pictures = {name: run.pictures[site] for name, run in names.items() if site in run.pictures}
-    shared = shared_case(pictures)
+    shared = find_shared_case(pictures)
     if shared is None:
         return None
     case, holders = shared
@@ -184,15 +196,15 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> Image | None:
     alt = f"Site {site}, case {case}: truth and the predictions of runs {', '.join(holders)}."
     others = [name for name in names if name not in holders]
     without = f" (no picture of it: {', '.join(others)})" if others else ""
-    shown = same_case({name: pictures[name] for name in holders}, case, labels, metric)
+    shown = draw_same_case({name: pictures[name] for name in holders}, case, labels, metric)
     return Image(shown, alt, f"{site}: {case}{without}")
 
 
 def _case_image(run: RunRecords, site: str, shown: Pictures) -> Image:
     ranks = case_ranks(shown)
-    values = ", ".join(f"{rank} {number(float(shown.values[place]))}" for place, rank in ranks.items())
+    values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
     alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
-    return Image(case_grid(shown, run.labels, run.metric), alt, site)
+    return Image(draw_case_grid(shown, run.labels, run.metric), alt, site)
 
 
 def _is_coloured(images: NDArray) -> bool:
@@ -212,7 +224,7 @@ def _show_image(axes: Axes, image: NDArray, window: Window) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
+def _draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
     """Draw the outline of each label."""
     from matplotlib.patheffects import withStroke
 
@@ -227,12 +239,12 @@ def _outline(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
     axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
 
 
-def _head(axes: Axes, title: str, name: str) -> None:
+def _write_title(axes: Axes, title: str, name: str) -> None:
     short = name if len(name) <= 26 else "..." + name[-23:]
     title = title if len(title) <= 24 else title[:21] + "..."
-    axes.set_title(without_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
+    axes.set_title(escape_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
     axes.annotate(
-        without_math(short),
+        escape_math(short),
         (0.5, 1),
         xycoords="axes fraction",
         xytext=(0, 4),
@@ -248,9 +260,9 @@ def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
         axes.set_ylabel(name, fontsize=11, color=INK)
 
 
-def _finished(figure: Figure, labels: Mapping[int, str]) -> bytes:
+def _finish_figure(figure: Figure, labels: Mapping[int, str]) -> bytes:
     colours = label_colours(labels)
     dashes = zip(colours.values(), cycle(LINE_STYLES))
-    handles = [handle(color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
-    legend(figure, handles, [labels[number] for number in colours], size=11)
-    return png(figure, PICTURE_DPI, is_trimmed=True)
+    handles = [make_legend_handle(color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
+    draw_legend(figure, handles, [labels[number] for number in colours], size=11)
+    return encode_png(figure, PICTURE_DPI, is_trimmed=True)

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silofl.federation.ledger import Round, absence_sentence, software_of, spans
+from silofl.federation.ledger import Round, absence_sentence, format_spans, latest_software
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
     MUTED,
     Image,
     as_values,
+    draw_legend,
     draw_line,
-    legend,
+    encode_png,
     line_style,
-    panels,
-    png,
+    make_panels,
     style_rounds,
 )
 from silofl.report.run_records import RunRecords, run_names
-from silofl.report.tables import MISSING, TextTable, byte_size, duration, mean_of_known, number
-from silofl.training.metrics import pooled
+from silofl.report.tables import MISSING, TextTable, format_bytes, format_duration, format_number, mean_of_known
+from silofl.training.metrics import pool_values
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
@@ -97,20 +97,20 @@ def curve_images(run: RunRecords) -> list[Image]:
     if not run.ledger:
         return []
     validation = f"Validation {run.metric} and " if any(record.validation for record in run.ledger) else ""
-    words = validation + _of_training(run.ledger)[1]
+    words = validation + _training_curve_key(run.ledger)[1]
     alt = f"{words[:1].upper()}{words[1:]} of {len(run.sites)} sites over {len(run.ledger)} rounds"
-    curves = training_curves(run.ledger, run.sites, run.metric, run.best_round)
+    curves = draw_training_curves(run.ledger, run.sites, run.metric, run.best_round)
     images = [Image(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
-    models = model_curves(run.ledger, run.sites, run.metric, run.best_round)
+    models = draw_model_curves(run.ledger, run.sites, run.metric, run.best_round)
     if models:
         images.append(_model_image(run, models))
-    tests = round_test_curves(run.ledger, run.sites, run.metric, run.best_round)
+    tests = draw_round_tests(run.ledger, run.sites, run.metric, run.best_round)
     if tests:
         alt = f"Test {run.metric} of {len(run.sites)} sites over {len(run.ledger)} rounds."
         images.append(Image(tests, alt, f"Each round's model on the sites' test data. {CHOSE_NOTHING}"))
-    drift = drift_curves(run.ledger, run.sites)
+    drift = draw_drift_curves(run.ledger, run.sites)
     if drift:
-        alt = f"Drift of each site by round; mean {number(mean_drift(run.ledger[-1]))} in the last."
+        alt = f"Drift of each site by round; mean {format_number(mean_drift(run.ledger[-1]))} in the last."
         caption = "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9)."
         images.append(Image(drift, alt, caption))
     return images
@@ -120,13 +120,13 @@ def traffic_image(run: RunRecords) -> Image | None:
     """Return the bytes and seconds of each round; None before the first finished round."""
     if not run.ledger:
         return None
-    longest = duration(max(record.seconds for record in run.ledger))
+    longest = format_duration(max(record.seconds for record in run.ledger))
     alt = f"Bars of the megabytes and seconds of {len(run.ledger)} rounds; the longest took {longest}."
     caption = (
         "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
         "to be validated and tested, are not counted. The time includes waiting for the slowest site."
     )
-    return Image(traffic_bars(run.ledger), alt, caption)
+    return Image(draw_traffic_bars(run.ledger), alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
@@ -151,20 +151,20 @@ def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTa
 def software_table(ledger: Sequence[Round]) -> TextTable | None:
     """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
     rows = tuple(
-        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _recorded(ledger, site))
-        for site, one in sorted(software_of(ledger).items())
+        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _count_recorded(ledger, site))
+        for site, one in sorted(latest_software(ledger).items())
     )
     return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
 
 
-def incidents(ledger: Sequence[Round]) -> list[str]:
+def list_incidents(ledger: Sequence[Round]) -> list[str]:
     """Return a sentence for each note and each reason why a site was late, failed or refused, with its rounds."""
     rounds: dict[tuple[str, str], list[int]] = {}
     for record in ledger:
         for incident in _incidents(record):
             rounds.setdefault(incident, []).append(record.round)
     return [
-        f"{what} in {'round' if len(numbers) == 1 else 'rounds'} {spans(numbers)}: {why}"
+        f"{what} in {'round' if len(numbers) == 1 else 'rounds'} {format_spans(numbers)}: {why}"
         for (what, why), numbers in rounds.items()
     ]
 
@@ -181,32 +181,34 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
 
 
-def training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
+def draw_training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
     """Draw each site's validation, where there is any, and training loss by round, with the reported round marked.
 
     With differential privacy losses stay at the sites, and what is spent stands in their place.
     """
     has_validation = any(record.validation for record in ledger)
-    key, words = _of_training(ledger)
-    figure, (row,) = panels(1, 1 + has_validation, (10.4, 3.9))
-    handles = _site_lines(row[-1], ledger, sites, partial(_measured, key))
+    key, words = _training_curve_key(ledger)
+    figure, (row,) = make_panels(1, 1 + has_validation, (10.4, 3.9))
+    handles = _site_lines(row[-1], ledger, sites, partial(_training_number, key))
     names = list(sites)
     if has_validation:
         handles.append(_score_lines(row[0], ledger, sites, VALIDATION)[-1])
         names.append("mean over sites")
-        _finish(row[0], ledger, f"Validation: {metric}", best_round)
-    _finish(row[-1], ledger, f"{words[:1].upper()}{words[1:]}", best_round)
-    legend(figure, handles, names)
-    return png(figure)
+        _finish_axes(row[0], ledger, f"Validation: {metric}", best_round)
+    _finish_axes(row[-1], ledger, f"{words[:1].upper()}{words[1:]}", best_round)
+    draw_legend(figure, handles, names)
+    return encode_png(figure)
 
 
-def _of_training(ledger: Sequence[Round]) -> tuple[str, str]:
+def _training_curve_key(ledger: Sequence[Round]) -> tuple[str, str]:
     """Return the key of the training's curve in a round's metrics, and its name."""
     is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
     return ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
 
 
-def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes | None:
+def draw_model_curves(
+    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None
+) -> bytes | None:
     """Draw the validation of global and personalised models, and the selector's accuracy; None without such models."""
     if not any(score.models for record in ledger for score in record.validation.values()):
         return None
@@ -216,7 +218,7 @@ def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, bes
     }
     if any(selector_accuracy(record, site) is not None for record in ledger for site in sites):
         values["Selector: slices it gets right"] = selector_accuracy
-    figure, (row,) = panels(1, len(values), (10.4, 3.6))
+    figure, (row,) = make_panels(1, len(values), (10.4, 3.6))
     row[1].sharey(row[0])
     handles: list[Line2D] = []
     for axes, (title, value) in zip(row, values.items(), strict=True):
@@ -227,52 +229,52 @@ def model_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, bes
             for line in lines:
                 line.set(alpha=0.35, linewidth=1)
         means = [mean_of_known(value(record, site) for site in sites) for record in ledger]
-        lines.append(draw_line(axes, _rounds(ledger), means, **MEAN_STYLE))
+        lines.append(draw_line(axes, _ledger_rounds(ledger), means, **MEAN_STYLE))
         handles = handles or lines
-        _finish(axes, ledger, title, best_round)
-    legend(figure, handles, [*sites, "mean over sites"])
-    return png(figure)
+        _finish_axes(axes, ledger, title, best_round)
+    draw_legend(figure, handles, [*sites, "mean over sites"])
+    return encode_png(figure)
 
 
-def round_test_curves(
+def draw_round_tests(
     ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None
 ) -> bytes | None:
     """Draw each site's test of each round's model, with the reported round marked; None where no round was tested."""
     if not any(record.test for record in ledger):
         return None
-    figure, ((axes,),) = panels(1, 1, (10.4, 3.6))
+    figure, ((axes,),) = make_panels(1, 1, (10.4, 3.6))
     handles = _score_lines(axes, ledger, sites, ROUND_TEST)
-    _finish(axes, ledger, f"Test: {metric}", best_round)
-    legend(figure, handles, [*sites, "mean over sites"])
-    return png(figure)
+    _finish_axes(axes, ledger, f"Test: {metric}", best_round)
+    draw_legend(figure, handles, [*sites, "mean over sites"])
+    return encode_png(figure)
 
 
-def drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
+def draw_drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
     """Draw how far each site's weights moved from the round's start; None where no round measured it."""
     if all(mean_drift(record) is None for record in ledger):
         return None
-    figure, ((axes,),) = panels(1, 1, (10.4, 3.2))
-    handles = _site_lines(axes, ledger, sites, partial(_measured, "drift"))
-    handles.append(draw_line(axes, _rounds(ledger), [mean_drift(record) for record in ledger], **MEAN_STYLE))
-    _finish(axes, ledger, "Drift", None)
+    figure, ((axes,),) = make_panels(1, 1, (10.4, 3.2))
+    handles = _site_lines(axes, ledger, sites, partial(_training_number, "drift"))
+    handles.append(draw_line(axes, _ledger_rounds(ledger), [mean_drift(record) for record in ledger], **MEAN_STYLE))
+    _finish_axes(axes, ledger, "Drift", None)
     axes.set_ylim(bottom=0)
-    legend(figure, handles, [*sites, "mean over sites"])
-    return png(figure)
+    draw_legend(figure, handles, [*sites, "mean over sites"])
+    return encode_png(figure)
 
 
-def traffic_bars(ledger: Sequence[Round]) -> bytes:
+def draw_traffic_bars(ledger: Sequence[Round]) -> bytes:
     """Draw the megabytes of all sites, sent and received, and the seconds of each round."""
-    figure, ((left, right),) = panels(1, 2, (10.4, 3.2))
-    rounds = _rounds(ledger)
+    figure, ((left, right),) = make_panels(1, 2, (10.4, 3.2))
+    rounds = _ledger_rounds(ledger)
     sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in ledger] for key in ("bytes_to", "bytes_from"))
     handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
     bars = left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5], hatch="///", edgecolor="white")
     handles.append(bars)
     right.bar(rounds, [record.seconds for record in ledger], 0.7, color=MUTED)
-    _finish(left, ledger, "Traffic of all sites, MB", None)
-    _finish(right, ledger, "Time, seconds", None)
-    legend(figure, handles, ["server to sites", "sites to server"])
-    return png(figure)
+    _finish_axes(left, ledger, "Traffic of all sites, MB", None)
+    _finish_axes(right, ledger, "Time, seconds", None)
+    draw_legend(figure, handles, ["server to sites", "sites to server"])
+    return encode_png(figure)
 
 
 def selector_accuracy(record: Round, site: str) -> float | None:
@@ -282,7 +284,7 @@ def selector_accuracy(record: Round, site: str) -> float | None:
 
 def mean_drift(record: Round) -> float | None:
     """Return the mean over the sites that measured how far their weights moved; None where none did."""
-    return mean_of_known(_measured("drift", record, site) for site in record.metrics)
+    return mean_of_known(_training_number("drift", record, site) for site in record.metrics)
 
 
 def curves_image(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Image | None:
@@ -293,23 +295,25 @@ def curves_image(measure: Measure, runs: Sequence[RunRecords], centralised: Sequ
         runs: The runs.
         centralised: Runs on the same sites' data in one place, one a seed.
     """
-    ledgers = _with_scores(measure, run_names(runs))
+    ledgers = _select_scored(measure, run_names(runs))
     if not ledgers:
         return None
-    beside = _with_scores(measure, _centralised_names(centralised))
-    values = _means(measure, SITES, mean_over_sites, ledgers)
+    beside = _select_scored(measure, _centralised_names(centralised))
+    values = _mean_panels(measure, SITES, mean_over_sites, ledgers)
     if beside:
-        values |= _means(measure, CASES, mean_over_cases, ledgers | beside)
+        values |= _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
     sites = sorted({site for run in runs for site in run.sites})
     for site in sites:
-        values[site] = {name: [_value(measure.scores(record), site) for record in one] for name, one in ledgers.items()}
+        values[site] = {
+            name: [_site_value(measure.scores(record), site) for record in one] for name, one in ledgers.items()
+        }
     also = f"mean over all cases, with {', '.join(beside)}, " if beside else ""
     alt = f"{measure.name} of {len(ledgers)} runs over their rounds: mean over sites, {also}and {', '.join(sites)}."
     caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
-    return Image(run_curves(ledgers | beside, values), alt, f"{caption} {CENTRALISED}" if beside else caption)
+    return Image(draw_run_curves(ledgers | beside, values), alt, f"{caption} {CENTRALISED}" if beside else caption)
 
 
-def run_curves(ledgers: Ledgers, values: Panels) -> bytes:
+def draw_run_curves(ledgers: Ledgers, values: Panels) -> bytes:
     """Draw a panel a title, with a line for each run that has values in it.
 
     Args:
@@ -318,7 +322,7 @@ def run_curves(ledgers: Ledgers, values: Panels) -> bytes:
     """
     rows = -(-len(values) // 5)
     columns = -(-len(values) // rows)
-    figure, grid = panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
+    figure, grid = make_panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
     rounds = {name: [record.round for record in ledger] for name, ledger in ledgers.items()}
     styles = {name: line_style(place) for place, name in enumerate(ledgers)}
     handles: dict[str, Line2D] = {}
@@ -328,8 +332,8 @@ def run_curves(ledgers: Ledgers, values: Panels) -> bytes:
         style_rounds(axes, title, [number for numbers in rounds.values() for number in numbers])
     for axes in grid.flat[len(values) :]:
         axes.set_visible(False)
-    legend(figure, [*handles.values()], [*handles])
-    return png(figure)
+    draw_legend(figure, [*handles.values()], [*handles])
+    return encode_png(figure)
 
 
 def best_so_far(values: Sequence[float | None]) -> list[float | None]:
@@ -345,10 +349,10 @@ def mean_over_sites(scores: Scores) -> float | None:
 
 def mean_over_cases(scores: Scores) -> float | None:
     """Return the mean over the cases of all sites together; None without any."""
-    return pooled([(score.value, score.num_cases) for score in scores.values() if score.value is not None])
+    return pool_values([(score.value, score.num_cases) for score in scores.values() if score.value is not None])
 
 
-def _measured(name: str, record: Round, site: str) -> float | None:
+def _training_number(name: str, record: Round, site: str) -> float | None:
     """Return a number from a site's training, as its ``loss``; None where it has none."""
     return record.metrics[site].get(name) if site in record.metrics else None
 
@@ -360,24 +364,26 @@ def _model_value(model: str, record: Round, site: str) -> float | None:
 
 def _score_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], measure: Measure) -> list[Line2D]:
     """Draw each site's score of the model that each round made, and last the mean over the sites."""
-    lines = _site_lines(axes, ledger, sites, lambda record, site: _value(measure.scores(record), site))
+    lines = _site_lines(axes, ledger, sites, lambda record, site: _site_value(measure.scores(record), site))
     means = [mean_over_sites(measure.scores(record)) for record in ledger]
-    return [*lines, draw_line(axes, _rounds(ledger), means, **MEAN_STYLE)]
+    return [*lines, draw_line(axes, _ledger_rounds(ledger), means, **MEAN_STYLE)]
 
 
 def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
     return [
-        draw_line(axes, _rounds(ledger), [value(record, site) for record in ledger], linewidth=1.6, **line_style(i))
+        draw_line(
+            axes, _ledger_rounds(ledger), [value(record, site) for record in ledger], linewidth=1.6, **line_style(i)
+        )
         for i, site in enumerate(sites)
     ]
 
 
-def _rounds(ledger: Sequence[Round]) -> list[int]:
+def _ledger_rounds(ledger: Sequence[Round]) -> list[int]:
     return [record.round for record in ledger]
 
 
-def _finish(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
-    rounds = _rounds(ledger)
+def _finish_axes(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
+    rounds = _ledger_rounds(ledger)
     style_rounds(axes, title, rounds)
     if best_round is not None:
         axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -409,12 +415,12 @@ def _best_sentence(run: RunRecords) -> str:
     best = next((record for record in run.ledger if record.round == run.best_round), None)
     if best is None or best.validation_mean is None:
         return f"The reported round is {run.best_round}, the last: there are no validation data."
-    value, absence = number(best.validation_mean), absence_sentence(run.ledger, best)
+    value, absence = format_number(best.validation_mean), absence_sentence(run.ledger, best)
     sentence = f"The best round on validation is {run.best_round}: {run.metric} {value}, mean over sites."
     return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
 
 
-def _recorded(ledger: Sequence[Round], site: str) -> str:
+def _count_recorded(ledger: Sequence[Round], site: str) -> str:
     answered = sum(site in record.answered for record in ledger)
     return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
 
@@ -438,10 +444,15 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
 def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:
     sent, received = (sum(size or 0 for size in sizes) for sizes in (to, back))
     asked = sum(size is not None for size in to)
-    return name, byte_size(sent), byte_size(received), byte_size((sent + received) / asked) if asked else MISSING
+    return (
+        name,
+        format_bytes(sent),
+        format_bytes(received),
+        format_bytes((sent + received) / asked) if asked else MISSING,
+    )
 
 
-def _with_scores(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:
+def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:
     return {name: run.ledger for name, run in runs.items() if any(map(measure.scores, run.ledger))}
 
 
@@ -451,7 +462,7 @@ def _centralised_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     return {f"centralised seed {run.results.seed}": run for run in runs}
 
 
-def _means(
+def _mean_panels(
     measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers
 ) -> dict[str, Mapping[str, Sequence[float | None]]]:
     """Return the panel of a mean and, where it is wanted, that of the best such mean so far."""
@@ -460,5 +471,5 @@ def _means(
     return {f"{MEAN} {units}": found} | (best if measure.has_best else {})
 
 
-def _value(scores: Scores, site: str) -> float | None:
+def _site_value(scores: Scores, site: str) -> float | None:
     return scores[site].value if site in scores else None

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
-from silofl.errors import ConfigError, shown
-from silofl.federation.ledger import Round, best_of, read_ledger
-from silofl.federation.outcome import without_numbers
+from silofl.errors import ConfigError, quote_value
+from silofl.federation.ledger import Round, find_best_round, read_ledger
+from silofl.federation.outcome import unscored_results
 from silofl.federation.results import UNFINISHED, Results, read_results
 from silofl.files import read_json
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
-from silofl.schema import group, optional, read, read_file, read_list
+from silofl.schema import declare_group, declare_optional, read_file, read_list, read_record
 from silofl.study import Study, load_study
 from silofl.training.site_score import Counts, Values
 
@@ -169,8 +169,8 @@ class UnseenTest:
     value: float | None
     num_counted: int
     models: Values
-    selector: SelectorTest | None = group(None)
-    assembled_from: str | None = optional()
+    selector: SelectorTest | None = declare_group(None)
+    assembled_from: str | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a super model with a selector without the values and the thresholds that its tables show."""
@@ -178,7 +178,9 @@ class UnseenTest:
             return
         for name in (ENSEMBLE, *([] if self.selector.threshold is None else [GLOBAL])):
             if name not in self.models:
-                raise ConfigError(f"models must hold {name!r} with a selector, not only {shown(list(self.models))}")
+                raise ConfigError(
+                    f"models must hold {name!r} with a selector, not only {quote_value(list(self.models))}"
+                )
         best, rows = self.selector.best_in_hindsight, self.selector.by_threshold
         if self.selector.threshold is not None and not rows:
             raise ConfigError("by_threshold must be given with a threshold; it is empty")
@@ -195,7 +197,7 @@ class Changes:
         changes: The changes of the command line to the study, by dotted key.
     """
 
-    changes: Mapping[str, Any] | None = optional()
+    changes: Mapping[str, Any] | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,7 @@ class RunRecords:
         """The reported round; without a result, the first of the best on validation so far."""
         if self.results.best_round:
             return self.results.best_round
-        best = best_of(self.ledger)
+        best = find_best_round(self.ledger)
         return best and best.round
 
     @property
@@ -273,19 +275,19 @@ def read_run(path: Path) -> RunRecords:
     found, ledger = read_results(path), read_ledger(path)
     if found is None and ledger is None and not (path / "run.json").is_file():
         raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
-    study, data = _study(path), read_file(DataCounts, path / DATA)
-    results = found or without_numbers(study or path.name, UNFINISHED)
-    pictures = _at_sites(path, results, "pictures.npz", Pictures)
+    study, data = _read_study(path), read_file(DataCounts, path / DATA)
+    results = found or unscored_results(study or path.name, UNFINISHED)
+    pictures = _read_site_files(path, results, "pictures.npz", Pictures)
     return RunRecords(
         path=path,
         results=results,
         ledger=ledger or [],
-        labels=study.labels if study else _numbered_labels(pictures),
+        labels=study.labels if study else _number_labels(pictures),
         pictures=pictures,
-        features=_at_sites(path, results, "selector.npz", SelectorFeatures),
+        features=_read_site_files(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
-        changes=_changes(path / "run.json"),
+        changes=_read_changes_file(path / "run.json"),
         study=study,
         data=data.sites if data else {},
         comparisons=read_comparisons(path),
@@ -332,18 +334,18 @@ def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     return names
 
 
-def _study(run: Path) -> Study | None:
+def _read_study(run: Path) -> Study | None:
     # Of a simulation, and of a real federation's run.
     files = (run / CONFIG / "study.yaml", run / "model" / "study.yaml")
     return next((load_study(file) for file in files if file.is_file()), None)
 
 
-def _changes(path: Path) -> Mapping[str, Any]:
+def _read_changes_file(path: Path) -> Mapping[str, Any]:
     values = read_json(path, absent={})
-    return read(Changes, {key: values[key] for key in ("changes",) if key in values}, str(path)).changes or {}
+    return read_record(Changes, {key: values[key] for key in ("changes",) if key in values}, str(path)).changes or {}
 
 
-def _at_sites(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
+def _read_site_files(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
     """Read the files of one name that the sites of a simulation keep."""
     run = results.run
     files = {site: path / "sites" / site / run / name for site in sorted(results.sites)} if run else {}
@@ -361,6 +363,6 @@ def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
         ) from None
 
 
-def _numbered_labels(pictures: dict[str, Pictures]) -> dict[int, str]:
+def _number_labels(pictures: dict[str, Pictures]) -> dict[int, str]:
     numbers = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)}
     return {number: f"label {number}" for number in sorted(numbers - {0})}

@@ -10,7 +10,7 @@ from silofl.algorithms.gain import Gain, federation_sentence
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.results import Results
 from silofl.inference.super_model import LEARNT
-from silofl.report.tables import label_columns, number
+from silofl.report.tables import format_number, label_columns
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 
@@ -213,12 +213,12 @@ def doubts(results: Results) -> list[tuple[str, str]]:
     joining, values = results.joining or {}, results.sites
     kept = {site: joining[site].test.get(CHOSEN) if site in joining else value for site, value in values.items()}
     found = [
-        ("bad", f"{where}: the model that it keeps is near 0, {number(value)}")
+        ("bad", f"{where}: the model that it keeps is near 0, {format_number(value)}")
         for where, value in kept.items()
         if value is not None and value < NEAR_ZERO
     ]
     found += [
-        ("bad", f"{site}: the model that it keeps is below its own, {number(one.test.get(LOCAL))} alone")
+        ("bad", f"{site}: the model that it keeps is below its own, {format_number(one.test.get(LOCAL))} alone")
         for site, one in joining.items()
         if one.verdict == "loses"
     ]
@@ -227,21 +227,21 @@ def doubts(results: Results) -> list[tuple[str, str]]:
         if federated is None or local is None or (kept[site] or 0) < NEAR_ZERO or one.verdict == "loses":
             continue
         if federated < NEAR_ZERO:
-            found.append(("warning", f"{site}: the federated model is near 0 there, {number(federated)}"))
+            found.append(("warning", f"{site}: the federated model is near 0 there, {format_number(federated)}"))
         # By the decimals that are shown.
         elif round(federated, 3) < round(local, 3):
-            sentence = f"{site}: the federated model alone is below its own, {number(federated)} and {number(local)}"
-            found.append(("warning", sentence))
-    return found + _not_learnt(results)
+            values = f"{format_number(federated)} and {format_number(local)}"
+            found.append(("warning", f"{site}: the federated model alone is below its own, {values}"))
+    return found + _list_unlearnt_labels(results)
 
 
-def _not_learnt(results: Results) -> list[tuple[str, str]]:
+def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
     """Return a warning for each of several labels that the model hardly finds at any site."""
     if results.metric not in SEGMENTATION_ONLY["metric"]:
         return []
     columns = {name: [v for v in values if v is not None] for name, values in label_columns(results).items()}
     return [
-        ("warning", f"{name} was not learnt: its Dice is {number(max(values))} at the best site")
+        ("warning", f"{name} was not learnt: its Dice is {format_number(max(values))} at the best site")
         for name, values in columns.items()
         if values and max(values) < LEARNT
     ]

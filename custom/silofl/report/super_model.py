@@ -12,13 +12,13 @@ from silofl.report.maps import feature_image
 from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
 from silofl.report.tables import (
     TextTable,
+    case_metric,
+    format_count,
+    format_number,
     mean_of_known,
-    metric_of_cases,
-    number,
     print_lines,
     print_table,
     tested_sites,
-    whole,
 )
 from silofl.training.site_score import Counts, Values
 
@@ -72,7 +72,7 @@ def super_values(run: RunRecords) -> dict[str, Any] | None:
         "choices": choice_table(found.choices),
         "choices_sentence": choices_sentence(results, found),
         "threshold": threshold_sentence(results, found),
-        "by_threshold": threshold_table(thresholds, found.threshold, metric_of_cases(results.metric)),
+        "by_threshold": threshold_table(thresholds, found.threshold, case_metric(results.metric)),
     }
 
 
@@ -85,7 +85,7 @@ def unseen_values(unseen: UnseenTest | None) -> dict[str, Any] | None:
     return {
         "models": alone_table(unseen),
         "sentence": unseen_sentence(unseen),
-        "choices": choices_in_words(selector.choices) if selector else "",
+        "choices": describe_choices(selector.choices) if selector else "",
         "by_threshold": threshold_table(thresholds, selector.threshold, unseen.metric) if selector else None,
     }
 
@@ -108,11 +108,11 @@ def model_table(results: Results) -> TextTable:
     table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
     table.append([mean_of_known(of_sites.values()) for of_sites in values.values()])
     names = (*results.sites, f"mean over {tested_sites(results)}")
-    rows = tuple((name, *map(number, row)) for name, row in zip(names, table, strict=True))
+    rows = tuple((name, *map(format_number, row)) for name, row in zip(names, table, strict=True))
     return TextTable(("site", *values), rows, num_summary=1)
 
 
-def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
+def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
     """Return one row for each model of each run, one column a site; None where no run has more than one model.
 
     Args:
@@ -122,10 +122,12 @@ def models_of_runs(results: Sequence[Results], names: Sequence[str]) -> TextTabl
     if not any(run.super_model for run in results):
         return None
     sites = compared_sites(results)
-    found = [(name, model, v) for name, run in zip(names, results, strict=True) for model, v in _by_model(run).items()]
+    found = [
+        (name, model, v) for name, run in zip(names, results, strict=True) for model, v in _values_by_model(run).items()
+    ]
     table = [list(map(values.get, sites)) for *_, values in found]
     table = [[*row, None if None in row else mean_of_known(row)] for row in table]
-    rows = tuple((name, model, *map(number, row)) for (name, model, _), row in zip(found, table, strict=True))
+    rows = tuple((name, model, *map(format_number, row)) for (name, model, _), row in zip(found, table, strict=True))
     return TextTable(("run", "model", *sites, "mean"), rows, num_text=2)
 
 
@@ -140,7 +142,7 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Co
         return None
     sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
     rows = {site: {output: counted[site].get(output, 0) for output in outputs} for site in sites}
-    return CountTable(list(outputs), rows, {} if GLOBAL in outputs else _right(rows))
+    return CountTable(list(outputs), rows, {} if GLOBAL in outputs else _count_right(rows))
 
 
 def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
@@ -168,7 +170,7 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
     if not values:
         return None
     names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
-    cells = (f"{metric} of the test cases", *map(number, values.values()))
+    cells = (f"{metric} of the test cases", *map(format_number, values.values()))
     return TextTable(("threshold gamma", *names), (cells,))
 
 
@@ -177,7 +179,7 @@ def alone_table(unseen: UnseenTest) -> TextTable | None:
     if not unseen.models:
         return None
     values = [unseen.value, *unseen.models.values()]
-    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(number, values)),))
+    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(format_number, values)),))
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
@@ -187,14 +189,18 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
     sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
     models = [*([GLOBAL] if GLOBAL in unseen.models else []), *sites]
     columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in models))
-    alone = [(_alone(name), number(unseen.models[name]), *[""] * len(models)) for name in (*models, ENSEMBLE)]
+    alone = [
+        (_single_model_label(name), format_number(unseen.models[name]), *[""] * len(models))
+        for name in (*models, ENSEMBLE)
+    ]
     return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *alone))
 
 
 def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
     """Return one row for each candidate of gamma: the value, and how many cases the global model answers."""
     rows = tuple(
-        (f"{test.threshold:g}", number(test.value), _percent(test.choices[GLOBAL], unseen.num_cases)) for test in tests
+        (f"{test.threshold:g}", format_number(test.value), _percent(test.choices[GLOBAL], unseen.num_cases))
+        for test in tests
     )
     return TextTable(("gamma", unseen.metric, "chosen: global"), rows, num_text=0)
 
@@ -250,7 +256,9 @@ def shortfalls(values: Mapping[str, Values]) -> list[str]:
         values: Model -> site -> value.
     """
     rivals = [rival for rival in _RIVALS if rival in values]
-    return [sentence for rival in rivals if (sentence := _against(values[SUPER], values[rival], _RIVALS[rival]))]
+    return [
+        sentence for rival in rivals if (sentence := _compare_with_rival(values[SUPER], values[rival], _RIVALS[rival]))
+    ]
 
 
 def threshold_sentence(results: Results, found: SuperResults) -> str:
@@ -269,17 +277,17 @@ def unseen_sentence(unseen: UnseenTest) -> str:
     """State the super model's result at a site that took no part in the training."""
     cases, gamma = unseen.num_cases, unseen.selector.threshold if unseen.selector else None
     by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
-    value = f"{unseen.metric} {number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
+    value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
     return f"Site {unseen.site} took no part in the training. There the super model reaches {value}{by}."
 
 
-def choices_in_words(choices: Counts) -> str:
+def describe_choices(choices: Counts) -> str:
     """List the number of cases that each model answered."""
     ranked = sorted(((name, cases) for name, cases in choices.items() if cases), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name} {whole(cases)}" for name, cases in ranked)
+    return ", ".join(f"{name} {format_count(cases)}" for name, cases in ranked)
 
 
-def _by_model(results: Results) -> dict[str, Values]:
+def _values_by_model(results: Results) -> dict[str, Values]:
     """Return name -> site -> value of the models of one run; nothing for a run without any value."""
     if results.super_model:
         return model_values(results)
@@ -293,13 +301,13 @@ def _by_model(results: Results) -> dict[str, Values]:
     return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
 
 
-def _right(rows: Mapping[str, Counts]) -> dict[str, str]:
+def _count_right(rows: Mapping[str, Counts]) -> dict[str, str]:
     totals = {site: (counts[site] if site in counts else 0, sum(counts.values())) for site, counts in rows.items()}
     right, of = (sum(total[i] for total in totals.values()) for i in (0, 1))
     return {site: f"{r} of {n}" for site, (r, n) in totals.items()} | {"all sites": f"{right} of {of}"}
 
 
-def _against(values: Values, others: Values, rival: str) -> str:
+def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
     """Name the sites where values, in the three decimals shown, are below a rival's; nothing where no site has both."""
     pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
     below = {site: (own, other) for site, (own, other) in pairs.items() if round(own, 3) < round(other, 3)}
@@ -307,7 +315,9 @@ def _against(values: Values, others: Values, rival: str) -> str:
         return ""
     if not below:
         return f"The super model is nowhere below {rival}."
-    where = ", ".join(f"{site} ({number(own)} against {number(other)})" for site, (own, other) in below.items())
+    where = ", ".join(
+        f"{site} ({format_number(own)} against {format_number(other)})" for site, (own, other) in below.items()
+    )
     return f"The super model is below {rival} at {len(below)} of {len(pairs)} sites: {where}."
 
 
@@ -326,7 +336,7 @@ def _threshold_origin(results: Results) -> str:
 def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str]) -> list[tuple[str, ...]]:
     def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
         chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in models)
-        return label, number(value), *chosen
+        return label, format_number(value), *chosen
 
     if selector.answer == "ensemble":
         return [row(f"super model, ensemble: {CLINIC}", unseen.value, selector.choices)]
@@ -343,12 +353,12 @@ def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str
 
 def _plain_rows(unseen: UnseenTest) -> list[tuple[str, str]]:
     name = "global model" if unseen.rule == "only" else "mean of all sites"
-    rows = [(f"{name}: {CLINIC}", number(unseen.value))]
+    rows = [(f"{name}: {CLINIC}", format_number(unseen.value))]
     alone = unseen.models if unseen.rule == "mean" else {}
-    return [*rows, *((_alone(site), number(value)) for site, value in alone.items())]
+    return [*rows, *((_single_model_label(site), format_number(value)) for site, value in alone.items())]
 
 
-def _alone(name: str) -> str:
+def _single_model_label(name: str) -> str:
     return _ALONE[name] if name in _ALONE else f"model of {name} alone"
 
 

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from silofl.errors import escaped, printable
+from silofl.errors import escape_markdown, make_printable
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
@@ -84,29 +84,29 @@ class WeightTable:
     rows: dict[str, dict[str, float]]
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a value with three decimals, ``-`` where there is none."""
     return MISSING if value is None else f"{value:.3f}"
 
 
-def distance(value: float | None, unit: str | None) -> str:
+def format_distance(value: float | None, unit: str | None) -> str:
     """Return a distance with one decimal and its unit, ``-`` where there is none."""
     return MISSING if value is None else f"{value:.1f} {UNITS[unit]}"
 
 
-def whole(value: int | None) -> str:
+def format_count(value: int | None) -> str:
     """Return a whole number, ``-`` where there is none."""
     return MISSING if value is None else str(value)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a time in the unit that suits it."""
     if seconds < 90:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def byte_size(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Return a number of bytes in the decimal unit that suits it."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -126,10 +126,10 @@ def site_table(results: Results) -> TextTable:
     columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
     rows = []
     for site, own in results.by_site.items():
-        counts = map(whole, (own.num_cases, own.num_patients, own.num_excluded))
-        rows.append((site, number(own.value), *counts, number(own.validation)))
+        counts = map(format_count, (own.num_cases, own.num_patients, own.num_excluded))
+        rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
     rows += _summary_rows(results)
-    more = {name: [*_with_mean(values), "", ""] for name, values in _further_columns(results).items()}
+    more = {name: [*_append_mean(values), "", ""] for name, values in _further_columns(results).items()}
     more |= _surface_columns(results)
     cells = zip(rows, zip(*more.values(), strict=True), strict=True) if more else ((row, ()) for row in rows)
     return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
@@ -146,7 +146,7 @@ def label_table(results: Results) -> TextTable | None:
     labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
         return None
-    columns = [_with_counts(results, name, _with_mean(values)) for name, values in labels.items()]
+    columns = [_add_counts(results, name, _append_mean(values)) for name, values in labels.items()]
     rows = zip((*results.sites, "mean over sites"), *columns, strict=True)
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
 
@@ -167,10 +167,10 @@ def joining_table(results: Results) -> TextTable | None:
 
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
-    return JOINING_NOTE + (JOINING_BALANCED if results.metric != metric_of_cases(results.metric) else "")
+    return JOINING_NOTE + (JOINING_BALANCED if results.metric != case_metric(results.metric) else "")
 
 
-def metric_of_cases(metric: str | None) -> str | None:
+def case_metric(metric: str | None) -> str | None:
     """Return the metric of a mean over single cases, which have an accuracy and no balanced one."""
     return "accuracy" if metric == "balanced_accuracy" else metric
 
@@ -217,7 +217,7 @@ def empty_cases_sentence(results: Results) -> str:
         return ""
     of_sites = [
         f"{site} {(tested.false_positive_cases or {}).get(site, 0)} of {count} "
-        f"({number((tested.with_truth or {}).get(site))} over the others)"
+        f"({format_number((tested.with_truth or {}).get(site))} over the others)"
         for site, count in tested.empty_cases.items()
     ]
     counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
@@ -243,7 +243,7 @@ def missing_labels_sentence(results: Results) -> str:
 def print_lines(lines: Sequence[str], console: Console) -> None:
     """Print lines uncut and without markup, each as one."""
     for line in lines:
-        console.print(Text(printable(line)), soft_wrap=True)
+        console.print(Text(make_printable(line)), soft_wrap=True)
 
 
 def print_table(table: TextTable, console: Console) -> None:
@@ -255,7 +255,7 @@ def rich_table(table: TextTable, console: Console) -> Table:
     """Return a table for the terminal, at its full width."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
-        rich.add_column(Text(printable(name)), justify="left" if i < table.num_text else "right", no_wrap=True)
+        rich.add_column(Text(make_printable(name)), justify="left" if i < table.num_text else "right", no_wrap=True)
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
@@ -274,11 +274,13 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
         notes: Sentences below it.
         above: Sentences that a reader must know before the numbers.
     """
-    lines = [tuple(map(escaped, table.columns)), ("---",) * len(table.columns)]
+    lines = [tuple(map(escape_markdown, table.columns)), ("---",) * len(table.columns)]
     for i, row in enumerate(table.rows):
-        lines.append(tuple(_emphasised(escaped(cell), table, (i, j)) for j, cell in enumerate(row)))
+        lines.append(tuple(_emphasise(escape_markdown(cell), table, (i, j)) for j, cell in enumerate(row)))
     text = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-    before, after = ("".join(f"- {escaped(sentence)}\n" for sentence in sentences) for sentences in (above, notes))
+    before, after = (
+        "".join(f"- {escape_markdown(sentence)}\n" for sentence in sentences) for sentences in (above, notes)
+    )
     return f"{before}\n{text}\n\n{after}" if above else f"{text}\n\n{after}"
 
 
@@ -295,7 +297,7 @@ def _further_columns(results: Results) -> dict[str, Column]:
     return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})
 
 
-def _with_counts(results: Results, label: str, texts: list[str]) -> list[str]:
+def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
     """Add to each site's recall of a class the number of its test cases; nothing to a segmentation's."""
     if not results.classes:
         return texts
@@ -319,7 +321,7 @@ def surface_texts(results: Results) -> tuple[list[str], list[str]]:
     different = {*units} - {None}
     unit = different.pop() if len(different) == 1 else None
     means = (mean_of_known(hd95), mean_of_known(dice)) if unit else (None, None)
-    return list(map(distance, [*hd95, means[0]], [*units, unit])), list(map(number, [*dice, means[1]]))
+    return list(map(format_distance, [*hd95, means[0]], [*units, unit])), list(map(format_number, [*dice, means[1]]))
 
 
 def surface_sentence(results: Results) -> str:
@@ -337,12 +339,12 @@ def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
     units += f" {WITHIN_ONE_PERSON}" if one.is_one_person else ""
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
-    values = (number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
+    values = (format_number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
     return (site, one.verdict, one.kept, units, *values, difference, interval)
 
 
-def _with_mean(values: Column) -> list[str]:
-    return [*map(number, values), number(mean_of_known(values))]
+def _append_mean(values: Column) -> list[str]:
+    return [*map(format_number, values), format_number(mean_of_known(values))]
 
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
@@ -350,21 +352,21 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     validation = mean_of_known(score.value for score in tested.validation.values())
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
     known = [count for count in (tested.patients or {}).values() if count is not None]
-    patients = whole(sum(known) if known and len(known) == len(tested.cases) else None)
+    patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)
     return [
-        (f"mean over {of}", number(results.mean), "", "", "", number(validation)),
-        (f"spread over {of} (std)", number(results.spread), "", "", "", ""),
-        ("pooled over all cases", number(results.pooled), cases, patients, excluded, ""),
+        (f"mean over {of}", format_number(results.mean), "", "", "", format_number(validation)),
+        (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),
+        ("pooled over all cases", format_number(results.pooled), cases, patients, excluded, ""),
     ]
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:
     # A sign besides the style, for terminals without bold letters.
     mark = "*" if (row, column) in table.best_cells else "=" if (row, column) in table.level_cells else ""
-    return Text(f"{printable(cell)} {mark}".rstrip(), style=MARK_STYLES[mark])
+    return Text(f"{make_printable(cell)} {mark}".rstrip(), style=MARK_STYLES[mark])
 
 
-def _emphasised(cell: str, table: TextTable, place: tuple[int, int]) -> str:
+def _emphasise(cell: str, table: TextTable, place: tuple[int, int]) -> str:
     if place in table.best_cells:
         return f"**{cell}**"
     return f"<ins>{cell}</ins>" if place in table.level_cells else cell

@@ -18,16 +18,16 @@ from silofl.options import (
     add_seed,
     add_set,
     add_weights,
-    changes_of,
-    console_for,
-    text_of,
+    make_console,
+    path_to_text,
+    read_changes,
 )
 from silofl.report.tables import TextTable, print_table
 from silofl.studies import simulate
-from silofl.studies.simulation import Simulation, settled
-from silofl.studies.weights import weights_file
+from silofl.studies.simulation import Simulation, settle_job
+from silofl.studies.weights import find_weights_file
 from silofl.study import Study
-from silofl.training.sketch import fixed_network, sketch
+from silofl.training.sketch import build_fixed_network, sketch
 
 PLACE = "{site}"
 
@@ -46,15 +46,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what the sites differ in, and the advice."""
-    console = console_for(options)
+    console = make_console(options)
     data = options.data.parent if options.data and options.data.name == PLACE else options.data
     wanted = Simulation(
-        data=text_of(data),
-        pretrained=text_of(options.pretrained),
-        weights=text_of(options.weights and weights_file(options.weights)),
-        cache=text_of(options.cache),
+        data=path_to_text(data),
+        pretrained=path_to_text(options.pretrained),
+        weights=path_to_text(options.weights and find_weights_file(options.weights)),
+        cache=path_to_text(options.cache),
     )
-    study, simulation = settled(options.job, wanted, changes_of(options))
+    study, simulation = settle_job(options.job, wanted, read_changes(options))
     found = advise(study, simulation)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
@@ -79,7 +79,7 @@ def advise(study: Study, simulation: Simulation) -> Advice:
         DataError: A site's data is wrong, or too little to be cut into halves.
     """
     advice.check_dimensions(study.data.dimensions)
-    model = fixed_network(study, simulation.pretrained, simulation.weights)
+    model = build_fixed_network(study, simulation.pretrained, simulation.weights)
     if len(simulation.sites) < 2:
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
     sites = simulate.read_data(study, simulation, Path(simulation.data))

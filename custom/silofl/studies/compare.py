@@ -24,40 +24,40 @@ from silofl.options import (
     add_rounds,
     add_set,
     add_weights,
-    by_key,
-    changes_of,
     check_backend,
-    console_for,
-    count,
-    names,
-    natural,
-    text_of,
+    collect_settings,
+    make_console,
+    parse_count,
+    parse_names,
+    parse_natural,
+    path_to_text,
+    read_changes,
 )
 from silofl.report.comparison import Method, method_sites
-from silofl.report.conditions import differences
+from silofl.report.conditions import list_differences
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
 from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
-from silofl.report.tables import MISSING, duration, markdown_table, print_lines, print_table
+from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
 from silofl.schema import read_file
 from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
-from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, planned
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, plan_runs
 from silofl.studies.methods import method_names
 from silofl.studies.sweep import (
     NOTE,
     ROUNDS,
     SweptRow,
     add_sweep,
+    read_sweep,
     short_names,
     sweep_image,
-    sweep_of,
     sweep_table,
     value_text,
 )
-from silofl.studies.weights import weights_file
+from silofl.studies.weights import find_weights_file
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +69,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     add_cache(parser)
-    parser.add_argument("--seeds", type=_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
-    parser.add_argument("--methods", type=names, default=[], help="in the first job's study, as a,b; named below")
+    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
+    parser.add_argument("--methods", type=parse_names, default=[], help="in the first job's study, as a,b; named below")
     add_pretrained(parser)
     add_weights(parser)
     parser.add_argument(
@@ -90,7 +90,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
     )
     add_sweep(parser)
-    parser.add_argument("--processes", type=count, default=1, metavar="N", help="runs at a time, each in a process")
+    parser.add_argument(
+        "--processes", type=parse_count, default=1, metavar="N", help="runs at a time, each in a process"
+    )
     add_backend(parser)
     add_json(parser, "table.json")
 
@@ -102,19 +104,19 @@ def run(options: argparse.Namespace) -> int:
         jobs=tuple(options.jobs),
         methods=tuple(options.methods),
         variants=options.variants,
-        changes=changes_of(options),
+        changes=read_changes(options),
         seeds=options.seeds,
-        data=text_of(options.data),
+        data=path_to_text(options.data),
         threads=options.threads,
         is_pooled=options.pooled,
-        pretrained=text_of(options.pretrained),
-        weights=text_of(options.weights and weights_file(options.weights)),
+        pretrained=path_to_text(options.pretrained),
+        weights=path_to_text(options.weights and find_weights_file(options.weights)),
         is_alone=options.alone,
-        cache=text_of(options.cache),
-        sweep=sweep_of(options),
+        cache=path_to_text(options.cache),
+        sweep=read_sweep(options),
         has_equal_rounds=options.equal_rounds,
     )
-    code = compare(asked, options.out, console_for(options), options.processes)
+    code = compare(asked, options.out, make_console(options), options.processes)
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
@@ -138,7 +140,7 @@ class _Row(argparse.Action):
                 f"{name!r}"
             )
         try:
-            changes = by_key(namespace.settings)
+            changes = collect_settings(namespace.settings)
         except ConfigError as error:
             parser.error(str(error))
         # New objects: the old ones may be the parser's defaults, which the next call gets too.
@@ -146,8 +148,8 @@ class _Row(argparse.Action):
         namespace.settings = []
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    return tuple(natural(seed) for seed in text.split(","))
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    return tuple(parse_natural(seed) for seed in text.split(","))
 
 
 def compare(asked: Comparison, out: Path, console: Console, processes: int = 1) -> int:
@@ -170,27 +172,31 @@ def compare(asked: Comparison, out: Path, console: Console, processes: int = 1) 
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
-    runs = planned(asked, out)
+    runs = plan_runs(asked, out)
     if asked.is_pooled:
-        runs += centralised.centralised_runs(asked, out, console)
+        runs += centralised.plan_centralised_runs(asked, out, console)
     try:
-        failures = side_by_side.carry_out(runs, out, processes, console) if processes > 1 else _in_turn(runs, console)
+        failures = (
+            side_by_side.run_side_by_side(runs, out, processes, console)
+            if processes > 1
+            else _run_in_turn(runs, console)
+        )
     except KeyboardInterrupt:
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
-    methods = collected(runs, failures)
+    methods = collect_methods(runs, failures)
     _show_table(methods, runs, asked, out, console)
     return _exit_code(methods)
 
 
-def _in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
+def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
     """Carry out one run after another; returns the folder of each that could not be -> why."""
     started, failures = time.monotonic(), {}
     for number, run in enumerate(runs, start=1):
-        so_far = duration(time.monotonic() - started)
+        so_far = format_duration(time.monotonic() - started)
         console.print(f"\nrun {number} of {len(runs)}: {run.name}, seed {run.seed} ({so_far} so far)", markup=False)
         try:
-            if _carry_out(run, console) == ExitCode.INTERRUPTED:
+            if _carry_out_run(run, console) == ExitCode.INTERRUPTED:
                 raise KeyboardInterrupt
         except (SiloFLError, OSError) as error:
             console.print(f"the run failed: {error}", markup=False)
@@ -198,7 +204,7 @@ def _in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
     return failures
 
 
-def collected(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list[Method]:
+def collect_methods(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list[Method]:
     """Group the results of all runs by method, in the order of the runs.
 
     Args:
@@ -211,31 +217,31 @@ def collected(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list
         unfinished = {}
         for run in (run for run in runs if run.name == name):
             try:
-                results[run.seed] = _result(run, failures.get(run.path))
+                results[run.seed] = _read_result(run, failures.get(run.path))
             except ConfigError as error:
                 unfinished[run.seed] = str(error)
-        data = {run.seed: _data(run) for run in runs if run.name == name and run.seed in results}
+        data = {run.seed: _identify_data(run) for run in runs if run.name == name and run.seed in results}
         methods.append(Method(name, results, name == CENTRALISED, unfinished, data))
     return methods
 
 
-def _data(run: ComparedRun) -> tuple[str | None, ...]:
+def _identify_data(run: ComparedRun) -> tuple[str | None, ...]:
     """Return the folder of a run's data, whose like elsewhere may have other images, and the digest of each site's."""
     counts = read_file(DataCounts, run.path / DATA)
     digests = [one.digest for _, one in sorted(counts.sites.items())] if counts else []
     return (run.wanted.data, *digests)
 
 
-def _carry_out(run: ComparedRun, console: Console) -> int:
+def _carry_out_run(run: ComparedRun, console: Console) -> int:
     if run.has_started and simulate.is_finished(run.path):
         console.print(f"already finished: {run.path}", markup=False)
         return ExitCode.COMPLETE
     if run.has_started:
         return simulate.resume(run.path, console)
-    return simulate.start(run.job, run.path, run.wanted, run.changes, console)
+    return simulate.start_simulation(run.job, run.path, run.wanted, run.changes, console)
 
 
-def _result(run: ComparedRun, failure: str | None) -> Results:
+def _read_result(run: ComparedRun, failure: str | None) -> Results:
     results = read_results(run.path) if failure is None else None
     if results is None:
         raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
@@ -243,16 +249,16 @@ def _result(run: ComparedRun, failure: str | None) -> Results:
         raise ConfigError("; ".join(results.reasons))
     if run.name != CENTRALISED:
         return results
-    return centralised.by_their_sites(results, centralised.read_scores(run.path, results))
+    return centralised.regroup_by_site(results, centralised.read_scores(run.path, results))
 
 
 def _show_table(
     methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
 ) -> None:
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
-    rows = _records(methods, runs, is_pooled=False)
-    summary = _summary(methods, runs, asked)
-    unlike = differences(rows, summary.known)
+    rows = _read_rows_records(methods, runs, is_pooled=False)
+    summary = _summarise(methods, runs, asked)
+    unlike = list_differences(rows, summary.known)
     tables = [found for found in (summary.swept, summary.table) if found]
     print_lines(["", *unlike, ""], console)
     for table in tables:
@@ -269,7 +275,7 @@ def _show_table(
         "differences": unlike,
         "notes": summary.notes,
     }
-    write_json(out / "table.json", values | {"runs": [_described(run, methods) for run in runs]})
+    write_json(out / "table.json", values | {"runs": [_describe_run(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
     if summary.figure:
         write_atomically(out / "sweep.png", lambda stream: stream.write(summary.figure.png))
@@ -281,13 +287,13 @@ def _show_table(
             console.print(f"no page: {error}", markup=False)
 
 
-def _summary(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> Summary:
+def _summarise(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> Summary:
     """Return the table of all rows with its notes, and those of the sweep."""
     table = methods_table(methods, len(asked.seeds), is_comparable(methods))
     changed = {"every row": asked.changes, **asked.variants}
     notes = methods_notes(methods, asked.seeds)
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
-    centralised_runs = [run for of_row in _records(methods, runs, is_pooled=True).values() for run in of_row]
+    centralised_runs = [run for of_row in _read_rows_records(methods, runs, is_pooled=True).values() for run in of_row]
     summary = Summary(table, notes, centralised=centralised_runs)
     if not asked.sweep.values:
         return summary
@@ -315,14 +321,16 @@ def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: C
     ]
 
 
-def _records(methods: Sequence[Method], runs: Sequence[ComparedRun], is_pooled: bool) -> dict[str, list[RunRecords]]:
+def _read_rows_records(
+    methods: Sequence[Method], runs: Sequence[ComparedRun], is_pooled: bool
+) -> dict[str, list[RunRecords]]:
     """Return the rows of which runs have numbers with their records: those on pooled data, or all others."""
     rows = [method for method in methods if method.needs_pool == is_pooled]
     finished = {row.name: [run for run in runs if run.name == row.name and run.seed in row.results] for row in rows}
     return {name: [read_run(run.path) for run in of_row] for name, of_row in finished.items() if of_row}
 
 
-def _described(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:
+def _describe_run(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:
     (method,) = (method for method in methods if method.name == run.name)
     status = method.results[run.seed].status if run.seed in method.results else "FAILED"
     return {

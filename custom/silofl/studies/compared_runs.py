@@ -10,16 +10,16 @@ from pathlib import Path
 from silofl.errors import ConfigError
 from silofl.files import is_free
 from silofl.inference.directory import plain_study
-from silofl.options import replaces, set_keys
+from silofl.options import list_changed_keys, replaces
 from silofl.report.conditions import flat_settings
 from silofl.studies import simulate
-from silofl.studies.methods import algorithm_of
+from silofl.studies.methods import find_method_algorithm
 from silofl.studies.simulation import (
     Simulation,
     changes_algorithm,
     check_pretrained,
     read_simulation,
-    settled,
+    settle_job,
     study_file,
 )
 from silofl.studies.sweep import DATA, Point, Sweep, check_sweep
@@ -35,7 +35,7 @@ class Comparison:
 
     Attributes:
         jobs: Job folders; every method uses the first one's study.
-        methods: As `silofl.studies.methods.algorithm_of` takes them.
+        methods: As `silofl.studies.methods.find_method_algorithm` takes them.
         variants: Name of a row -> its changes to the first job's study, by dotted key.
         changes: Changes to the study of every row, by dotted key.
         seeds: Of the runs of each row.
@@ -96,7 +96,7 @@ class ComparedRun:
         return (self.path / "run.json").is_file()
 
 
-def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
+def plan_runs(asked: Comparison, out: Path) -> list[ComparedRun]:
     """Return the runs of all jobs, variants and methods in the order of the rows, every study and all data checked.
 
     Raises:
@@ -109,9 +109,9 @@ def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
     first = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
     entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, {"algorithm": algorithm_of(name)}) for name in asked.methods]
+    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in asked.methods]
     # Rows of one name would share their runs' folders.
-    for name, number in Counter([*(_folder(name) for name, *_ in entries), CENTRALISED]).items():
+    for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
         if number > 1:
             raise ConfigError(
                 f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
@@ -119,30 +119,30 @@ def planned(asked: Comparison, out: Path) -> list[ComparedRun]:
     wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone, cache=asked.cache)
     patterns = [ComparedRun(name, 0, out, job, wanted, changes, row=name) for name, job, changes in entries]
     if asked.sweep.values:
-        patterns = [_at(pattern, point) for pattern in patterns for point in asked.sweep.points()]
-    runs = [run for pattern in patterns for run in seeded(asked, out, pattern)]
-    read_data_of(runs)
+        patterns = [_move_to_point(pattern, point) for pattern in patterns for point in asked.sweep.points()]
+    runs = [run for pattern in patterns for run in make_seeded_runs(asked, out, pattern)]
+    check_all_data(runs)
     return runs
 
 
-def _at(pattern: ComparedRun, point: Point) -> ComparedRun:
+def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:
     """Return the row at a point of the sweep."""
     wanted = pattern.wanted if point.data is None else replace(pattern.wanted, data=point.data)
     changes = {**pattern.changes, **point.changes}
     return replace(pattern, name=f"{pattern.name} {point.name}", wanted=wanted, changes=changes, point=point)
 
 
-def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
+def make_seeded_runs(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
     """Return a checked run for each seed, with name, job, simulation and changes of the pattern."""
     runs = []
     for seed in asked.seeds:
         changes = {**pattern.changes, **asked.changes, "seed": seed}
-        path = out / "runs" / f"{_folder(pattern.name)}-seed{seed}"
+        path = out / "runs" / f"{_folder_name(pattern.name)}-seed{seed}"
         run = replace(pattern, seed=seed, path=path, changes=changes)
         if asked.has_equal_rounds:
             run = replace(run, changes=changes | _equal_rounds(run))
         # Given to all rows together: those that need none would refuse it, and no row starts from two files.
-        study = _settled_run(run)[0]
+        study = _settle_run(run)[0]
         is_needed = study.recipe.needs_pretrained
         if asked.weights and study.model.weights and not is_needed:
             raise ConfigError(
@@ -158,7 +158,7 @@ def seeded(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedR
 
 def _equal_rounds(run: ComparedRun) -> dict[str, object]:
     """Return the change to a study's rounds that makes room for its extra ones."""
-    study = _settled_run(run)[0]
+    study = _settle_run(run)[0]
     extra = study.recipe.extra_rounds
     if extra >= study.rounds:
         raise ConfigError(
@@ -168,7 +168,7 @@ def _equal_rounds(run: ComparedRun) -> dict[str, object]:
     return {"rounds": study.rounds - extra} if extra else {}
 
 
-def read_data_of(runs: Sequence[ComparedRun]) -> None:
+def check_all_data(runs: Sequence[ComparedRun]) -> None:
     """Read and cache the data of each row, so that a fault shows early; the seeds of a row share them.
 
     Raises:
@@ -177,15 +177,15 @@ def read_data_of(runs: Sequence[ComparedRun]) -> None:
     read: set[str] = set()
     for run in runs:
         if run.name not in read:
-            simulate.read_data(*_settled_run(run), run.path)
+            simulate.read_data(*_settle_run(run), run.path)
             read.add(run.name)
 
 
 def _check_changes(asked: Comparison) -> None:
     """Refuse changes to every row that would replace what a row is named for, and a sweep of what is settled so."""
     named = {f"--as {name}": changes for name, changes in asked.variants.items()}
-    named |= {f"--methods {name}": {"algorithm": algorithm_of(name)} for name in asked.methods}
-    by_rows = {key: option for option, changes in named.items() for key in set_keys(changes)}
+    named |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
+    by_rows = {key: option for option, changes in named.items() for key in list_changed_keys(changes)}
     check_sweep(asked.sweep, by_rows | dict.fromkeys(asked.changes, "--set or --rounds"), asked.data)
     if DATA in asked.sweep.values and asked.pretrained:
         raise ConfigError(
@@ -211,29 +211,29 @@ def _check_changes(asked: Comparison) -> None:
                 )
 
 
-def _folder(name: str) -> str:
+def _folder_name(name: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", name)
 
 
 def _check_startable(run: ComparedRun) -> None:
     """Refuse a run that could not start, or whose folder contains something else."""
-    study, simulation = _settled_run(run)
+    study, simulation = _settle_run(run)
     if run.has_started:
         _check_same(run, study, simulation)
         return
-    with _with_name(run):
+    with _name_errors(run):
         check_pretrained(run.job, study, simulation)
     if not is_free(run.path):
         raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
 
 
-def _settled_run(run: ComparedRun) -> tuple[Study, Simulation]:
-    with _with_name(run):
-        return settled(run.job, run.wanted, run.changes)
+def _settle_run(run: ComparedRun) -> tuple[Study, Simulation]:
+    with _name_errors(run):
+        return settle_job(run.job, run.wanted, run.changes)
 
 
 @contextmanager
-def _with_name(run: ComparedRun) -> Iterator[None]:
+def _name_errors(run: ComparedRun) -> Iterator[None]:
     """Begin the errors of a run with its name."""
     try:
         yield

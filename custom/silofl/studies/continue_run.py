@@ -9,19 +9,19 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from silofl.errors import ConfigError, ExitCode, shown
+from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import copy_file, held, write_text
+from silofl.files import copy_file, hold_lock, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
-from silofl.options import add_set, changes_of, console_for
+from silofl.options import add_set, make_console, read_changes
 from silofl.report.pages import REPORT
 from silofl.settings import read_yaml
-from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out, check_new, set_run
-from silofl.studies.simulation import changed, changed_study, study_file
+from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out_job, check_new, set_run
+from silofl.studies.simulation import apply_changes, changed_study, study_file
 
 # NVFlare's ids of jobs.
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -42,22 +42,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Go on with a run and return the exit code of its result."""
-    kit, folder, changes = read_kit(options.kit, ("admin",)), Path(options.run), changes_of(options)
+    kit, folder, changes = read_kit(options.kit, ("admin",)), Path(options.run), read_changes(options)
     if folder.is_dir() and options.job is None:
         _check_unfinished(folder, changes)
         out = options.out or folder
         if out != folder:
             check_new(out)
             shutil.copytree(folder, out, dirs_exist_ok=True)
-        with held(out / LOCK):
+        with hold_lock(out / LOCK):
             return _carry_out_or_restore(out, kit, options, changes)
     if options.out is None:
-        raise ConfigError(f"--out must name a new folder for the results where {shown(options.run)} is none; give it")
+        raise ConfigError(
+            f"--out must name a new folder for the results where {quote_value(options.run)} is none; give it"
+        )
     check_new(options.out)
     with TemporaryDirectory() as scratch:
-        job = _job(options.run, options.job, kit, Path(scratch), changes)
-        _change(job, changes)
-        return carry_out(job, kit, options.out, options)
+        job = _prepare_job(options.run, options.job, kit, Path(scratch), changes)
+        _change_study(job, changes)
+        return carry_out_job(job, kit, options.out, options)
 
 
 def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, changes: Mapping[str, object]) -> int:
@@ -65,22 +67,22 @@ def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, chan
     finished, kept = len(read_ledger(out) or []), [name for name in (JOB, RESULT, REPORT) if (out / name).exists()]
     with TemporaryDirectory() as scratch:
         for name in kept:
-            _copy(out / name, Path(scratch) / name)
+            _replace_path(out / name, Path(scratch) / name)
         code: int | None = None
         try:
-            _change(out / JOB, changes)
-            code = carry_out(out / JOB, kit, out, options)
+            _change_study(out / JOB, changes)
+            code = carry_out_job(out / JOB, kit, out, options)
         finally:
             # A setting that the server refused must not stand in the way of the next attempt.
             if code in (None, ExitCode.FAILED) and len(read_ledger(out) or []) == finished:
                 for name in kept:
-                    _copy(Path(scratch) / name, out / name)
+                    _replace_path(Path(scratch) / name, out / name)
                 if code is not None:
-                    console_for(options).print(f"no round was added: {out} is as it was", markup=False)
+                    make_console(options).print(f"no round was added: {out} is as it was", markup=False)
         return code
 
 
-def _copy(source: Path, target: Path) -> None:
+def _replace_path(source: Path, target: Path) -> None:
     """Put a file or folder in the place of another."""
     if source.is_dir():
         shutil.rmtree(target, ignore_errors=True)
@@ -89,7 +91,7 @@ def _copy(source: Path, target: Path) -> None:
         copy_file(source, target)
 
 
-def _job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
+def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
     """Return a copy of a run's job that goes on with it.
 
     Args:
@@ -108,19 +110,20 @@ def _job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: Mapping[s
         set_run(copy, run)
         return copy
     if JOB_ID.fullmatch(run):
-        return _downloaded(run, kit, scratch, changes)
+        return _download_job(run, kit, scratch, changes)
     raise ConfigError(
-        f"run must be a folder that silofl run has written, or NVFlare's id of a job, not {shown(run)}; of a run's id "
+        f"run must be a folder that silofl run has written, or NVFlare's id of a job, not {quote_value(run)}; of a "
+        "run's id "
         "give --job too"
     )
 
 
-def _change(job: Path, changes: Mapping[str, object]) -> None:
+def _change_study(job: Path, changes: Mapping[str, object]) -> None:
     """Write changes by dotted key into a job's study.yaml; the errors of `changed_study`."""
     if changes:
         changed_study(job, changes)
         path = study_file(job)
-        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False, allow_unicode=True))
+        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False, allow_unicode=True))
 
 
 def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:
@@ -150,7 +153,7 @@ def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results
         )
 
 
-def _downloaded(number: str, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
+def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
     """Download a job that has ended, and have it go on with its run; anew where no round has finished.
 
     Raises:

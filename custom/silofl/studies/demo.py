@@ -13,11 +13,11 @@ from silofl.errors import ExitCode
 from silofl.federation.results import Results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
-from silofl.options import add_rounds, changes_of, console_for, natural
+from silofl.options import add_rounds, make_console, parse_natural, read_changes
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
 from silofl.report.run_records import read_run
-from silofl.report.tables import TextTable, mean_of_known, number, print_lines, print_table
+from silofl.report.tables import TextTable, format_number, mean_of_known, print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 from silofl.training.joined import CHOSEN, LOCAL
@@ -45,12 +45,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
     parser.add_argument("--jobs", type=Path, default=Path("jobs"), help="folder of the job folders")
     add_rounds(parser)
-    parser.add_argument("--seed", type=natural, help="of phantoms and training, instead of 0")
+    parser.add_argument("--seed", type=parse_natural, help="of phantoms and training, instead of 0")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demonstration."""
-    return run_demo(options.out, options.jobs, changes_of(options), console_for(options))
+    return run_demo(options.out, options.jobs, read_changes(options), make_console(options))
 
 
 def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
@@ -110,13 +110,13 @@ def overview(runs: Mapping[str, Results], unseen: Mapping[str, float | None]) ->
         joining = next((one.joining for one in runs.values() if one.normalization == network and one.joining), None)
         if joining:
             values = {site: one.test.get(LOCAL) for site, one in joining.items()}
-            rows.append((f"local ({network})", *_values(values, sites), *("-",) * 3))
+            rows.append((f"local ({network})", *_value_cells(values, sites), *("-",) * 3))
     for name, results in runs.items():
         kept = {site: one.test.get(CHOSEN) for site, one in (results.joining or {}).items()}
         verdicts = Counter(one.verdict for one in (results.joining or {}).values())
         told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "-"
-        last = (number(mean_of_known(kept.values())), number(unseen.get(name)), told)
-        rows.append((name, *_values(results.sites, sites), *last))
+        last = (format_number(mean_of_known(kept.values())), format_number(unseen.get(name)), told)
+        rows.append((name, *_value_cells(results.sites, sites), *last))
     columns = ("model", "mean", *sites, "kept", "unseen", "verdicts")
     return TextTable(columns, tuple(rows))
 
@@ -137,8 +137,8 @@ def _train(job: Path, data: Path, run: Path, changes: dict[str, object], console
         return ExitCode.COMPLETE
     if (run / "run.json").is_file():
         return simulate.resume(run, console)
-    return simulate.start(job, run, Simulation(str(data), SITES, left_out=UNSEEN_SITE), changes, console)
+    return simulate.start_simulation(job, run, Simulation(str(data), SITES, left_out=UNSEEN_SITE), changes, console)
 
 
-def _values(values: Mapping[str, float | None], sites: Sequence[str]) -> list[str]:
-    return [number(mean_of_known(values.values())), *(number(values.get(site)) for site in sites)]
+def _value_cells(values: Mapping[str, float | None], sites: Sequence[str]) -> list[str]:
+    return [format_number(mean_of_known(values.values())), *(format_number(values.get(site)) for site in sites)]

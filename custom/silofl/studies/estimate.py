@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError, ExitCode, shown
+from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, time_steps
@@ -26,14 +26,14 @@ from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
-from silofl.options import add_set, changes_of, console_for, count
+from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
-from silofl.studies.simulation import changed, changed_study, changes_algorithm, guard_batchnorm, study_file
+from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
 from silofl.studies.traffic import Traffic, count_traffic, site_names
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
-from silofl.training.private import epsilon_of_study, spent_in_round
+from silofl.training.private import compute_study_epsilon, spent_in_round
 
 UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 # Other programs, slower machines and the reading of data in the first round.
@@ -121,16 +121,20 @@ class Estimate:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl estimate``."""
     parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
-    parser.add_argument("--sites", type=count, required=True, help="number of sites")
+    parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
     parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
-    parser.add_argument("--examples", type=count, default=500, help="for training at the largest site; 500 by default")
+    parser.add_argument(
+        "--examples", type=parse_count, default=500, help="for training at the largest site; 500 by default"
+    )
     add_set(parser)
     parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
     parser.add_argument(
         "--image-size", metavar="HxW", help="of the sites' images, or XxYxZ of their volumes, where open"
     )
     parser.add_argument(
-        "--patients", type=count, help="in training at that site, for privacy.dp_sgd; as many as examples by default"
+        "--patients",
+        type=parse_count,
+        help="in training at that site, for privacy.dp_sgd; as many as examples by default",
     )
     parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
     parser.add_argument("--json", action="store_true", help="the estimate as JSON")
@@ -146,12 +150,12 @@ def run(options: argparse.Namespace) -> int:
         image_size=parse_size(options.image_size) if options.image_size else None,
         patients=options.patients,
     )
-    changes = changes_of(options)
+    changes = read_changes(options)
     study = changed_study(options.job, changes)
     start = read_weights(study_file(options.job).with_name(study.model.weights), study) if study.model.weights else None
     found = estimate(study, setting)
-    job = write_job(options.job, options.write, found, changes) if options.write else None
-    console = console_for(options)
+    job = write_estimated_job(options.job, options.write, found, changes) if options.write else None
+    console = make_console(options)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:
@@ -172,7 +176,9 @@ def parse_bandwidth(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
     if found is None or float(found[1]) == 0:
-        raise ConfigError(f"--bandwidth must be a number above 0 and {', '.join(UNITS)}, as 50Mbit, not {shown(text)}")
+        raise ConfigError(
+            f"--bandwidth must be a number above 0 and {', '.join(UNITS)}, as 50Mbit, not {quote_value(text)}"
+        )
     return float(found[1]) * UNITS[found[2]]
 
 
@@ -186,7 +192,7 @@ def parse_size(text: str) -> tuple[int, ...]:
     if not all(sides):
         raise ConfigError(
             "--image-size must be height and width in pixels, as 96x128, or a volume's sides, as 96x96x32, not "
-            f"{shown(text)}"
+            f"{quote_value(text)}"
         )
     return sides
 
@@ -200,10 +206,10 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     _check_setting(study, setting)
     shape = image_shape(study, setting.image_size)
     traffic = count_traffic(study, setting.sites, shape)
-    cost = None if setting.seconds_per_step else _measured_step(study, shape, setting.sites)
+    cost = None if setting.seconds_per_step else _measure_step(study, shape, setting.sites)
     step = setting.seconds_per_step if cost is None else cost.seconds
     is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
-    training = step * _steps_a_round(study, setting)
+    training = step * _count_round_steps(study, setting)
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to + traffic.finish_bytes_from])
@@ -227,11 +233,11 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
-        epsilon=_epsilon(study, setting) if study.is_private else None,
+        epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
 
 
-def write_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
+def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
     """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost.
 
     Raises:
@@ -239,7 +245,9 @@ def write_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, ob
     """
     if target.exists():
         raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
-    content = changed(read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
+    content = apply_changes(
+        read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s}
+    )
     shutil.copytree(job, target)
     path = study_file(target)
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -269,9 +277,9 @@ def print_estimate(found: Estimate, console: Console) -> None:
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
         "disk of the server": f"about {found.server_disk_bytes / needs.GIB:.2f} GiB",
         "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
-        **_memory_of_a_site(found),
+        **_describe_site_memory(found),
         "training of a round": f"{found.training_seconds:.0f} s, {found.seconds_per_step:.3f} s a step",
-        **_privacy(found),
+        **_describe_privacy(found),
         "the whole run": f"about {found.hours:.2f} hours, without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
         "digest of the study as it is": found.digest,
@@ -280,23 +288,23 @@ def print_estimate(found: Estimate, console: Console) -> None:
         console.print(f"{name}: {value}", markup=False)
 
 
-def _memory_of_a_site(found: Estimate) -> dict[str, str]:
+def _describe_site_memory(found: Estimate) -> dict[str, str]:
     if found.site_memory_bytes is None:
         return {}
     what = "GPU memory of a site" if found.is_on_gpu else "memory of a site"
     return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with a few steps"}
 
 
-def _privacy(found: Estimate) -> dict[str, str]:
+def _describe_privacy(found: Estimate) -> dict[str, str]:
     if found.epsilon is None:
         return {}
     return {"differential privacy": f"epsilon {found.epsilon:.3g} in the whole run; more at a site with fewer people"}
 
 
-def _epsilon(study: Study, setting: Setting) -> float:
+def _estimate_epsilon(study: Study, setting: Setting) -> float:
     is_by_patient = study.privacy.dp_sgd.unit == "patient" and setting.patients is not None
     units = setting.patients if is_by_patient else setting.examples
-    return epsilon_of_study(study, spent_in_round(study, units, study.steps_an_epoch(setting.examples)))
+    return compute_study_epsilon(study, spent_in_round(study, units, study.steps_an_epoch(setting.examples)))
 
 
 def _check_setting(study: Study, setting: Setting) -> None:
@@ -317,18 +325,18 @@ def _check_setting(study: Study, setting: Setting) -> None:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
 
 
-def _steps_a_round(study: Study, setting: Setting) -> int:
+def _count_round_steps(study: Study, setting: Setting) -> int:
     """Return the training steps of a round; a further exchange of a part counts like a pass of all models."""
     server = ServerRounds.start(study, "estimate", site_names(setting.sites), {})
     passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
     return study.steps_an_epoch(setting.examples) * passes
 
 
-def _measured_step(study: Study, shape: tuple[int, ...], sites: int) -> StepCost:
+def _measure_step(study: Study, shape: tuple[int, ...], sites: int) -> StepCost:
     """Measure a step on random examples, with the models that the first round trains; the errors of `check_network`."""
     check_network(study, shape)
     names = site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
-    data = SiteData(part, part.taken([]), part.taken([]))
+    data = SiteData(part, part.select_rows([]), part.select_rows([]))
     return time_steps(Work(names[0], study, data, task, choose_device(study.device)))

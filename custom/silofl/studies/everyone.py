@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from silofl.data.parts import joined
+from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.federation.results import Everyone
-from silofl.studies.leave_out import assembled, networks_of_sites
+from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
 
 
-def everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
+def measure_on_everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     """Test each site's own model of a finished classification run on all sites' test data.
 
     Args:
@@ -27,11 +27,11 @@ def everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     Raises:
         ConfigError: No site kept its model, or one is broken.
     """
-    contents, together = assembled(run), joined({site: own.test for site, own in data.items()})
+    contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
     study, device = contents.study, choose_device(contents.study.device)
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(study.torch_threads)
-    networks = networks_of_sites(contents, device)
+    networks = load_site_networks(contents, device)
     scores = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
     accuracy, balanced = (
         float(np.mean([own[key] for own in scores.values()])) for key in ("accuracy", "balanced_accuracy")

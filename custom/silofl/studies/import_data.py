@@ -7,22 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 from silofl.data.importers import LAYOUTS, PARTITIONS, ImportOptions, ImportSummary, import_layout
-from silofl.errors import ExitCode, shown
-from silofl.options import console_for, count, names, natural, share
+from silofl.errors import ExitCode, quote_value
+from silofl.options import make_console, parse_count, parse_names, parse_natural, parse_share
 
 LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
 
 
-def label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
     """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
-    parts = [part.strip() for part in names(text)]
+    parts = [part.strip() for part in parse_names(text)]
     if "=" not in text:
         return tuple(parts), None
     found = [LABEL.fullmatch(part) for part in parts]
     if not all(found):
         raise argparse.ArgumentTypeError(
             f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
-            f"{shown(text)}"
+            f"{quote_value(text)}"
         )
     return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
 
@@ -53,19 +53,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="the downloaded set")
     parser.add_argument("target", type=Path, help="new folder for the sites")
     labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
-    parser.add_argument("--labels", type=label_names, default=(None, None), help=labels)
+    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
     image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
     parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
     parser.add_argument("--mask-pattern", metavar="PATTERN", help="where its masks lie, as {case}/seg.nii.gz")
-    parser.add_argument("--seed", type=natural, default=0, help="of every random choice")
+    parser.add_argument("--seed", type=parse_natural, default=0, help="of every random choice")
     parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
-    parser.add_argument("--sites", type=count, help="number of sites to make")
+    parser.add_argument("--sites", type=parse_count, help="number of sites to make")
     parser.add_argument("--alpha", type=float, help="of dirichlet: small values differ more")
     # None where not given, as for all options that a partition may not use.
     parser.add_argument("--equal-sizes", action="store_true", default=None, help="of dirichlet: of all sites")
-    parser.add_argument("--shards", type=count, help="of shards: for each site")
-    parser.add_argument("--test", type=share, help="share of a site's patients, recordings or examples for the test")
-    parser.add_argument("--validation", type=share, help="share of the others for validation")
+    parser.add_argument("--shards", type=parse_count, help="of shards: for each site")
+    parser.add_argument(
+        "--test", type=parse_share, help="share of a site's patients, recordings or examples for the test"
+    )
+    parser.add_argument("--validation", type=parse_share, help="share of the others for validation")
     parser.add_argument("--truncate", action="store_true", help="cut every site to the smallest's training examples")
     parser.add_argument("--json", action="store_true", help="the counts as JSON")
 
@@ -97,11 +99,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
     else:
-        _print(summary, options)
+        _print_summary(summary, options)
     return ExitCode.COMPLETE
 
 
-def _print(summary: ImportSummary, options: argparse.Namespace) -> None:
+def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
     for site, examples in summary.examples.items():
         counts = ", ".join(f"{number} {part}" for part, number in examples.items())
         patients = f"{summary.patients[site]} patients" if summary.patients[site] else "patients unknown"
@@ -111,4 +113,4 @@ def _print(summary: ImportSummary, options: argparse.Namespace) -> None:
     if summary.classes:
         from silofl.report.maps import print_partition
 
-        print_partition(summary.classes, console_for(options))
+        print_partition(summary.classes, make_console(options))

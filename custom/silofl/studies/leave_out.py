@@ -23,13 +23,20 @@ from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.files import write_json
 from silofl.inference import SuperModel, directory
-from silofl.inference.case_results import CaseResult, by_model, case_results, choices, score_of, value_of
+from silofl.inference.case_results import (
+    CaseResult,
+    choose_models,
+    predict_cases,
+    score_choice,
+    value_or_none,
+    values_by_model,
+)
 from silofl.inference.contents import Contents
 from silofl.inference.geometry import check_images
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
 from silofl.report.run_records import UnseenTest, read_unseen
-from silofl.schema import plain, read
+from silofl.schema import dump_record, read_record
 from silofl.training.device import choose_device
 
 HOME = {
@@ -44,7 +51,7 @@ NO_SUPER_MODEL = (
 )
 
 
-def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
+def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
     """Test a finished run's super model on a site that did not take part, write ``unseen.json`` and return it.
 
     An earlier test of the same super model on the same site is read, not repeated.
@@ -61,24 +68,24 @@ def unseen_result(run: Path, site: str, load: Callable[[], SiteData], console: C
     """
     folder = run / directory.FOLDER
     if not folder.is_dir():
-        contents = assembled(run)
+        contents = assemble_models(run)
         home, source = HOME[contents.study.recipe.stays_home], contents.facts["assembled_from"]
         console.print(NO_SUPER_MODEL.format(home=home, source=source))
-        directory.write(folder, contents)
-    fingerprint, known = directory.fingerprint_of(folder), _earlier_test(run)
+        directory.write_model_folder(folder, contents)
+    fingerprint, known = directory.read_fingerprint(folder), _read_earlier_test(run)
     if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
         return known
-    contents, data = directory.read(folder), load()
+    contents, data = directory.read_model_folder(folder), load()
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(contents.study.torch_threads)
     model = SuperModel(contents, choose_device(contents.study.device))
     found = measure_unseen(model, (data.training, data.validation, data.test))
-    result = read(UnseenTest, {"site": site, "fingerprint": fingerprint} | found, "unseen.json")
-    write_json(run / "unseen.json", plain(result))
+    result = read_record(UnseenTest, {"site": site, "fingerprint": fingerprint} | found, "unseen.json")
+    write_json(run / "unseen.json", dump_record(result))
     return result
 
 
-def assembled(run: Path) -> Contents:
+def assemble_models(run: Path) -> Contents:
     """Return the mean of the sites' models as a super model, which only a simulation has in one place.
 
     Its fact ``assembled_from`` names the sites that kept none.
@@ -90,7 +97,7 @@ def assembled(run: Path) -> Contents:
     tested = results.run if results else None
     sites = sorted(results.sites) if tested else ()
     folders = {site: run / "sites" / site / tested / directory.FOLDER for site in sites}
-    own = {site: directory.read(folder) for site, folder in folders.items() if folder.is_dir()}
+    own = {site: directory.read_model_folder(folder) for site, folder in folders.items() if folder.is_dir()}
     if not own:
         raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
     first = next(iter(own.values()))
@@ -102,7 +109,7 @@ def assembled(run: Path) -> Contents:
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
 
 
-def networks_of_sites(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
+def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
     """Yield each site with its model in evaluation mode, one at a time in memory."""
     for site, state in contents.models.items():
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
@@ -129,36 +136,44 @@ def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
             check_images(images, contents.image_shape, bool(part.patches))
     results: dict[str, CaseResult] = {}
     for part in parts:
-        results |= case_results(model, part, contents.study)
+        results |= predict_cases(model, part, contents.study)
     facts = {"metric": contents.study.metric, "rule": contents.rule, "num_cases": len(results)}
-    evaluated = _with_selector if contents.rule == "selector" else _without_selector
+    evaluated = _measure_with_selector if contents.rule == "selector" else _measure_ensemble
     return facts | evaluated(model, results)
 
 
-def _with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
-    contents, models = model.contents, by_model(results)
-    own = _tested_with(model, results, contents.threshold)
+def _measure_with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
+    contents, models = model.contents, values_by_model(results)
+    own = _measure_at_threshold(model, results, contents.threshold)
     # Where the selector knows the global model too, or there is none, the most probable model answers.
-    by_threshold = [] if contents.threshold is None else [_tested_with(model, results, gamma) for gamma in THRESHOLDS]
+    by_threshold = (
+        [] if contents.threshold is None else [_measure_at_threshold(model, results, gamma) for gamma in THRESHOLDS]
+    )
     answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
     how = "ensemble" if contents.is_ensemble else "choice"
-    found = {"answer": how, "threshold_from": _origin(contents), "models": models}
-    return found | own | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _best(by_threshold)}
+    found = {"answer": how, "threshold_from": _explain_threshold(contents), "models": models}
+    return (
+        found
+        | own
+        | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _find_best_threshold(by_threshold)}
+    )
 
 
-def _tested_with(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, Any]:
-    chosen = choices(model, results, threshold)
-    found, counts = score_of(results, chosen), Counter(chosen.values())
+def _measure_at_threshold(
+    model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None
+) -> dict[str, Any]:
+    chosen = choose_models(model, results, threshold)
+    found, counts = score_choice(results, chosen), Counter(chosen.values())
     names = sorted({*model.contents.models} - {model.contents.beside}, key=lambda name: (name != GLOBAL, name))
     return {
         "threshold": threshold,
-        "value": value_of(found),
+        "value": value_or_none(found),
         "num_counted": found.num_cases,
         "choices": {name: counts[name] for name in names},
     }
 
 
-def _best(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _find_best_threshold(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the record of the threshold that answers the site's cases best, the largest among equals."""
     if not any(record["num_counted"] for record in by_threshold):
         return None
@@ -168,7 +183,7 @@ def _best(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return next(dict(record) for record in by_threshold if record["threshold"] == best)
 
 
-def _origin(contents: Contents) -> str | None:
+def _explain_threshold(contents: Contents) -> str | None:
     if contents.threshold is None:
         return None
     if contents.study.recipe.answer("super_model").threshold != "tuned":
@@ -178,17 +193,17 @@ def _origin(contents: Contents) -> str | None:
     return "tuned on validation data" if has_validation else "no validation data to tune it on"
 
 
-def _without_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
-    found = score_of(results, dict.fromkeys(results, ENSEMBLE))
+def _measure_ensemble(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
+    found = score_choice(results, dict.fromkeys(results, ENSEMBLE))
     return {
-        "value": value_of(found),
+        "value": value_or_none(found),
         "num_counted": found.num_cases,
         "assembled_from": model.contents.facts.get("assembled_from"),
-        "models": {name: value for name, value in by_model(results).items() if name != ENSEMBLE},
+        "models": {name: value for name, value in values_by_model(results).items() if name != ENSEMBLE},
     }
 
 
-def _earlier_test(run: Path) -> UnseenTest | None:
+def _read_earlier_test(run: Path) -> UnseenTest | None:
     """Read an earlier test; None where there is none, or where it is broken and must be repeated."""
     try:
         return read_unseen(run)

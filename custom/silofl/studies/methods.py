@@ -4,7 +4,7 @@ Any of them may begin with the pretrained model, as ``local-pretrained``: the fa
 """
 
 from silofl.algorithms.presets import algorithm_names
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, suggest_nearest
 
 PRETRAINED = "-pretrained"
 # Name of a method that is not just an algorithm with its recommended preset -> its ``algorithm`` section.
@@ -35,7 +35,7 @@ def method_names() -> list[str]:
     return [*dict.fromkeys([*algorithm_names(), *VARIANTS])]
 
 
-def algorithm_of(method: str) -> dict[str, object]:
+def find_method_algorithm(method: str) -> dict[str, object]:
     """Return the ``algorithm`` section of a method.
 
     Args:
@@ -46,12 +46,12 @@ def algorithm_of(method: str) -> dict[str, object]:
         ConfigError: There is no such method; an unknown preset is left to the study to refuse.
     """
     if method.endswith(PRETRAINED):
-        return algorithm_of(method.removesuffix(PRETRAINED)) | {"start_from_pretrained": True}
+        return find_method_algorithm(method.removesuffix(PRETRAINED)) | {"start_from_pretrained": True}
     if method in VARIANTS:
         return VARIANTS[method]
     name, colon, preset = method.partition(":")
     known = algorithm_names() if colon else method_names()
     if name not in known:
         what = f"ALGORITHM:PRESET with ALGORITHM among {', '.join(known)}" if colon else f"among {', '.join(known)}"
-        raise ConfigError(f"--methods must be {what}, not {name!r}{nearest(name, known)}")
+        raise ConfigError(f"--methods must be {what}, not {name!r}{suggest_nearest(name, known)}")
     return {"name": name, "preset": preset} if colon else {"name": name}

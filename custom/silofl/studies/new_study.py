@@ -13,11 +13,11 @@ import yaml
 from silofl.algorithms.recipe import Answer
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
-from silofl.data.survey import Survey, survey
+from silofl.data.survey import Survey, survey_sites
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json, write_text
 from silofl.models.weights import SUFFIXES
-from silofl.options import console_for
+from silofl.options import make_console
 from silofl.settings import parse, read_yaml
 from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
@@ -52,14 +52,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the job and say how to go on with it."""
-    found, console = survey(options.data), console_for(options)
-    study = new_study(options.target, options.job, found)
+    found, console = survey_sites(options.data), make_console(options)
+    study = write_new_study(options.target, options.job, found)
     target, data = quote(str(options.target)), quote(str(options.data))
     if is_one := (options.data / FILE_NAME).is_file():
         site = options.data.resolve()
         data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    asked = f"--sites {len(found.sites)} --bandwidth 50Mbit{_examples(study, found)}"
+    asked = f"--sites {len(found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
     console.print(f"  silofl estimate {target} {asked}", markup=False)
     # It pools all sites of a folder.
     if study.recipe.needs_pretrained and not is_one:
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def _examples(study: Study, found: Survey) -> str:
+def _estimate_options(study: Study, found: Survey) -> str:
     """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
     if study.data.dimensions == 3:
         return f" --examples {found.num_cases}"
@@ -81,7 +81,7 @@ def _examples(study: Study, found: Survey) -> str:
     return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
 
 
-def new_study(target: Path, job: Path, found: Survey) -> Study:
+def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     """Write a job for the surveyed data: algorithm, network and training of another job, the rest from the data.
 
     Args:
@@ -101,7 +101,7 @@ def new_study(target: Path, job: Path, found: Survey) -> Study:
     values.pop("continue_run", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
-    comments = _fit(values, template, found, target.resolve().name)
+    comments = _fit_to_data(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
     for answer in study.recipe.answers:
         answer.check_contrasts(found.missing)
@@ -135,7 +135,7 @@ def _check_template(job: Path, template: Study, found: Survey) -> None:
         )
 
 
-def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
+def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
     """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
     where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
     values |= {"name": name, "labels": found.labels}
@@ -168,20 +168,23 @@ def _fit(values: dict[str, Any], template: Study, found: Survey, name: str) -> d
         for key in ("volume_transforms", "neighbours"):
             settings.pop(key, None)
     if template.data.dimensions == 3:
-        settings["volume_transforms"] = [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": _spacing(found)}}]
+        settings["volume_transforms"] = [
+            {"Orientation": {"axcodes": "RAS"}},
+            {"Spacing": {"pixdim": _median_spacing(found)}},
+        ]
         comments["data.volume_transforms"] = "the spacing is the median of the first images, in mm"
         comments["data.patches"] = f"those of {template.name}; the network must be able to halve them"
     elif found.kind != "windows":
         study = parse(Study, values, "the new study.yaml")
         sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
-        settings["transforms"], comments["data.transforms"] = _resize(sizes, template)
+        settings["transforms"], comments["data.transforms"] = _choose_resize(sizes, template)
     if len(found.sites) < template.federation.min_sites:
         values["federation"]["min_sites"] = len(found.sites)
         comments["federation.min_sites"] = "the sites that have data here"
     return comments
 
 
-def _spacing(found: Survey) -> list[float]:
+def _median_spacing(found: Survey) -> list[float]:
     """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
     from nibabel.affines import voxel_sizes
     from nibabel.orientations import io_orientation
@@ -194,7 +197,7 @@ def _spacing(found: Survey) -> list[float]:
     return [float(f"{size:.3g}") for size in np.median(along, axis=0)]
 
 
-def _resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
+def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
     """Return the transforms that bring images to one size where they are not, and a remark.
 
     Args:
@@ -230,7 +233,7 @@ def _study_text(
     answers: Sequence[type[Answer]],
 ) -> str:
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
-    remarks = {**choices(found.task, answers), **comments}
+    remarks = {**list_key_choices(found.task, answers), **comments}
     lines = [
         f"# {values['name']}, made of {job.resolve().name} for own data. Every key is explained in docs/study.md.",
         "# The first to think about are rounds, training.learning_rate and the size of images in data.transforms.",
@@ -249,25 +252,25 @@ def section_lines(
             lines += [*[""] * (not indent), f"{indent}{key}:"]
             lines += section_lines(value, remarks, f"{prefix}{key}.", f"{indent}  ")
         else:
-            lines += _lines(f"{indent}{key}", value, remarks.get(prefix + key))
+            lines += _yaml_lines(f"{indent}{key}", value, remarks.get(prefix + key))
     return lines
 
 
-def choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
+def list_key_choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
     """Return dotted key -> its possible values, of keys with named values."""
     named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
     fitting = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[task]
     return named | {key: ", ".join(values) for key, values in fitting.items()}
 
 
-def _lines(key: str, value: object, remark: str | None) -> list[str]:
+def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:
     """Return a key with its value as YAML, a list of transforms one a line."""
     note = f"  # {remark}" if remark else ""
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [f"{key}:{note}", *(f"    - {_flow(item)[1:-1]}" for item in value)]
-    return [f"{key}: {_flow(value)}{note}"]
+        return [f"{key}:{note}", *(f"    - {_flow_yaml(item)[1:-1]}" for item in value)]
+    return [f"{key}: {_flow_yaml(value)}{note}"]
 
 
-def _flow(value: object) -> str:
+def _flow_yaml(value: object) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
     return text.removesuffix("\n").removesuffix("...").strip()

@@ -14,16 +14,16 @@ from silofl.algorithms.plan import AXES, Decision, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, ExitCode, one_line, printable, shown
+from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
 from silofl.files import read_json, write_json, write_text
-from silofl.methods.plan import FILE, draft_of
+from silofl.methods.plan import FILE, make_draft
 from silofl.models.networks import build_plain_model
-from silofl.options import add_json, add_set, changes_of, console_for, text_of
+from silofl.options import add_json, add_set, make_console, path_to_text, read_changes
 from silofl.report.tables import TextTable, print_table
-from silofl.schema import read
+from silofl.schema import read_record
 from silofl.settings import check_key, parse, read_yaml
-from silofl.studies.new_study import choices, section_lines
-from silofl.studies.simulation import Simulation, changed, changed_study, guard_batchnorm, settled, study_file
+from silofl.studies.new_study import list_key_choices, section_lines
+from silofl.studies.simulation import Simulation, apply_changes, changed_study, guard_batchnorm, settle_job, study_file
 from silofl.study import Study
 
 # Sections that a file of a plan may decide about; `Study` checks the values.
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the plan, and write the job that follows from it."""
-    console, changes = console_for(options), changes_of(options)
+    console, changes = make_console(options), read_changes(options)
     if options.plan and options.data:
         raise ConfigError("--plan must be given without --data, which a plan is made from; leave one out")
     if options.out and options.out.exists():
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.plan:
         study, plan = changed_study(options.job, changes), read_plan(options.plan)
     else:
-        study, simulation = settled(options.job, Simulation(data=text_of(data)), changes)
+        study, simulation = settle_job(options.job, Simulation(data=path_to_text(data)), changes)
         plan, data = plan_sites(study, simulation), simulation.data
     values = planned_values(options.job, changes, plan, options.out.resolve().name if options.out else study.name)
     planned = parse(Study, values, "the planned study.yaml")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     build_plain_model(planned, planned.seed)
     print_plan(plan, console)
     if options.out:
-        write_job(options.out, options.job, values, plan, planned)
+        write_planned_job(options.out, options.job, values, plan, planned)
         console.print(f"\nwrote {options.out}: read its app/config/study.yaml before you train", markup=False)
         out, where = quote(str(options.out)), quote(str(data)) if data else "DATA"
         console.print(f"  python -m silofl simulate {out} --data {where} --out RUN", markup=False)
@@ -86,7 +86,7 @@ def plan_sites(study: Study, simulation: Simulation) -> Plan:
             fingerprints[site] = measure_site(manifest, study, min_patients=0)
         except DataError as error:
             raise DataError(f"site {site!r}: {error}") from None
-    return make_plan(draft_of(study), fingerprints)
+    return make_plan(make_draft(study), fingerprints)
 
 
 def read_plan(path: Path) -> Plan:
@@ -96,11 +96,13 @@ def read_plan(path: Path) -> Plan:
         ConfigError: The file is missing, is no plan, decides about what no plan does, or has texts of several lines.
     """
     content = read_json(path)
-    found = read(Plan, {key: content[key] for key in ("decisions", "warnings", "sites") if key in content}, str(path))
+    found = read_record(
+        Plan, {key: content[key] for key in ("decisions", "warnings", "sites") if key in content}, str(path)
+    )
     # They become comments of a study.yaml, whose next line would be the server's.
     for text in (*found.sites, *found.warnings, *(one.reason for one in found.decisions)):
-        if text != printable(text):
-            raise ConfigError(f"{path} must hold texts of one line, not {shown(text)}; take a run's own")
+        if text != make_printable(text):
+            raise ConfigError(f"{path} must hold texts of one line, not {quote_value(text)}; take a run's own")
     for one in found.decisions:
         if one.key.partition(".")[0] not in PLANNED:
             raise ConfigError(f"{path} must decide about {', '.join(PLANNED)} only, not {one.key}; take a run's own")
@@ -110,12 +112,12 @@ def read_plan(path: Path) -> Plan:
 
 def planned_values(job: Path, changes: Mapping[str, object], plan: Plan, name: str) -> dict[str, Any]:
     """Return the plain values of a job's study with changes by dotted key, and then with those of a plan."""
-    values = changed(read_yaml(study_file(job)), changes)
+    values = apply_changes(read_yaml(study_file(job)), changes)
     values.pop("continue_run", None)
-    return changed(values, {one.key: one.value for one in plan.decisions} | {"name": name})
+    return apply_changes(values, {one.key: one.value for one in plan.decisions} | {"name": name})
 
 
-def write_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, study: Study) -> None:
+def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, study: Study) -> None:
     """Write a job with a commented study.yaml.
 
     Args:
@@ -126,7 +128,7 @@ def write_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, st
         study: The planned study.
     """
     answers = [type(answer) for answer in study.recipe.answers]
-    remarks = choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}
+    remarks = list_key_choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}
     head = [
         f"# {study.name}, planned from {job.resolve().name} and the training data of {', '.join(plan.sites)} by the",
         "# rules of nnU-Net (Isensee et al., Nature Methods 2021). Every key is explained in docs/study.md.",
@@ -143,13 +145,13 @@ def write_job(target: Path, job: Path, values: Mapping[str, Any], plan: Plan, st
 def print_plan(plan: Plan, console: Console) -> None:
     """Print what the sites have, what is planned, each with its rule, and the warnings."""
     rows = [
-        (site, str(facts.cases), _by_axis(facts.spacing_mm), _by_axis(facts.shape))
+        (site, str(facts.cases), _format_axes(facts.spacing_mm), _format_axes(facts.shape))
         for site, facts in plan.sites.items()
     ]
     columns = ("site", "training cases", f"median spacing {' x '.join(AXES)}, mm; 1 of pictures", "median voxels")
     print_table(TextTable(columns, tuple(rows)), console)
     console.print()
-    print_table(TextTable(("planned", "value"), tuple(map(_row, plan.decisions)), num_text=2), console)
+    print_table(TextTable(("planned", "value"), tuple(map(_decision_row, plan.decisions)), num_text=2), console)
     console.print()
     for one in plan.decisions:
         console.print(f"{one.key}: {one.reason}", markup=False)
@@ -157,9 +159,9 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(f"warning: {warning}", markup=False)
 
 
-def _row(one: Decision) -> tuple[str, str]:
+def _decision_row(one: Decision) -> tuple[str, str]:
     return one.key, one_line(json.dumps(one.value), LONGEST_VALUE)
 
 
-def _by_axis(values: Sequence[float]) -> str:
+def _format_axes(values: Sequence[float]) -> str:
     return " x ".join(f"{value:g}" for value in values)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from silofl.data.pooled import POOLED_SITE, by_site, pool_sites
+from silofl.data.pooled import POOLED_SITE, group_by_site, pool_sites
 from silofl.errors import ConfigError
 from silofl.federation.results import Results
-from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, read_data_of, seeded
-from silofl.studies.simulation import Simulation, settled
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, check_all_data, make_seeded_runs
+from silofl.studies.simulation import Simulation, settle_job
 
 WARNING = (
     "CENTRALISED: this pools the patients' data of all sites in one place, {folder}. It is possible in a simulation "
@@ -20,7 +20,7 @@ WARNING = (
 )
 
 
-def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[ComparedRun]:
+def plan_centralised_runs(asked: Comparison, out: Path, console: Console) -> list[ComparedRun]:
     """Pool the sites' data under ``out`` with a printed warning, and return a run on them for each seed.
 
     Raises:
@@ -28,7 +28,7 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
         DataError: The sites' data cannot be pooled.
     """
     job = asked.jobs[0]
-    study, simulation = settled(job, Simulation(asked.data), asked.changes)
+    study, simulation = settle_job(job, Simulation(asked.data), asked.changes)
     if study.metric == "balanced_accuracy":
         raise ConfigError("--pooled must go with a metric of each case, as accuracy, not balanced_accuracy")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
@@ -42,19 +42,19 @@ def centralised_runs(asked: Comparison, out: Path, console: Console) -> list[Com
     others = {
         key: value for key, value in asked.changes.items() if key.partition(".")[0] not in ("federation", "guard")
     }
-    runs = seeded(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
-    read_data_of(runs)
+    runs = make_seeded_runs(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
+    check_all_data(runs)
     return runs
 
 
-def by_their_sites(results: Results, scores: Mapping[str, float]) -> Results:
+def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
     """Return the result of a run on pooled data, with its test cases grouped by the site that they come from.
 
     Args:
         results: The run's result.
         scores: Value of each test case, the cases named ``site/case``.
     """
-    values = by_site(scores)
+    values = group_by_site(scores)
     means = {site: float(np.mean(found)) for site, found in values.items()}
     everyone = results.everyone
     return replace(

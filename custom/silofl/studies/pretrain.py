@@ -15,17 +15,17 @@ from rich.console import Console
 
 from silofl.algorithms.steps import Batch, plain_step
 from silofl.data.batches import training_batches
-from silofl.data.parts import Examples, joined
-from silofl.data.progress import follow
-from silofl.data.transforms import augmentation
+from silofl.data.parts import Examples, join_examples
+from silofl.data.progress import track_progress
+from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
-from silofl.options import add_cache, add_data, add_seed, add_set, changes_of, console_for, count, text_of
+from silofl.options import add_cache, add_data, add_seed, add_set, make_console, parse_count, path_to_text, read_changes
 from silofl.studies import simulate
-from silofl.studies.simulation import Simulation, settled
+from silofl.studies.simulation import Simulation, settle_job
 from silofl.study import Study
-from silofl.training.device import choose_device, seed_of
+from silofl.training.device import choose_device, derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
@@ -44,16 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_cache(parser)
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
     parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
-    parser.add_argument("--epochs", type=count, help="passes over them; the study's rounds x local epochs by default")
+    parser.add_argument(
+        "--epochs", type=parse_count, help="passes over them; the study's rounds x local epochs by default"
+    )
     add_seed(parser)
     add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train and write a pretrained model."""
-    wanted = Simulation(data=text_of(options.data), cache=text_of(options.cache))
-    changes = changes_of(options)
-    pretrain(options.job, options.out, wanted, changes, options.share, options.epochs, console_for(options))
+    wanted = Simulation(data=path_to_text(options.data), cache=path_to_text(options.cache))
+    changes = read_changes(options)
+    pretrain(options.job, options.out, wanted, changes, options.share, options.epochs, make_console(options))
     return ExitCode.COMPLETE
 
 
@@ -87,20 +89,20 @@ def pretrain(
         raise ConfigError(f"--out must be a new file that ends in .pt, not {out}; name another")
     if not 0 < share <= 1:
         raise ConfigError(f"--share must be above 0 and at most 1, not {share}")
-    study, simulation = settled(job, wanted, changes)
+    study, simulation = settle_job(job, wanted, changes)
     if study.model.weights:
         raise ConfigError(
             "model.weights must be left out for a pretrained model, which begins with the seed's weights, not "
             f"{study.model.weights!r}; remove it from study.yaml"
         )
     sites = simulate.read_data(study, simulation, out.parent)
-    pool = joined({site: drawn(data.training, share, study.seed, site) for site, data in sites.items()})
+    pool = join_examples({site: draw_share(data.training, share, study.seed, site) for site, data in sites.items()})
     console.print(
         WARNING.format(count=len(pool), sites=len(sites), share=share), style="bold red", markup=False, highlight=False
     )
     epochs = epochs or study.rounds * study.training.local_epochs
-    model, loss = _trained(study, pool, epochs)
-    test = joined({site: data.test for site, data in sites.items()})
+    model, loss = _train_on_pool(study, pool, epochs)
+    test = join_examples({site: data.test for site, data in sites.items()})
     _, score = evaluate(model, test, study, choose_device(study.device))
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
     facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share}
@@ -116,14 +118,14 @@ def pretrain(
     return out
 
 
-def drawn(part: Examples, share: float, seed: int, site: str) -> Examples:
+def draw_share(part: Examples, share: float, seed: int, site: str) -> Examples:
     """Return a share of a part's examples, at least one, drawn by a seed."""
     count = max(1, round(share * len(part)))
-    rows = np.random.default_rng(seed_of(seed, site, "pretrain")).permutation(len(part))[:count]
-    return part.taken(sorted(rows.tolist()))
+    rows = np.random.default_rng(derive_seed(seed, site, "pretrain")).permutation(len(part))[:count]
+    return part.select_rows(sorted(rows.tolist()))
 
 
-def _trained(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module, float]:
+def _train_on_pool(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module, float]:
     """Return the trained model and its loss in the last epoch."""
     torch.set_num_threads(study.torch_threads)
     device = choose_device(study.device)
@@ -131,15 +133,15 @@ def _trained(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module
     learners: Mapping[str, Learner] = {
         "": Learner(model, make_optimizer(study.training, model), make_loss(study, pool.annotated), plain_step)
     }
-    for batches in follow(_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
+    for batches in track_progress(_make_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
         result = train(learners, [batches])[""]
     return model, result.loss
 
 
-def _epochs(study: Study, pool: Examples, epochs: int, device: torch.device) -> Iterator[Iterator[Batch]]:
-    augment = augmentation(study, has_label_map=study.task == "segmentation")
+def _make_epochs(study: Study, pool: Examples, epochs: int, device: torch.device) -> Iterator[Iterator[Batch]]:
+    augment = build_augmentation(study, has_label_map=study.task == "segmentation")
     for epoch in range(epochs):
-        seed = seed_of(study.seed, "pretrain", epoch)
+        seed = derive_seed(study.seed, "pretrain", epoch)
         # Dropout draws from torch's global generator.
         torch.manual_seed(seed)
         yield training_batches(pool, study.training.batch_size, augment, seed, device)

@@ -12,7 +12,7 @@ from silofl.files import open_own
 GRACE_S = 3.0
 
 
-def let_interrupt() -> None:
+def enable_interrupts() -> None:
     """Let SIGINT and SIGTERM raise KeyboardInterrupt; a shell that starts a command in the background ignores them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

@@ -24,7 +24,7 @@ class RoundLines:
         self.shown = read_ledger(run) or []
         self._stamp = 0
 
-    def show(self) -> None:
+    def print_new_rounds(self) -> None:
         """Print the rounds that were written since the last call."""
         path = self.run / FILE
         stamp = path.stat().st_mtime_ns if path.is_file() else 0

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 from silofl.algorithms.presets import algorithm_names, find_recipe
 from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.files import write_text
-from silofl.schema import meanings_of, summary_of
+from silofl.schema import read_meanings, read_summary
 from silofl.settings import LARGEST, NAME
 from silofl.study import Study
 
@@ -50,20 +50,20 @@ class Key:
     inner: type | None
 
 
-def keys_of(section: type, prefix: str = "") -> list[Key]:
+def list_keys(section: type, prefix: str = "") -> list[Key]:
     """Return the keys of a settings class, pydantic model or dataclass, without those of its inner sections."""
-    hints, meanings, found = get_type_hints(section, include_extras=True), meanings_of(section), []
+    hints, meanings, found = get_type_hints(section, include_extras=True), read_meanings(section), []
     for name, default in _defaults(section).items():
-        inner = _section_in(hints[name])
-        text = None if default is PydanticUndefined or inner else _yaml(default)
-        meaning = summary_of(inner) if inner else meanings.get(name, "")
-        found.append(Key(prefix + name, "" if inner else values_of(hints[name]), text, meaning, inner))
+        inner = _find_section(hints[name])
+        text = None if default is PydanticUndefined or inner else _default_text(default)
+        meaning = read_summary(inner) if inner else meanings.get(name, "")
+        found.append(Key(prefix + name, "" if inner else describe_values(hints[name]), text, meaning, inner))
     return found
 
 
 def all_keys(section: type, prefix: str = "") -> Iterator[Key]:
     """Go through the keys of a settings class and of all sections within it."""
-    for key in keys_of(section, prefix):
+    for key in list_keys(section, prefix):
         yield key
         if key.inner:
             yield from all_keys(key.inner, f"{key.name}.")
@@ -78,7 +78,7 @@ def study_keys(answers: Iterable[type[Answer]]) -> Iterator[Key]:
     yield from all_keys(Study)
     yield from recipe_keys()
     for answer in answers:
-        yield from keys_of(answer, f"algorithm.{answer.section}.")
+        yield from list_keys(answer, f"algorithm.{answer.section}.")
 
 
 def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an algorithm that has one") -> list[Key]:
@@ -87,12 +87,12 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
     Args:
         lenders: Names the algorithms that have an answer of the recipe; the default loads no algorithm's file.
     """
-    hints, meanings = get_type_hints(Recipe, include_extras=True), meanings_of(Recipe)
+    hints, meanings = get_type_hints(Recipe, include_extras=True), read_meanings(Recipe)
     keys = []
     for name, default in _defaults(Recipe).items():
         default = WITHOUT.get(name, default)
-        values = f"`{default}`, or {lenders(name)}" if name in WITHOUT else values_of(hints[name])
-        keys.append(Key(f"algorithm.{name}", values, _yaml(default), meanings[name], None))
+        values = f"`{default}`, or {lenders(name)}" if name in WITHOUT else describe_values(hints[name])
+        keys.append(Key(f"algorithm.{name}", values, _default_text(default), meanings[name], None))
     return keys
 
 
@@ -102,28 +102,28 @@ def all_answers() -> list[type[Answer]]:
     return sorted({type(answer) for recipe in recipes for answer in recipe.answers}, key=lambda answer: answer.section)
 
 
-def _lenders(field: str) -> str:
+def _list_lenders(field: str) -> str:
     """Return the names of the algorithms that have an answer of their own."""
     recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
     names = ", ".join(f"`{name}`" for name, recipe in recipes.items() if getattr(recipe, field))
     return f"list of {names}" if field == "parts" else names
 
 
-def values_of(kind: object) -> str:
+def describe_values(kind: object) -> str:
     """Describe the values of a type in words."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _bounded(values_of(inner[0]), _constraints(inner[1:]))
+        return _add_bounds(describe_values(inner[0]), _collect_constraints(inner[1:]))
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin in (Union, UnionType):
-        return ", or ".join(values_of(one) for one in inner if one is not NoneType)
+        return ", or ".join(describe_values(one) for one in inner if one is not NoneType)
     if origin is tuple and inner[-1] is Ellipsis:
-        return f"list of {values_of(inner[0])}"
+        return f"list of {describe_values(inner[0])}"
     if origin is tuple:
-        return f"list of {NUMBERS.get(len(inner), len(inner))}: {values_of(inner[0])}"
+        return f"list of {NUMBERS.get(len(inner), len(inner))}: {describe_values(inner[0])}"
     if origin is dict:
-        return f"{values_of(inner[0])}: {values_of(inner[1])}, ..."
+        return f"{describe_values(inner[0])}: {describe_values(inner[1])}, ..."
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind.__name__.lower()
     return WORDS.get(kind, getattr(kind, "__name__", str(kind)))
@@ -144,23 +144,23 @@ def study_page() -> str:
         "",
         *_section_page("the study", Study, "", with_summary=False),
     ]
-    for key in keys_of(Study):
+    for key in list_keys(Study):
         if key.inner and key.name == "algorithm":
-            lines += _algorithm(key.inner)
+            lines += _algorithm_page(key.inner)
         elif key.inner:
             lines += _section_page(f"`{key.name}`", key.inner, f"{key.name}.")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _algorithm(settings: type) -> list[str]:
+def _algorithm_page(settings: type) -> list[str]:
     lines = _section_page("`algorithm`", settings, "algorithm.")
     names = ", ".join(f"`{name}`" for name in algorithm_names())
     lines += [f"Algorithms: {names}. Presets: {', '.join(f'`{name}`' for name in PRESET_NAMES)}.", ""]
     lines += [
         "Any of the following goes before the preset. An answer is borrowed by the name of an algorithm that has it:"
     ]
-    lines += ["", *HEADER, *map(_key_row, recipe_keys(_lenders)), ""]
-    for answer in filter(keys_of, all_answers()):
+    lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
+    for answer in filter(list_keys, all_answers()):
         lines += _section_page(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
     lines += ["### Presets", "", "What they choose, where it is not a default above:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
@@ -169,7 +169,7 @@ def _algorithm(settings: type) -> list[str]:
         chosen: dict[str, list[str]] = {}
         for preset in PRESET_NAMES:
             values = _preset_values(find_recipe(name, preset, {}))
-            differing = [f"`{key}: {_yaml(value)}`" for key, value in values.items() if base.get(key) != value]
+            differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
             chosen.setdefault(", ".join(differing) or "-", []).append(preset)
         lines += [f"| {name} | {', '.join(presets)} | {keys} |" for keys, presets in chosen.items()]
     return [*lines, ""]
@@ -179,21 +179,21 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe's plain values and the constants of its answers by dotted key."""
     named = recipe.as_dict()
     plain = {key: named[key] for key in ("stays_home", "weights", "server_lr", "start_from_pretrained", "extra_rounds")}
-    return _flat(named["constants"]) | plain
+    return _flatten_constants(named["constants"]) | plain
 
 
 def _section_page(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
     lines = [f"{level} {title[0].upper()}{title[1:]}", ""]
-    lines += [summary_of(section), ""] if with_summary else []
-    return [*lines, *_table(section, prefix), ""]
+    lines += [read_summary(section), ""] if with_summary else []
+    return [*lines, *_key_table(section, prefix), ""]
 
 
-def _table(section: type, prefix: str) -> list[str]:
+def _key_table(section: type, prefix: str) -> list[str]:
     """Return the table of a section's keys, with those of inner sections at the end."""
     lines = [*HEADER]
-    for key in keys_of(section, prefix):
+    for key in list_keys(section, prefix):
         if key.inner and prefix:
-            lines += _table(key.inner, f"{key.name}.")[2:]
+            lines += _key_table(key.inner, f"{key.name}.")[2:]
         elif key.inner:
             lines.append(f"| `{key.name}` | keys and values | | {key.meaning} See below. |")
         else:
@@ -218,7 +218,7 @@ def _defaults(section: type) -> dict[str, Any]:
     }
 
 
-def _section_in(kind: object) -> type | None:
+def _find_section(kind: object) -> type | None:
     """Return the settings class that a type is, or is unless None; None for the type of a plain value."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for one in kinds:
@@ -227,14 +227,14 @@ def _section_in(kind: object) -> type | None:
     return None
 
 
-def _constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
+def _collect_constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
     found = []
     for one in metadata:
-        found += _constraints(tuple(one.metadata)) if isinstance(one, FieldInfo) else [one]
+        found += _collect_constraints(tuple(one.metadata)) if isinstance(one, FieldInfo) else [one]
     return found
 
 
-def _bounded(text: str, constraints: list[BaseMetadata]) -> str:
+def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
     # The largest number of all tells a reader nothing.
     told = [constraint for constraint in constraints if constraint != Le(LARGEST)]
     bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
@@ -254,14 +254,14 @@ def _bounded(text: str, constraints: list[BaseMetadata]) -> str:
     return text
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten_constants(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        found |= _flatten_constants(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
 
 
-def _yaml(value: object) -> str:
+def _default_text(value: object) -> str:
     """Return a plain value as a study.yaml would hold it, on one line."""
     if value is None:
         return "not given"

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import add_json, add_moved, console_for
+from silofl.options import add_json, add_moved, make_console
 from silofl.studies import simulate
 from silofl.studies.simulation import Moved
 
@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Go on with a run and return its exit code."""
     moved = Moved(options.data, options.cache)
-    code = simulate.resume(options.run, console_for(options), moved, options.trust_code)
+    code = simulate.resume(options.run, make_console(options), moved, options.trust_code)
     if options.json:
         simulate.print_json(options.run)
     return code

@@ -11,19 +11,19 @@ from shlex import quote
 import yaml
 from rich.console import Console
 
-from silofl.errors import ConfigError, ExitCode, TrainingError, printable
+from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
-from silofl.files import copy_file, held, is_free, read_json, write_json, write_text
+from silofl.files import copy_file, hold_lock, is_free, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
-from silofl.options import add_json, console_for, natural
+from silofl.options import add_json, make_console, parse_natural
 from silofl.report.pages import write_report
-from silofl.schema import plain
+from silofl.schema import dump_record
 from silofl.settings import read_yaml
 from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_retries(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that carries out a job on a network."""
     parser.add_argument(
-        "--retries", type=natural, default=3, metavar="N", help="times that a stopped run goes on by itself; 3"
+        "--retries", type=parse_natural, default=3, metavar="N", help="times that a stopped run goes on by itself; 3"
     )
     add_json(parser, "results.json")
 
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     kit = read_kit(options.kit, ("admin",))
     load_study(study_file(options.job))
     check_new(options.out)
-    return carry_out(options.job, kit, options.out, options)
+    return carry_out_job(options.job, kit, options.out, options)
 
 
 def check_new(out: Path) -> None:
@@ -77,20 +77,20 @@ def check_new(out: Path) -> None:
         raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
 
 
-def carry_out(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:
-    """Carry out a job as `start` does, with the options of `add_retries`; returns the exit code of its result."""
-    console = console_for(options)
+def carry_out_job(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:
+    """Carry out a job as `follow_new_job` does, with the options of `add_retries`; returns its result's exit code."""
+    console = make_console(options)
     try:
-        code = start(job, kit, out, options.retries, console)
+        code = follow_new_job(job, kit, out, options.retries, console)
     except TrainingError as error:
-        console.print(printable(str(error)), markup=False)
+        console.print(make_printable(str(error)), markup=False)
         return ExitCode.FAILED
     if options.json:
         print_json(out)
     return code
 
 
-def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int:
+def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int:
     """Submit a job, show its rounds, download its result, and submit its continuation where it was stopped.
 
     Args:
@@ -122,7 +122,7 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
                 if not results.was_stopped or watch.is_aborted:
                     break
                 # The rest of the sentence is for whoever has to go on by hand.
-                reason = printable(results.reasons[0]).partition(";")[0]
+                reason = make_printable(results.reasons[0]).partition(";")[0]
                 console.print(f"stopped: {reason}; going on by itself, {attempt} of {retries} times", markup=False)
                 watch.wait_for_sites()
                 results = watch.carry_out()
@@ -130,18 +130,18 @@ def start(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int
             console.print(
                 f"\ninterrupted; job {watch.number} runs on: fetch its result with silofl watch {watch.number} "
                 f"--kit {quote(str(kit.folder))} --download DIR, or end it with nvflare job abort and go on later with "
-                f"{going_on(out, kit)}",
+                f"{continue_command(out, kit)}",
                 markup=False,
             )
             return ExitCode.INTERRUPTED
     print_results(results, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
-        console.print(f"to go on once that is put right: {going_on(out, kit)}", markup=False)
+        console.print(f"to go on once that is put right: {continue_command(out, kit)}", markup=False)
     return ExitCode[results.status]
 
 
-def going_on(out: Path, kit: Kit) -> str:
+def continue_command(out: Path, kit: Kit) -> str:
     """Return the command that goes on with the job in a folder of results."""
     return f"silofl continue {quote(str(out))} --kit {quote(str(kit.folder))}"
 
@@ -186,19 +186,19 @@ class Watch:
         if self.job != self.out / JOB:
             # Only now: no folder of results is left where the server takes no job.
             self.job = shutil.copytree(self.job, self.out / JOB)
-            self.open_files.enter_context(held(self.out / LOCK))
+            self.open_files.enter_context(hold_lock(self.out / LOCK))
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
-        self._say_who_is_there()
+        self._print_connected_sites()
         status, details = self._follow()
         if not has_ended(status):
             # The server forgot the job when it stopped: nothing can be downloaded.
             lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
-            write_json(self.out / RESULT, plain(lost))
+            write_json(self.out / RESULT, dump_record(lost))
             return lost
         self.is_aborted = status == ABORTED
         return self._download(status, details)
 
-    def _say_who_is_there(self) -> None:
+    def _print_connected_sites(self) -> None:
         federation, there = self.study.federation, sorted(self.lead.connected())
         wanted = federation.sites or federation.min_sites
         if len(there) < wanted:
@@ -245,7 +245,7 @@ class Watch:
     def _show(self) -> None:
         if self.progress.ledger:
             write_json(self.out / LEDGER, self.progress.ledger)
-            self._lines.show()
+            self._lines.print_new_rounds()
             self._keep_run()
 
     def _keep_run(self) -> None:
@@ -259,14 +259,14 @@ class Watch:
         if not (found / RESULT).is_file():
             raise TrainingError(
                 f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}; to go on once "
-                f"that is put right: {going_on(self.out, self.lead.kit)}"
+                f"that is put right: {continue_command(self.out, self.lead.kit)}"
             )
         # No others, which the server could have put there in the place of the job that is signed and submitted again.
         for path in result_files(found):
             # Atomically: a program that reads the ledger while the run goes on finds it whole.
             copy_file(path, self.out / path.relative_to(found))
         shutil.rmtree(found)
-        self._lines.show()
+        self._lines.print_new_rounds()
         results = read_results(self.out)
         # A round may have finished since the job was last asked.
         self.progress = Progress(results.run, read_json(self.out / LEDGER, list, absent=[]))

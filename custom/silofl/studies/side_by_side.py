@@ -9,16 +9,16 @@ from rich.console import Console
 
 from silofl.federation.results import read_results
 from silofl.files import make_folder
-from silofl.options import set_options
-from silofl.report.tables import duration
+from silofl.options import format_set_options
+from silofl.report.tables import format_duration
 from silofl.studies.compared_runs import ComparedRun
-from silofl.studies.processes import ProcessTree, let_interrupt
+from silofl.studies.processes import ProcessTree, enable_interrupts
 from silofl.studies.simulate import is_finished
 
 POLL_S = 0.3
 
 
-def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: Console) -> dict[Path, str]:
+def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, console: Console) -> dict[Path, str]:
     """Carry out the runs that are not finished, and print a line where one ends.
 
     On Ctrl-C all processes are ended, and each run can go on.
@@ -38,12 +38,12 @@ def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: C
     running: list[tuple[ComparedRun, ProcessTree, float]] = []
     failures: dict[Path, str] = {}
     left, started = len(waiting), time.monotonic()
-    let_interrupt()
+    enable_interrupts()
     try:
         while left:
             while waiting and len(running) < processes:
                 run = waiting.pop(0)
-                running.append((run, ProcessTree(command(run), log_of(run, out)), time.monotonic()))
+                running.append((run, ProcessTree(build_command(run), log_path(run, out)), time.monotonic()))
             time.sleep(POLL_S)
             for run, tree, since in list(running):
                 if tree.poll() is None:
@@ -53,8 +53,8 @@ def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: C
                 results = read_results(run.path)
                 ending = results.status if results else "ended early"
                 if results is None or not results.is_finished:
-                    failures[run.path] = f"it ended early, and {log_of(run, out)} says why"
-                took, so_far = duration(time.monotonic() - since), duration(time.monotonic() - started)
+                    failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
+                took, so_far = format_duration(time.monotonic() - since), format_duration(time.monotonic() - started)
                 console.print(f"{run.name}, seed {run.seed}: {ending}, {took}; {left} left, {so_far} so far")
     finally:
         for _, tree, _ in running:
@@ -62,7 +62,7 @@ def carry_out(runs: Sequence[ComparedRun], out: Path, processes: int, console: C
     return failures
 
 
-def command(run: ComparedRun) -> list[str]:
+def build_command(run: ComparedRun) -> list[str]:
     """Return the command that starts a run, or goes on with it."""
     silofl = [sys.executable, "-m", "silofl"]
     if run.has_started:
@@ -73,10 +73,10 @@ def command(run: ComparedRun) -> list[str]:
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
     given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
     given += ["--alone"] if wanted.is_alone else []
-    changes = set_options(run.changes)
+    changes = format_set_options(run.changes)
     return [*silofl, "simulate", str(run.job), *given, *changes]
 
 
-def log_of(run: ComparedRun, out: Path) -> Path:
+def log_path(run: ComparedRun, out: Path) -> Path:
     """Return the file of a run's output."""
     return out / "logs" / f"{run.path.name}.txt"

@@ -20,13 +20,13 @@ from silofl.data.doubts import doubts, label_doubts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.extensions import allowed
+from silofl.extensions import list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import held, make_folder, read_json, write_json, write_text
-from silofl.flare.workspace import other_classes, prepare_workspace, simulated_site
-from silofl.methods.parts import kinds
+from silofl.files import hold_lock, make_folder, read_json, write_json, write_text
+from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
 from silofl.options import (
@@ -39,38 +39,38 @@ from silofl.options import (
     add_seed,
     add_set,
     add_weights,
-    changes_of,
     check_backend,
-    console_for,
-    names,
-    text_of,
+    make_console,
+    parse_names,
+    path_to_text,
+    read_changes,
 )
 from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
-from silofl.schema import plain, read_file
+from silofl.schema import dump_record, read_file
 from silofl.settings import read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
-from silofl.studies.everyone import everyone
-from silofl.studies.leave_out import unseen_result
-from silofl.studies.processes import ProcessTree, let_interrupt
+from silofl.studies.everyone import measure_on_everyone
+from silofl.studies.leave_out import run_unseen_test
+from silofl.studies.processes import ProcessTree, enable_interrupts
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulation import (
     UNMOVED,
     Moved,
     Simulation,
-    changed,
+    apply_changes,
     changes_algorithm,
     check_code,
     check_links,
     check_pretrained,
     guard_batchnorm,
     read_simulation,
-    settled,
+    settle_job,
     study_file,
 )
-from silofl.studies.weights import weights_file, with_weights
+from silofl.studies.weights import find_weights_file, with_weights
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 from silofl.training.losses import check_loss
@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_rounds(parser)
     add_seed(parser)
     add_set(parser)
-    parser.add_argument("--sites", type=names, default=[], help="sites that take part, as a,b; all by default")
+    parser.add_argument("--sites", type=parse_names, default=[], help="sites that take part, as a,b; all by default")
     add_backend(parser)
     add_pretrained(parser)
     add_weights(parser)
@@ -110,23 +110,23 @@ def run(options: argparse.Namespace) -> int:
     if options.prepare:
         if options.job or options.out or options.leave_out:
             raise ConfigError("--prepare must be given without JOB, --out and --leave-out; it only writes a workspace")
-        return prepare(options.prepare)
+        return prepare_plain_workspace(options.prepare)
     missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
     if missing:
         raise ConfigError(f"JOB and --out must be given; missing: {', '.join(missing)}; see silofl simulate --help")
     check_backend(options)
     wanted = Simulation(
-        data=text_of(options.data),
+        data=path_to_text(options.data),
         sites=tuple(options.sites),
         threads=options.threads,
         left_out=options.leave_out,
-        pretrained=text_of(options.pretrained),
-        weights=text_of(options.weights and weights_file(options.weights)),
+        pretrained=path_to_text(options.pretrained),
+        weights=path_to_text(options.weights and find_weights_file(options.weights)),
         is_alone=options.alone,
-        cache=text_of(options.cache),
+        cache=path_to_text(options.cache),
         trusts_code=options.trust_code,
     )
-    code = start(options.job, options.out, wanted, changes_of(options), console_for(options))
+    code = start_simulation(options.job, options.out, wanted, read_changes(options), make_console(options))
     if options.json:
         print_json(options.out)
     return code
@@ -139,7 +139,7 @@ def print_json(run: Path) -> None:
         print(json.dumps(results | ({"unseen": read_json(unseen)} if unseen.is_file() else {}), indent=1))
 
 
-def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
+def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
     """Run a job from its first round.
 
     Args:
@@ -156,7 +156,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
         ConfigError: The job, the study or the command is wrong; before anything was trained.
         DataError: A site's data is wrong; before anything was trained.
     """
-    study, simulation = settled(job, wanted, changes)
+    study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
     check_code(job, simulation)
     if run.exists() and not run.is_dir():
@@ -172,7 +172,7 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     shutil.copytree(job, run / "job")
     if changes:
         path = study_file(run / "job")
-        write_text(path, yaml.safe_dump(changed(read_yaml(path), changes), sort_keys=False))
+        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False))
     if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     given = simulation.pretrained or simulation.weights
@@ -182,11 +182,11 @@ def start(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object
     if changes:
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _say_doubts(study, data, console)
-    return _run(run, simulation, study, console)
+    return _run_prepared_job(run, simulation, study, console)
 
 
 def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: bool = False) -> int:
-    """Go on with a run after its last finished round; the same errors and exit codes as `start`.
+    """Go on with a run after its last finished round; the same errors and exit codes as `start_simulation`.
 
     A run that has its result is shown, not run again.
 
@@ -205,7 +205,7 @@ def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: boo
     study = load_study(study_file(run / "job"))
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:
-        return _outcome(run, simulation, study, console)
+        return _conclude_run(run, simulation, study, console)
     _check_is_there(simulation)
     found = read_data(study, simulation, run)
     if moved.data is not None:
@@ -214,7 +214,7 @@ def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: boo
         folders = {"data": simulation.data, "cache": simulation.cache}
         write_json(run / "run.json", read_json(run / "run.json") | folders)
     _write_counts(run, simulation, found)
-    return _run(run, simulation, study, console)
+    return _run_prepared_job(run, simulation, study, console)
 
 
 def _check_is_there(simulation: Simulation) -> None:
@@ -237,7 +237,7 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
             )
 
 
-def prepare(workspace: Path) -> int:
+def prepare_plain_workspace(workspace: Path) -> int:
     """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
     results = workspace.resolve().with_name(workspace.name + "-results")
     site = Site(
@@ -245,9 +245,9 @@ def prepare(workspace: Path) -> int:
         state_dir=f"{results}/sites/{{site}}",
         has_progress=False,
         min_patients=0,
-        extensions=allowed(),
+        extensions=list_allowed_extensions(),
     )
-    server = Server(run_dir=f"{results}/{{run}}", is_downloadable=False, extensions=allowed())
+    server = Server(run_dir=f"{results}/{{run}}", is_downloadable=False, extensions=list_allowed_extensions())
     prepare_workspace(workspace, site, server)
     print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
     print(f"results will be in {results}")
@@ -259,7 +259,7 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     check_transforms(study)
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
-    data = {name: _site_data(study, simulation, run, name) for name in names}
+    data = {name: _load_site(study, simulation, run, name) for name in names}
     shape = data[names[0]].training.image_shape
     check_network(study, shape)
     check_loss(study, shape)
@@ -277,10 +277,10 @@ def _say_doubts(study: Study, data: Mapping[str, SiteData], console: Console) ->
 def _write_counts(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:
     """Write the size of the training sites' data, which in a real federation only the sites know."""
     counts = DataCounts({name: SiteCounts.of(data[name]) for name in simulation.sites})
-    write_json(run / DATA, plain(counts))
+    write_json(run / DATA, dump_record(counts))
 
 
-def _site_data(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
+def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
     site = _site_settings(simulation, run)
     try:
         return load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
@@ -297,15 +297,15 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
         has_progress=True,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,
-        extensions=allowed(),
+        extensions=list_allowed_extensions(),
     )
 
 
-def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
     """Run the prepared job and show its rounds; on Ctrl-C end every process, so that the run can be resumed."""
-    with held(run / "lock.command"):
+    with hold_lock(run / "lock.command"):
         workspace = run.resolve() / "workspace"
-        server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=allowed())
+        server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=list_allowed_extensions())
         for name in ("local", "startup"):
             # NVFlare's simulator keeps them, and runs code that lies there.
             shutil.rmtree(workspace / name, ignore_errors=True)
@@ -313,7 +313,7 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
-        if any(kind.is_of_images for kind in kinds(study)):
+        if any(kind.is_of_images for kind in list_kinds(study)):
             console.print("min_patients is 0 in a simulation: means of however few patients are shared")
         for sentence in study.recipe.cautions:
             console.print(f"CAUTION  {sentence}", markup=False)
@@ -324,9 +324,9 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
         try:
             if simulation.is_alone:
                 arrays = given and given.arrays
-                settings, latest = _site_settings(simulation, run), partial(simulated_site, workspace)
-                run_alone(study, run, simulation.sites, settings, arrays, lines.show, latest)
-                lines.show()
+                settings, latest = _site_settings(simulation, run), partial(read_simulated_site, workspace)
+                run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
+                lines.print_new_rounds()
             else:
                 arguments = [str(job), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
                 command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
@@ -338,21 +338,21 @@ def _run(run: Path, simulation: Simulation, study: Study, console: Console) -> i
             # The simulator wipes its workspace at the next start.
             for events in workspace.glob("server/*/tb_events"):
                 shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
-        return _outcome(run, simulation, study, console)
+        return _conclude_run(run, simulation, study, console)
 
 
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
     """Show rounds until the command ends, and end all its processes in any case."""
     try:
-        let_interrupt()
+        enable_interrupts()
         result, deadline = lines.run / "results.json", float("inf")
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:
-            lines.show()
+            lines.print_new_rounds()
             if deadline == float("inf") and result.is_file():
                 deadline = time.monotonic() + ENDING_S
             time.sleep(POLL_S)
-        lines.show()
+        lines.print_new_rounds()
     finally:
         tree.end()
 
@@ -363,7 +363,7 @@ def is_finished(run: Path) -> bool:
     return results is not None and results.is_finished
 
 
-def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
+def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
     """Print the result, test on the site that was left out, write the report, and return the exit code."""
     results = read_results(run)
     if results is None:
@@ -373,7 +373,7 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
         )
         return ExitCode.FAILED
     if study.task == "classification" and results.is_finished and results.everyone is None:
-        results = _with_everyone(run, results, simulation, study, console)
+        results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
@@ -386,16 +386,16 @@ def _outcome(run: Path, simulation: Simulation, study: Study, console: Console) 
     return code
 
 
-def _with_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
+def _add_everyone(run: Path, results: Results, simulation: Simulation, study: Study, console: Console) -> Results:
     """Add the test of each site's model on all sites' test data to the result."""
     # A site that was left out is tested by itself; its data are none of the federation's.
     sites = replace(simulation, left_out=None)
     try:
-        results = replace(results, everyone=everyone(run, read_data(study, sites, run)))
+        results = replace(results, everyone=measure_on_everyone(run, read_data(study, sites, run)))
     except (SiloFLError, OSError) as error:
         console.print(f"no test on all sites' test data together: {error}", markup=False)
         return results
-    write_json(run / "results.json", plain(results))
+    write_json(run / "results.json", dump_record(results))
     return results
 
 
@@ -403,7 +403,7 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
     """Test the super model on the site that was left out and print its table; return 3 where that cannot be done."""
     site = str(simulation.left_out)
     try:
-        print_unseen(unseen_result(run, site, lambda: _site_data(study, simulation, run, site), console), console)
+        print_unseen(run_unseen_test(run, site, lambda: _load_site(study, simulation, run, site), console), console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)
         return ExitCode.INCOMPLETE

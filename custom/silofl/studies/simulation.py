@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
-from silofl.errors import ConfigError, nearest
+from silofl.errors import ConfigError, suggest_nearest
 from silofl.files import read_json, write_json
 from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_weights
-from silofl.schema import optional, read
+from silofl.schema import declare_optional, read_record
 from silofl.settings import check_key, parse, read_yaml
 from silofl.studies.weights import with_weights
 from silofl.study import Study, load_study
@@ -40,12 +40,12 @@ class Simulation:
     data: str | None = None
     sites: tuple[str, ...] = ()
     threads: int | None = None
-    left_out: str | None = optional()
-    pretrained: str | None = optional()
-    weights: str | None = optional()
-    is_alone: bool = optional(False)
-    cache: str | None = optional()
-    trusts_code: bool = optional(False)
+    left_out: str | None = declare_optional()
+    pretrained: str | None = declare_optional()
+    weights: str | None = declare_optional()
+    is_alone: bool = declare_optional(False)
+    cache: str | None = declare_optional()
+    trusts_code: bool = declare_optional(False)
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
     """
     path = run / "run.json"
     settings = read_json(path)
-    simulation = read(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
+    simulation = read_record(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
     _check_cache(moved.cache)
     return replace(simulation, **{key: str(folder.resolve()) for key, folder in vars(moved).items() if folder})
 
 
-def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
+def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
     """Return a job's study with its changes, by dotted key, and the simulation with all sites and threads named.
 
     Raises:
@@ -92,7 +92,7 @@ def settled(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tup
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
         )
-    simulation = _settled(wanted, study)
+    simulation = _settle_sites(wanted, study)
     _check_quorum(study, simulation)
     return study, simulation
 
@@ -179,10 +179,10 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
     load_study(path)
     for key in changes:
         check_key(key, Study)
-    return parse(Study, changed(read_yaml(path), changes), "the command line with study.yaml")
+    return parse(Study, apply_changes(read_yaml(path), changes), "the command line with study.yaml")
 
 
-def changed(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
     """Return a copy of a study's plain values, with the values of some dotted keys replaced."""
     result = deepcopy(dict(values))
     for key, value in changes.items():
@@ -202,16 +202,16 @@ def changes_algorithm(changes: Mapping[str, object]) -> bool:
     return any(key.partition(".")[0] == "algorithm" for key in changes)
 
 
-def _phantoms(study: Study) -> Path:
+def _provide_phantoms(study: Study) -> Path:
     """Return the folder of the simulated hospitals that suit a study, made at first use."""
     if study.data.dimensions == 3:
         return make_phantoms(Path("phantom_volumes"), kind=VOLUMES)
     return make_phantoms(Path("phantoms"))
 
 
-def _settled(wanted: Simulation, study: Study) -> Simulation:
+def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     """Check the data folder and the named sites, and fill in all sites and threads."""
-    data, sites = Path(wanted.data) if wanted.data else _phantoms(study), wanted.sites
+    data, sites = Path(wanted.data) if wanted.data else _provide_phantoms(study), wanted.sites
     if not data.is_dir():
         state = "a file" if data.exists() else "not there"
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
@@ -221,7 +221,7 @@ def _settled(wanted: Simulation, study: Study) -> Simulation:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
     for name in sites:
         if name not in found:
-            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{nearest(name, found)}")
+            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{suggest_nearest(name, found)}")
     if len(set(sites)) != len(sites):
         raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
     silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
@@ -232,7 +232,7 @@ def _settled(wanted: Simulation, study: Study) -> Simulation:
             "add it there, move the folder away, or have simulate name the sites that take part, --sites"
         )
     if wanted.left_out is not None:
-        found = _without(wanted.left_out, found, present, sites)
+        found = _drop_left_out(wanted.left_out, found, present, sites)
     _check_cache(wanted.cache)
     names = tuple(sorted(sites) or found)
     threads = len(names) if wanted.threads is None else wanted.threads
@@ -247,11 +247,11 @@ def _check_cache(cache: str | Path | None) -> None:
         raise ConfigError(f"--cache must be a folder, not {cache}, which is a file; name another")
 
 
-def _without(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
+def _drop_left_out(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
     """Return the training sites without the one that is left out."""
     if left_out not in present:
         known = ", ".join(present)
-        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{nearest(left_out, present)}")
+        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{suggest_nearest(left_out, present)}")
     if left_out in sites:
         raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
     rest = [name for name in found if name != left_out]

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silofl.errors import ConfigError, shown
+from silofl.errors import ConfigError, quote_value
 from silofl.federation.results import SiteResult
-from silofl.options import count, replaces
-from silofl.report.canvas import Image, is_wide, legend, line_style, panels, png, style_axes, without_math
+from silofl.options import parse_count, replaces
+from silofl.report.canvas import (
+    Image,
+    draw_legend,
+    encode_png,
+    escape_math,
+    is_wide,
+    line_style,
+    make_panels,
+    style_axes,
+)
 from silofl.report.comparison import Method
 from silofl.report.conditions import setting_text
 from silofl.report.methods import mean_and_deviation
@@ -91,16 +100,17 @@ class Sweep:
         for combination in itertools.product(*self.values.values()):
             values = dict(zip(self.values, combination, strict=True))
             name = " ".join(f"{names[key]}={value_text(key, value)}" for key, value in values.items())
-            found.append(Point(name, values, self._rounds(values)))
+            found.append(Point(name, values, self._divide_epochs(values)))
         return found
 
-    def _rounds(self, values: Mapping[str, object]) -> int | None:
+    def _divide_epochs(self, values: Mapping[str, object]) -> int | None:
         if self.total_epochs is None:
             return None
         epochs = values[EPOCHS]
         if not isinstance(epochs, int) or epochs < 1 or self.total_epochs % epochs:
             raise ConfigError(
-                f"--total-epochs must be a multiple of every {EPOCHS}, not {self.total_epochs} with {shown(epochs)}; "
+                f"--total-epochs must be a multiple of every {EPOCHS}, not {self.total_epochs} with "
+                f"{quote_value(epochs)}; "
                 "change one of them"
             )
         return self.total_epochs // epochs
@@ -156,10 +166,10 @@ def value_text(key: str, value: object) -> str:
     return setting_text(value)
 
 
-def swept_key(text: str) -> tuple[str, tuple[object, ...]]:
+def parse_swept_key(text: str) -> tuple[str, tuple[object, ...]]:
     """Read ``KEY=V1,V2,...``: a dotted key of study.yaml, or ``data``, and at least two values, as in that file."""
     key, _, values = text.partition("=")
-    sentence = f"must be KEY=V1,V2,..., as training.learning_rate=0.01,0.1, not {shown(text)}"
+    sentence = f"must be KEY=V1,V2,..., as training.learning_rate=0.01,0.1, not {quote_value(text)}"
     try:
         # A list in YAML: a comma within brackets belongs to its value.
         found = read_value(f"[{values}]")
@@ -169,7 +179,7 @@ def swept_key(text: str) -> tuple[str, tuple[object, ...]]:
         raise argparse.ArgumentTypeError(f"{sentence}; give at least two values")
     texts = [value_text(key, value) for value in found]
     if len(set(texts)) != len(texts):
-        raise argparse.ArgumentTypeError(f"must have values that differ, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must have values that differ, not {quote_value(text)}")
     return key, tuple(found)
 
 
@@ -178,20 +188,20 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sweep",
         action="append",
-        type=swept_key,
+        type=parse_swept_key,
         default=[],
         metavar="KEY=V1,V2,...",
         help="every row with each value, as algorithm.softpull.self_weight=0.5,0.7, or data=DIR1,DIR2; again: a grid",
     )
     parser.add_argument(
         "--total-epochs",
-        type=count,
+        type=parse_count,
         metavar="N",
         help=f"with --sweep {EPOCHS}: N over the local epochs are the rounds",
     )
 
 
-def sweep_of(options: argparse.Namespace) -> Sweep:
+def read_sweep(options: argparse.Namespace) -> Sweep:
     """Return the sweep of a command line.
 
     Raises:
@@ -242,9 +252,9 @@ def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
     """
     *others, last = rows[0].values
     places = list(dict.fromkeys(row.place for row in rows))
-    sites = {part: _sites(rows, part) for part in PARTS}
+    sites = {part: _measured_sites(rows, part) for part in PARTS}
     cells = {(*row.line, p, row.place): mean_and_deviation(row.measured(p, sites[p])) for row in rows for p in PARTS}
-    lines = [(*line, part) for line in _lines(rows) for part in PARTS]
+    lines = [(*line, part) for line in _distinct_lines(rows) for part in PARTS]
     columns = ("row", *others, "part", *(f"{last}={place}" for place in places))
     return TextTable(
         columns,
@@ -256,25 +266,29 @@ def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
 def sweep_image(rows: Sequence[SweptRow], metric: str) -> Image:
     """Draw each row over the last setting, one panel for validation and one for the test."""
     *others, last = rows[0].values
-    figure, (axes,) = panels(1, len(PARTS), (10.4, 4.2), shares_y=True)
+    figure, (axes,) = make_panels(1, len(PARTS), (10.4, 4.2), shares_y=True)
     places = list(dict.fromkeys(row.place for row in rows))
     positions = _positions(places)
     handles: list[Line2D] = []
     for panel, part in zip(axes, PARTS, strict=True):
-        handles = [_draw(panel, rows, line, part, positions, i) for i, line in enumerate(_lines(rows))]
+        handles = [_draw_row(panel, rows, line, part, positions, i) for i, line in enumerate(_distinct_lines(rows))]
         style_axes(panel, f"{part}: {metric}", last)
-        _mark(panel, positions)
-    names = (dict(zip(("", *others), line, strict=True)) for line in _lines(rows))
-    legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
+        _mark_places(panel, positions)
+    names = (dict(zip(("", *others), line, strict=True)) for line in _distinct_lines(rows))
+    draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
     caption = f"{NOTE} Bars are that deviation."
-    return Image(png(figure), f"{metric} over {last} = {', '.join(places)}, of {len(_lines(rows))} rows.", caption)
+    return Image(
+        encode_png(figure),
+        f"{metric} over {last} = {', '.join(places)}, of {len(_distinct_lines(rows))} rows.",
+        caption,
+    )
 
 
-def _lines(rows: Sequence[SweptRow]) -> list[tuple[str, ...]]:
+def _distinct_lines(rows: Sequence[SweptRow]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(row.line for row in rows))
 
 
-def _sites(rows: Sequence[SweptRow], part: str) -> set[str]:
+def _measured_sites(rows: Sequence[SweptRow], part: str) -> set[str]:
     """Return the sites that some run has a value of."""
     sites = (own for row in rows for run in row.method.results.values() for own in run.by_site.items())
     return {site for site, own in sites if PARTS[part](own) is not None}
@@ -288,10 +302,10 @@ def _positions(places: Sequence[str]) -> dict[str, float]:
         return {place: float(rank) for rank, place in enumerate(places)}
 
 
-def _draw(
+def _draw_row(
     panel: Axes, rows: Sequence[SweptRow], line: tuple[str, ...], part: str, positions: Mapping[str, float], number: int
 ) -> Line2D:
-    sites = _sites(rows, part)
+    sites = _measured_sites(rows, part)
     found = {positions[row.place]: row.measured(part, sites) for row in rows if row.line == line}
     known = {place: values for place, values in sorted(found.items()) if values}
     means = [float(np.mean(values)) for values in known.values()]
@@ -304,10 +318,10 @@ def _draw(
     return drawn.lines[0]
 
 
-def _mark(panel: Axes, positions: Mapping[str, float]) -> None:
+def _mark_places(panel: Axes, positions: Mapping[str, float]) -> None:
     """Put a tick at each place, on a logarithmic axis where the values are wide apart."""
     if is_wide(min(positions.values()), max(positions.values())):
         panel.set_xscale("log")
-    panel.set_xticks(list(positions.values()), [without_math(place) for place in positions])
+    panel.set_xticks(list(positions.values()), [escape_math(place) for place in positions])
     panel.set_xticks([], minor=True)
     panel.tick_params(axis="x", labelrotation=30 if len("".join(positions)) > MOST_LETTERS else 0)

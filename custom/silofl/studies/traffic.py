@@ -16,7 +16,7 @@ from silofl.methods.task import VALIDATE, Exchange, Message
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
 from silofl.models.precision import bytes_on_wire
-from silofl.software import here
+from silofl.software import read_software
 from silofl.study import Study
 
 
@@ -53,7 +53,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     Raises:
         ConfigError: The study does not allow so many sites.
     """
-    server = ServerRounds.start(study, "estimate", site_names(num_sites), _any_pretrained(study))
+    server = ServerRounds.start(study, "estimate", site_names(num_sites), _random_pretrained(study))
     server.image_shape = tuple(image_shape)
     traffic = Traffic()
 
@@ -77,7 +77,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         given = {name: np.zeros(expected[name].shape, np.float32) for name in names}
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
         meta["metrics"] |= {"epsilon": 0.0} if study.is_private else {}
-        meta |= {"software": here().model_dump()}
+        meta |= {"software": read_software().model_dump()}
         return Answers(dict.fromkeys(messages, Message(given, meta)), {}, [])
 
     Course(server, weigh).run()
@@ -89,7 +89,7 @@ def site_names(num_sites: int) -> list[str]:
     return [f"site-{number}" for number in range(1, num_sites + 1)]
 
 
-def _any_pretrained(study: Study) -> Arrays | None:
+def _random_pretrained(study: Study) -> Arrays | None:
     """Return random arrays with the shapes of the model in the study's file, where the study names one."""
     if study.model_file is None:
         return None

@@ -12,16 +12,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from silofl.errors import ConfigError, ExitCode, TrainingError, printable
+from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line
 from silofl.files import make_folder
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
-from silofl.options import add_json, console_for
+from silofl.options import add_json, make_console
 from silofl.report.tables import rich_table
-from silofl.schema import read
+from silofl.schema import read_record
 from silofl.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Follow a job to its end, or print once how far it is; returns 0, or 1 where the job did not complete."""
-    kit, console = read_kit(options.kit, ("admin",)), console_for(options)
+    kit, console = read_kit(options.kit, ("admin",)), make_console(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
     if options.json and options.download:
@@ -52,11 +52,11 @@ def run(options: argparse.Namespace) -> int:
         try:
             watch = Watch(lead, options.job)
             if not options.json:
-                return follow(watch, options.html, console, options.download)
-            print(json.dumps(watch.look().as_dict(), indent=1))
+                return follow_job(watch, options.html, console, options.download)
+            print(json.dumps(watch.ask_progress().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
-            console.print(printable(str(error)), markup=False)
+            console.print(make_printable(str(error)), markup=False)
             return ExitCode.FAILED
         except KeyboardInterrupt:
             console.print(f"\nno longer watched; job {options.job} runs on", markup=False)
@@ -76,7 +76,7 @@ class Watch:
         self._progress, self._begun = Progress(None, []), lead.server_start()
         self._silent_since: float | None = None
 
-    def look(self) -> Watched:
+    def ask_progress(self) -> Watched:
         """Ask how far the job is.
 
         Raises:
@@ -96,7 +96,7 @@ class Watch:
                     "authorization.json gives to who submitted it; take the kit of that lead"
                 )
             self._check_answers()
-        ledger = [read(Round, record, LEDGER) for record in progress.ledger]
+        ledger = [read_record(Round, record, LEDGER) for record in progress.ledger]
         return Watched(
             job=self.job,
             status=status,
@@ -120,7 +120,7 @@ class Watch:
             )
 
 
-def follow(watch: Watch, page: Path | None, console: Console, folder: Path | None = None) -> int:
+def follow_job(watch: Watch, page: Path | None, console: Console, folder: Path | None = None) -> int:
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
@@ -136,11 +136,11 @@ def follow(watch: Watch, page: Path | None, console: Console, folder: Path | Non
         ConfigError: The job has ended before and nothing is to be downloaded, or the errors of `Watch.look`.
         TrainingError: As for `Watch.look`.
     """
-    seen = watch.look()
+    seen = watch.ask_progress()
     if seen.has_ended and folder is None:
         on = "" if seen.status == COMPLETED else f"; to go on: silofl continue {watch.job}"
-        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch(watch)}{on}")
-    show, shown = _writer(page), 0
+        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
+    show, shown = _make_page_writer(page), 0
     with Live(console=console, auto_refresh=False) as live:
         while True:
             for number in range(shown, len(seen.ledger)):
@@ -152,16 +152,16 @@ def follow(watch: Watch, page: Path | None, console: Console, folder: Path | Non
             if seen.has_ended:
                 break
             time.sleep(POLL_S)
-            seen = watch.look()
+            seen = watch.ask_progress()
     if not console.is_terminal:
         # There the last table is printed without an end of its line.
         console.line()
-    result = _fetch(watch) if folder is None else _downloaded(watch, folder)
-    console.print(printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
+    result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
+    console.print(make_printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
 
 
-def _writer(page: Path | None) -> Callable[[Watched], None]:
+def _make_page_writer(page: Path | None) -> Callable[[Watched], None]:
     """Return a function that writes the page where the job is another than before."""
     before: Watched | None = None
 
@@ -174,12 +174,12 @@ def _writer(page: Path | None) -> Callable[[Watched], None]:
     return write
 
 
-def _fetch(watch: Watch) -> str:
+def _fetch_advice(watch: Watch) -> str:
     kit = quote(str(watch.lead.kit.folder))
     return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
 
 
-def _downloaded(watch: Watch, folder: Path) -> str:
+def _download_result(watch: Watch, folder: Path) -> str:
     """Download the job's result and say where it is."""
     make_folder(folder)
     found = watch.lead.download(watch.job, folder.resolve())

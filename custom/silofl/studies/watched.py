@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import printable
-from silofl.federation.ledger import Round, best_of
+from silofl.errors import make_printable
+from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import seconds_left
 from silofl.report.canvas import Image
 from silofl.report.pages import render, write_page
-from silofl.report.rounds import KINDS, incidents, training_curves
-from silofl.report.tables import MISSING, TextTable, duration, mean_of_known, number
+from silofl.report.rounds import KINDS, draw_training_curves, list_incidents
+from silofl.report.tables import MISSING, TextTable, format_duration, format_number, mean_of_known
 
 # Seconds after which a browser loads the page again.
 RELOAD_S = 5
@@ -53,7 +53,7 @@ class Watched:
     @property
     def best_round(self) -> int | None:
         """The round with the best validation so far; None where none was validated."""
-        best = best_of(self.ledger)
+        best = find_best_round(self.ledger)
         return best.round if best else None
 
     @property
@@ -104,14 +104,14 @@ def _site_row(ledger: Sequence[Round], site: str) -> tuple[str, ...]:
     scores = [record.validated[site] for record in ledger if site in record.validated]
     return (
         site,
-        _state(ledger[-1], site),
+        _site_state(ledger[-1], site),
         f"{len(answered)} of {len(asked)}",
-        number(losses[-1] if losses else None),
-        number(scores[-1] if scores else None),
+        format_number(losses[-1] if losses else None),
+        format_number(scores[-1] if scores else None),
     )
 
 
-def _state(record: Round, site: str) -> str:
+def _site_state(record: Round, site: str) -> str:
     """Return what came of a site in a round."""
     return next((kind for kind in ("answered", *KINDS) if site in getattr(record, kind)), "not asked")
 
@@ -122,9 +122,9 @@ def rounds_table(watched: Watched) -> TextTable:
     rows = [
         (
             str(record.round),
-            ", ".join(f"{site} {_state(record, site)}" for site in record.missed) or MISSING,
-            number(_round_values(record)["loss"]),
-            number(record.validation_mean),
+            ", ".join(f"{site} {_site_state(record, site)}" for site in record.missed) or MISSING,
+            format_number(_round_values(record)["loss"]),
+            format_number(record.validation_mean),
             f"{len(record.answered)} of {len(record.asked)}",
             f"{record.seconds:.1f}",
         )
@@ -135,15 +135,15 @@ def rounds_table(watched: Watched) -> TextTable:
 
 def status_line(watched: Watched) -> str:
     """Say in one line how far a job is."""
-    return printable(f"{watched.study or f'job {watched.job}'} is {watched.status}; {_how_far(watched)}")
+    return make_printable(f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}")
 
 
-def _how_far(watched: Watched) -> str:
+def _describe_progress(watched: Watched) -> str:
     if not watched.ledger:
         return "no round has finished"
     done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
     if watched.seconds_left is not None:
-        return f"{done}, about {duration(watched.seconds_left)} left"
+        return f"{done}, about {format_duration(watched.seconds_left)} left"
     return done if watched.has_ended else f"{done}, and the sites test the model"
 
 
@@ -154,10 +154,10 @@ def _tone(watched: Watched) -> str:
     return "warning" if tone == "good" and any(record.missed for record in seen) else tone
 
 
-def _sentence(watched: Watched) -> str:
+def _banner_sentence(watched: Watched) -> str:
     """Say how far a job is, and where its end is told: NVFlare completes jobs whose runs are INCOMPLETE or FAILED."""
     end = "; the run's report says how it ended" if watched.status == COMPLETED else ""
-    return f"{_how_far(watched)}{end}."
+    return f"{_describe_progress(watched)}{end}."
 
 
 def write_watched(watched: Watched, path: Path) -> Path:
@@ -175,7 +175,7 @@ def watched_values(watched: Watched) -> dict[str, Any]:
     last = watched.ledger[-1] if has_rounds else None
     facts = [
         ("rounds finished", f"{len(watched.ledger)} of {watched.total_rounds or MISSING}"),
-        ("time left, estimated", MISSING if watched.seconds_left is None else duration(watched.seconds_left)),
+        ("time left, estimated", MISSING if watched.seconds_left is None else format_duration(watched.seconds_left)),
         ("best round so far", str(watched.best_round or MISSING)),
         ("sites in the last round", f"{len(last.answered)} of {len(last.asked)}" if last else MISSING),
     ]
@@ -186,16 +186,16 @@ def watched_values(watched: Watched) -> dict[str, Any]:
         "reload_s": None if watched.has_ended else RELOAD_S,
         "tone": _tone(watched),
         "status": watched.status,
-        "sentence": _sentence(watched),
+        "sentence": _banner_sentence(watched),
         "facts": facts,
         "sites": sites_table(watched) if has_rounds else None,
         "rounds": rounds_table(watched) if has_rounds else None,
         "curves": _curves(watched) if has_rounds else None,
-        "incidents": incidents(watched.ledger),
+        "incidents": list_incidents(watched.ledger),
     }
 
 
 def _curves(watched: Watched) -> Image:
-    curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
+    curves = draw_training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
     caption = "The dashed line is the best round so far. A round is validated together with the next one."
     return Image(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)

@@ -16,7 +16,7 @@ OTHERS = ("model", "supermodel/weights")
 READERS = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
 
 
-def weights_file(source: Path) -> Path:
+def find_weights_file(source: Path) -> Path:
     """Return the file of weights that a file or folder stands for.
 
     Raises:
@@ -55,14 +55,14 @@ def with_weights(changes: Mapping[str, object], file: str | None) -> dict[str, o
 def _check_bundle(folder: Path) -> None:
     """Refuse a bundle whose network is decided by code."""
     for path in sorted(folder.glob("configs/*")):
-        if path.suffix in READERS and _holds_code(READERS[path.suffix](path)):
+        if path.suffix in READERS and _has_code(READERS[path.suffix](path)):
             raise ConfigError(
                 f"--weights must be a bundle whose configs hold no code, not {folder}, whose configs/{path.name} holds "
                 f"expressions that begin with '$', and we run no code of others; name its {BUNDLE} instead"
             )
 
 
-def _holds_code(value: object) -> bool:
+def _has_code(value: object) -> bool:
     """Return whether a config's value is an expression of MONAI's, or holds one."""
     left = [value]
     # No recursion: JSON may lie deeper than Python calls itself.

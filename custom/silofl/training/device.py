@@ -20,7 +20,7 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def seed_of(*parts: object) -> int:
+def derive_seed(*parts: object) -> int:
     """Return a seed that depends on all parts (study seed, site, round, epoch) and on nothing else."""
     # Not hash(), which differs from process to process.
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()

@@ -12,7 +12,7 @@ from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
 from silofl.data.volumes import Array, Volumes, central_slices
 from silofl.study import Study
-from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, members_of
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, group_positions
 from silofl.training.surface import surface_by_case, surface_numbers
 
 Outputs = TypeVar("Outputs", Tensor, NDArray)
@@ -23,20 +23,20 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
     size = study.training.batch_size
     if study.task == "segmentation":
         predictions = predict(model, part, size, device)
-        return predictions, score(predictions, part, study)
-    probabilities = softmax_of(model, part.images, size, device)
+        return predictions, score_predictions(predictions, part, study)
+    probabilities = compute_softmax(model, part.images, size, device)
     predictions = probabilities.argmax(axis=1)
-    return predictions, score(predictions, part, study, probabilities)
+    return predictions, score_predictions(predictions, part, study, probabilities)
 
 
-def numbers_of_test(predictions: Array, result: Score, part: Examples, study: Study) -> dict[str, Any]:
+def summarise_test(predictions: Array, result: Score, part: Examples, study: Study) -> dict[str, Any]:
     """Return the numbers of a test that leave the site: its score, its patients, label maps' surface distances."""
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
         return numbers
     # One unit for all cases: a mean of mm and pixels means nothing.
     is_known = part.spacings.keys() >= {*part.cases}
-    regions, spacings = list(_scored(part, study).values()), part.spacings if is_known else {}
+    regions, spacings = list(_select_regions(part, study).values()), part.spacings if is_known else {}
     surface = surface_by_case(predictions, part.targets, part.cases, regions, spacings)
     return numbers | {"surface": surface_numbers(surface, "mm" if is_known else "pixels")}
 
@@ -48,10 +48,10 @@ def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.dev
     with torch.inference_mode():
         batches = evaluation_batches(part, batch_size, device)
         found = [most_likely(model(inputs)).to(kind).cpu().numpy() for inputs, _ in batches]
-    return like(part.targets, found)
+    return join_pieces(part.targets, found)
 
 
-def like(targets: Array, pieces: Sequence[NDArray]) -> Array:
+def join_pieces(targets: Array, pieces: Sequence[NDArray]) -> Array:
     """Join the pieces of a prediction, which are in the targets' order, in the targets' form: an array, or volumes.
 
     Args:
@@ -63,21 +63,23 @@ def like(targets: Array, pieces: Sequence[NDArray]) -> Array:
     return np.concatenate(pieces)
 
 
-def outputs_of(function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device) -> NDArray:
+def compute_outputs(
+    function: Callable[[Tensor], Tensor], images: NDArray, batch_size: int, device: torch.device
+) -> NDArray:
     """Return a function of images (N, C, *spatial), in their order, computed in batches and without gradients."""
     with torch.inference_mode():
         batches = [np.array(images[i : i + batch_size], dtype=np.float32) for i in range(0, len(images), batch_size)]
         return np.concatenate([function(torch.from_numpy(batch).to(device)).cpu().numpy() for batch in batches])
 
 
-def softmax_of(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
+def compute_softmax(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
     """Return a classifier's probabilities (N, outputs) of images (N, C, *spatial)."""
     network.eval()
     # In float64: float32 rounds sure scores to exactly 1, and equal scores are ties to an AUROC.
-    return outputs_of(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
+    return compute_outputs(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
 
 
-def pieces_of(part: Examples) -> Iterator[NDArray]:
+def yield_pieces(part: Examples) -> Iterator[NDArray]:
     """Yield what a classifier sees of a part, in its order: all images at once, or slices of each volume."""
     if part.has_volumes:
         yield from (central_slices(image) for image in part.images)
@@ -87,10 +89,10 @@ def pieces_of(part: Examples) -> Iterator[NDArray]:
 
 def scores_by_case(network: nn.Module, part: Examples, batch_size: int, device: torch.device) -> dict[str, NDArray]:
     """Return each case's scores by a classifier, (n, outputs): of its slices, of a volume the central ones."""
-    found = [softmax_of(network, images, batch_size, device) for images in pieces_of(part)]
+    found = [compute_softmax(network, images, batch_size, device) for images in yield_pieces(part)]
     if part.has_volumes:
         return dict(zip(part.cases, found, strict=True))
-    return {case: found[0][rows] for case, rows in members_of(part.cases).items()}
+    return {case: found[0][rows] for case, rows in group_positions(part.cases).items()}
 
 
 def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
@@ -103,7 +105,7 @@ def most_likely(outputs: Outputs, threshold: float = 0.0) -> Outputs:
     return outputs[:, 0] > threshold if outputs.shape[1] == 1 else outputs.argmax(1)
 
 
-def score(predictions: Array, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
+def score_predictions(predictions: Array, part: Examples, study: Study, probabilities: NDArray | None = None) -> Score:
     """Return the study's metric of predictions for a part.
 
     Args:
@@ -116,11 +118,11 @@ def score(predictions: Array, part: Examples, study: Study, probabilities: NDArr
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"
     return dice_by_case(
-        predictions, part.targets, part.cases, _scored(part, study), has_background, annotated=part.annotated
+        predictions, part.targets, part.cases, _select_regions(part, study), has_background, annotated=part.annotated
     )
 
 
-def _scored(part: Examples, study: Study) -> dict[int | str, tuple[int, ...]]:
+def _select_regions(part: Examples, study: Study) -> dict[int | str, tuple[int, ...]]:
     """Return what a part is scored by: all of the study's labels or regions whose labels its label maps show."""
     shown = study.labels if part.annotated is None else part.annotated
     return {name: labels for name, labels in study.scored.items() if {*labels} <= {*shown}}

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict
 
 from silofl.algorithms.gain import Verdict
-from silofl.schema import optional
+from silofl.schema import declare_optional
 from silofl.training.site_score import Cases, Values, only_known_keys
 
 FEDERATED, AVERAGED, TUNED, LOCAL, BLEND, CHOSEN = "federated", "averaged", "fine_tuned", "local", "blend", "chosen"
@@ -63,8 +63,8 @@ class Joined:
     p_below: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] | None
     num_test_units: Cases
     verdict: Verdict
-    local_share: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] = optional(0.5)
-    local_since: Round = optional(1)
+    local_share: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] = declare_optional(0.5)
+    local_since: Round = declare_optional(1)
 
     @property
     def kept(self) -> str:

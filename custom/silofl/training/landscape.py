@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from silofl.algorithms.steps import Batch, Loss, full_precision
-from silofl.training.device import seed_of
+from silofl.training.device import derive_seed
 
 Direction = Mapping[str, Tensor]
 
@@ -70,24 +70,24 @@ class Landscape:
         return float(self.losses[self.is_outermost].mean()) - self.centre
 
 
-def places(scale: float, steps: int) -> NDArray[np.float64]:
+def spread_evenly(scale: float, steps: int) -> NDArray[np.float64]:
     """Return ``2 steps + 1`` evenly spread numbers from ``-scale`` to ``scale``, of which the middle one is 0."""
     return scale * (np.arange(-steps, steps + 1) / steps)
 
 
 def plane_points(scale: float, steps: int) -> NDArray[np.float64]:
-    """Return the square grid of all pairs of `places`, shape (m * m, 2), the second coordinate fastest."""
-    axis = places(scale, steps)
+    """Return the square grid of all pairs of `spread_evenly`, shape (m * m, 2), the second coordinate fastest."""
+    axis = spread_evenly(scale, steps)
     return np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def line_points(scale: float, steps: int, count: int) -> NDArray[np.float64]:
-    """Return `places` along each of ``count`` directions in turn, shape (count * m, count)."""
+    """Return `spread_evenly` along each of ``count`` directions in turn, shape (count * m, count)."""
     # The sum makes 0 of -0, which would be written as it is.
-    return np.kron(np.eye(count), places(scale, steps)[:, None]) + 0.0
+    return np.kron(np.eye(count), spread_evenly(scale, steps)[:, None]) + 0.0
 
 
-def filter_directions(model: nn.Module, count: int, seed: int) -> list[Direction]:
+def draw_filter_directions(model: nn.Module, count: int, seed: int) -> list[Direction]:
     """Draw random directions in which every filter is as long as the model's own.
 
     For a filter w of a weight and a normal draw g of its shape, the direction is ``g ||w|| / ||g||``. A filter is all
@@ -109,14 +109,14 @@ def filter_directions(model: nn.Module, count: int, seed: int) -> list[Direction
     weights = {name: weight.detach() for name, weight in model.named_parameters() if weight.ndim > 1}
     return [
         {
-            name: _as_long(weight, seed_of(seed, number, name), axis=int(name in is_transposed))
+            name: _draw_direction(weight, derive_seed(seed, number, name), axis=int(name in is_transposed))
             for name, weight in weights.items()
         }
         for number in range(count)
     ]
 
 
-def losses_at(
+def measure_losses(
     model: nn.Module, directions: Sequence[Direction], points: Iterable[NDArray], measure: Callable[[], float]
 ) -> NDArray[np.float64]:
     """Return the loss of a model moved to each point p, ``w + sum_d p_d direction_d``; the model ends as it was.
@@ -165,7 +165,7 @@ def mean_loss(model: nn.Module, batches: Sequence[Batch], loss: Loss) -> float:
     return total / sum(len(inputs) for inputs, _ in batches)
 
 
-def _as_long(weight: Tensor, seed: int, axis: int) -> Tensor:
+def _draw_direction(weight: Tensor, seed: int, axis: int) -> Tensor:
     """Return a normal draw whose filters, along an axis, are as long as those of a weight."""
     # On the CPU: a GPU's generator draws other numbers.
     drawn = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)).to(weight)

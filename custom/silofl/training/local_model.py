@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss, OwnDraws, plain_step
-from silofl.data.cache import fingerprint
+from silofl.data.cache import fingerprint_preparation
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import DamagedError
@@ -69,7 +69,7 @@ class LocalModel:
         """Return its state in its best round on so many validation units, or after the last one where they are few."""
         return self._kept["best"]["state"] if num_units >= LEAST_UNITS else self._kept["state"]
 
-    def learner(self, loss: Loss, rate: float, number: int) -> Learner:
+    def prepare_learner(self, loss: Loss, rate: float, number: int) -> Learner:
         """Return it as a learner of a round with a loss and a learning rate."""
         self._kept.setdefault("since", number)
         self._draws.begin()
@@ -90,19 +90,21 @@ class LocalModel:
         if self.is_borrowed(number):
             return
         found = evaluate(self.model, examples, self.study, self.device)[1]
-        self._kept["best"] = better(self._kept.get("best"), number, found.value if found.num_cases else 0.0, self.model)
+        self._kept["best"] = pick_better(
+            self._kept.get("best"), number, found.value if found.num_cases else 0.0, self.model
+        )
 
     def kept(self) -> dict[str, Any]:
         """Return what the next task begins from."""
         return self._kept
 
-    def trained(self, number: int) -> None:
+    def record_round(self, number: int) -> None:
         """Take note that a round has trained it."""
         if self.is_borrowed(number):
             return
         self._kept.pop("is_borrowed", None)
         rounds = self._kept.get("rounds", 0) + 1
-        self._kept |= {"rounds": rounds, "state": state_of(self.model), "optimizer": self._optimizer.state_dict()}
+        self._kept |= {"rounds": rounds, "state": copy_state(self.model), "optimizer": self._optimizer.state_dict()}
 
     def lend(self, memo: Path | None, rounds: int) -> None:
         """Leave it to other runs, if it has learnt in all rounds."""
@@ -110,7 +112,7 @@ class LocalModel:
             save_state(memo, FORMAT, self._kept | {"is_borrowed": True})
 
 
-def borrowed(memo: Path | None) -> dict[str, Any]:
+def load_borrowed(memo: Path | None) -> dict[str, Any]:
     """Return what another run has left, for `LocalModel`; nothing where there is none."""
     try:
         return load_state(memo, FORMAT) if memo is not None else {}
@@ -118,25 +120,25 @@ def borrowed(memo: Path | None) -> dict[str, Any]:
         return {}
 
 
-def memo_of(study: Study, site: str, data: SiteData, cache: Path | None, device: torch.device) -> Path | None:
+def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, device: torch.device) -> Path | None:
     """Return the file in which runs leave a site's local model, by all that decides it; None without a manifest."""
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     if study.recipe.head_width:
         deciding |= {"head_width": study.recipe.head_width}
-    entry = fingerprint(data.manifest, study)
+    entry = fingerprint_preparation(data.manifest, study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
 
 
-def better(best: dict[str, Any] | None, number: int, value: float, model: nn.Module) -> dict[str, Any]:
+def pick_better(best: dict[str, Any] | None, number: int, value: float, model: nn.Module) -> dict[str, Any]:
     """Return the best of a model's rounds so far: the later one of two that are level, which has learnt more."""
     if best is not None and value < best["value"]:
         return best
-    return {"round": number, "value": value, "state": state_of(model)}
+    return {"round": number, "value": value, "state": copy_state(model)}
 
 
-def state_of(model: nn.Module) -> State:
+def copy_state(model: nn.Module) -> State:
     """Return a copy of a model's state on the CPU."""
     return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss
 from silofl.errors import ConfigError, error_text
-from silofl.extensions import LOSSES, is_extension, load
+from silofl.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study
 
 
@@ -24,8 +24,8 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
         annotated: The labels that a site's label maps show, in rising order, where those are not all of the study's:
             the others count as background then, in the targets and in the network's answer.
     """
-    loss = _loss(study) if annotated is None else _marginal(_loss(study), annotated)
-    return _deeply_supervised(loss) if study.model.arguments.get("deep_supervision") else loss
+    loss = _choose_loss(study) if annotated is None else _marginalise(_choose_loss(study), annotated)
+    return _supervise_deeply(loss) if study.model.arguments.get("deep_supervision") else loss
 
 
 def check_loss(study: Study, image_shape: Sequence[int]) -> None:
@@ -42,7 +42,7 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
     name = study.training.loss
     if not is_extension(name):
         return
-    loss, size = _loss(study), tuple(image_shape[1:]) if study.task == "segmentation" else ()
+    loss, size = _choose_loss(study), tuple(image_shape[1:]) if study.task == "segmentation" else ()
     logits = torch.zeros(2, study.out_channels, *size, requires_grad=True)
     # Every label, and the background where there is one.
     numbers = sorted({0, *study.labels})
@@ -57,15 +57,15 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
         ) from None
 
 
-def _loss(study: Study) -> Loss:
+def _choose_loss(study: Study) -> Loss:
     if is_extension(study.training.loss):
-        return load("training.loss", LOSSES, study.training.loss)
+        return load_extension("training.loss", LOSSES, study.training.loss)
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)
 
 
-def _deeply_supervised(loss: Loss) -> Loss:
+def _supervise_deeply(loss: Loss) -> Loss:
     """Return the loss of all answers of a network in training, (B, levels, outputs, *spatial), the finest first.
 
     The level k weighs 2^-k, together 1 (Isensee et al., nnU-Net, Nature Methods 2021, Methods).
@@ -82,7 +82,7 @@ def _deeply_supervised(loss: Loss) -> Loss:
     return supervised
 
 
-def _marginal(loss: Loss, annotated: Sequence[int]) -> Loss:
+def _marginalise(loss: Loss, annotated: Sequence[int]) -> Loss:
     """Return a loss to which a label that is not annotated is background (marginal loss: Shi et al., MedIA 2021).
 
     Where nobody drew the liver, a pixel of background may be liver: the network may call it either, so that the

@@ -104,9 +104,9 @@ class Score:
         """Join the scores of single cases: case -> a score that knows this case, and maybe others."""
         return cls.of(
             {case: score.by_case.get(case) for case, score in by_case.items()},
-            _joined({case: score.labels_by_case for case, score in by_case.items()}),
+            _join_tables({case: score.labels_by_case for case, score in by_case.items()}),
             next((score.metric for score in by_case.values()), "dice"),
-            _joined({case: score.probabilities_by_case for case, score in by_case.items()}),
+            _join_tables({case: score.probabilities_by_case for case, score in by_case.items()}),
             {case: score.empty[case] for case, score in by_case.items() if case in score.empty},
         )
 
@@ -139,11 +139,13 @@ def dice_by_case(
     by_case: dict[str, float | None] = {}
     empty: dict[str, bool] = {}
     regions_by_case: dict[Label, dict[str, float]] = {region: {} for region in scored}
-    for case, member in members_of(cases).items():
+    for case, member in group_positions(cases).items():
         said, truth = np.asarray(predictions[member]), np.asarray(targets[member])
         if annotated is not None:
             said = np.where(np.isin(said, annotated), said, 0)
-        found = {region: _dice(mask_of(said, labels), mask_of(truth, labels)) for region, labels in scored.items()}
+        found = {
+            region: _dice(mask_labels(said, labels), mask_labels(truth, labels)) for region, labels in scored.items()
+        }
         if has_background:
             found = {region: 1.0 if value is None else value for region, value in found.items()}
         counted = {region: value for region, value in found.items() if value is not None}
@@ -155,7 +157,7 @@ def dice_by_case(
     return Score.of(by_case, regions_by_case, "dice_with_background" if has_background else "dice", empty=empty)
 
 
-def mask_of(label_map: NDArray, labels: Sequence[int]) -> NDArray[np.bool_]:
+def mask_labels(label_map: NDArray, labels: Sequence[int]) -> NDArray[np.bool_]:
     """Return where a label map has any of some labels, at least one."""
     return reduce(np.logical_or, (label_map == label for label in labels))
 
@@ -181,10 +183,12 @@ def accuracy_by_case(
     """
     # Plain numbers: most cases have one example, for which NumPy's calls take longer than the sum.
     is_right = [bool(p == t) for p, t in zip(predictions, targets, strict=True)]
-    by_case = {case: sum(is_right[row] for row in rows) / len(rows) for case, rows in members_of(cases).items()}
+    by_case = {case: sum(is_right[row] for row in rows) / len(rows) for case, rows in group_positions(cases).items()}
     labels_by_case: dict[Label, dict[str, float]] = {}
     probabilities_by_case: dict[Label, dict[str, Probabilities]] = {}
-    for (label, case), rows in members_of([(int(t), case) for t, case in zip(targets, cases, strict=True)]).items():
+    for (label, case), rows in group_positions(
+        [(int(t), case) for t, case in zip(targets, cases, strict=True)]
+    ).items():
         labels_by_case.setdefault(label, {})[case] = sum(is_right[row] for row in rows) / len(rows)
         if probabilities is not None:
             mean = probabilities[rows].mean(axis=0)
@@ -216,7 +220,7 @@ def mean_auroc(probabilities_by_case: ByLabel[Probabilities]) -> float | None:
     return _mean(min(area, 1.0) for area in areas)
 
 
-def pooled(scores: Sequence[tuple[float, int]]) -> float | None:
+def pool_values(scores: Sequence[tuple[float, int]]) -> float | None:
     """Return the mean over all sites' cases from (value, number of cases) of each site."""
     counted = [(value, cases) for value, cases in scores if cases]
     total = sum(cases for _, cases in counted)
@@ -231,18 +235,18 @@ def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | No
         metric: The study's metric.
     """
     if metric != "balanced_accuracy":
-        return pooled([(score["value"], score["num_cases"]) for score in scores])
+        return pool_values([(score["value"], score["num_cases"]) for score in scores])
     # Over all sites' cases of a class first: the sites' own means are over different classes, where a site lacks some.
     recalls: dict[str, list[tuple[float, int]]] = {}
     for score in scores:
         for label, cases in score.get("label_cases", {}).items():
             recalls.setdefault(label, []).append((score["labels"][label], cases))
     # A site may name a class of which no case counts.
-    known = [recall for recall in map(pooled, recalls.values()) if recall is not None]
+    known = [recall for recall in map(pool_values, recalls.values()) if recall is not None]
     return _mean(known) if known else None
 
 
-def members_of(cases: Sequence[Key]) -> dict[Key, list[int]]:
+def group_positions(cases: Sequence[Key]) -> dict[Key, list[int]]:
     """Return the positions of each case's slices, cases in the order of their first."""
     members: dict[Key, list[int]] = {}
     for position, case in enumerate(cases):
@@ -255,7 +259,7 @@ def _dice(prediction: NDArray, target: NDArray) -> float | None:
     return 2 * int((prediction & target).sum()) / size if size else None
 
 
-def _joined(tables: Mapping[str, ByLabel[Value]]) -> dict[Label, dict[str, Value]]:
+def _join_tables(tables: Mapping[str, ByLabel[Value]]) -> dict[Label, dict[str, Value]]:
     """Return label -> case -> value, each case from its own table, which may hold other cases too."""
     joined: dict[Label, dict[str, Value]] = {}
     for case, table in tables.items():

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
-from silofl.data.volumes import Array, padded
+from silofl.data.volumes import Array, pad_to_size
 from silofl.files import write_atomically, write_text
 from silofl.models import HarmonizedModel
 from silofl.training.metrics import Score
@@ -19,7 +19,7 @@ from silofl.training.metrics import Score
 SCORES, PICTURES, FEATURES = "scores.csv", "pictures.npz", "selector.npz"
 
 
-def keep_test(
+def write_test_files(
     folder: Path, result: Score, predictions: Array, model: HarmonizedModel, part: Examples, shown: slice
 ) -> None:
     """Write a test's scores by case and, of a segmentation, pictures of some cases to the site's folder of the run.
@@ -54,19 +54,21 @@ def write_pictures(
 ) -> None:
     """Write the slice with the most labels of the worst, the median and the best case: image, input, truth, prediction.
 
-    Arguments as `keep_test`; ``by_case`` is each case's value.
+    Arguments as `write_test_files`; ``by_case`` is each case's value.
     """
     ordered = sorted(by_case, key=lambda case: (by_case[case], case))
     if not ordered:
         return
     cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
-    panes = [_panes(model, part, predictions, _largest_slice(part, case), shown) for case in cases]
-    pictures = {name: _stacked([pane[name] for pane in panes]) for name in panes[0]}
+    panes = [_draw_panes(model, part, predictions, _largest_slice(part, case), shown) for case in cases]
+    pictures = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
     values = np.array([by_case[case] for case in cases])
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
 
 
-def _panes(model: HarmonizedModel, part: Examples, predictions: Array, chosen: int, shown: slice) -> dict[str, NDArray]:
+def _draw_panes(
+    model: HarmonizedModel, part: Examples, predictions: Array, chosen: int, shown: slice
+) -> dict[str, NDArray]:
     """Return the pictures of one example: itself, or the slice of a volume with the most labels."""
     image, truth, device = part.images[chosen], part.targets[chosen], next(model.parameters()).device
     with torch.inference_mode():
@@ -87,10 +89,10 @@ def _panes(model: HarmonizedModel, part: Examples, predictions: Array, chosen: i
     return panes
 
 
-def _stacked(panes: list[NDArray]) -> NDArray:
+def _stack_padded(panes: list[NDArray]) -> NDArray:
     """Return pictures of several sizes as one array, with zeros around the smaller ones."""
     size = np.max([pane.shape[-2:] for pane in panes], axis=0)
-    return np.stack([padded(pane, size) for pane in panes])
+    return np.stack([pad_to_size(pane, size) for pane in panes])
 
 
 def _largest_slice(part: Examples, case: str) -> int:

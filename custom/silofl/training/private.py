@@ -33,7 +33,7 @@ class Spent(NamedTuple):
     steps: int
 
 
-def units_of(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
+def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
     """Return the rows of each unit's examples.
 
     Raises:
@@ -52,14 +52,14 @@ def units_of(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
     return [np.array(of_one) for of_one in rows.values()]
 
 
-def round_of(study: Study, examples: Examples) -> tuple[int, Spent]:
+def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
     """Return how many units a site's training data have, and what a round of training spends.
 
     Raises:
         TrainingError: Patients are not known, or delta is too large for so few units.
     """
     settings, size = study.privacy.dp_sgd, study.training.batch_size
-    units = len(units_of(examples, settings.unit))
+    units = len(group_rows(examples, settings.unit))
     if settings.delta >= 1 / units:
         raise TrainingError(
             f"privacy.dp_sgd.delta must be below 1 / {units}, the {settings.unit}s in training, not "
@@ -70,17 +70,17 @@ def round_of(study: Study, examples: Examples) -> tuple[int, Spent]:
 
 def spent_in_round(study: Study, units: int, batches: int) -> Spent:
     """Return what a round of training spends at a site with so many units and so many batches an epoch."""
-    rate = rate_of(units, study.training.batch_size)
+    rate = compute_rate(units, study.training.batch_size)
     return Spent(study.privacy.dp_sgd.noise, rate, batches * study.training.local_epochs)
 
 
-def epsilon_of_study(study: Study, of_round: Spent) -> float:
+def compute_study_epsilon(study: Study, of_round: Spent) -> float:
     """Return the epsilon of all rounds of training at the study's delta."""
     whole = of_round._replace(steps=of_round.steps * study.training_rounds)
-    return epsilon_of([whole], study.privacy.dp_sgd.delta)
+    return compute_epsilon([whole], study.privacy.dp_sgd.delta)
 
 
-def drawn_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
+def draw_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
     """Draw an epoch's batches, secretly: of each drawn unit one example, so that no unit weighs more than another.
 
     Args:
@@ -91,8 +91,8 @@ def drawn_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArra
     Returns:
         The rows of each batch, as many batches as a plain epoch has; one may be empty.
     """
-    rng, units = np.random.default_rng(secrets.randbits(128)), units_of(examples, unit)
-    rate = rate_of(len(units), batch_size)
+    rng, units = np.random.default_rng(secrets.randbits(128)), group_rows(examples, unit)
+    rate = compute_rate(len(units), batch_size)
     batches = []
     for _ in range(num_batches(examples, batch_size)):
         is_drawn = rng.random(len(units)) < rate
@@ -101,7 +101,7 @@ def drawn_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArra
     return batches
 
 
-def rate_of(num_units: int, batch_size: int) -> float:
+def compute_rate(num_units: int, batch_size: int) -> float:
     """Return the probability with which a step draws a unit."""
     return min(1.0, batch_size / num_units)
 
@@ -113,7 +113,7 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
         settings: Norm and noise.
         units: Examples that a batch has on average.
     """
-    opacus, generators = _opacus(), {}
+    opacus, generators = _import_opacus(), {}
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         inputs, targets = batch
@@ -138,7 +138,7 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
             secure_mode=True,
         )
         private.zero_grad(set_to_none=True)
-        value = _gradients(opacus, model, loss, inputs, targets)
+        value = _compute_example_gradients(opacus, model, loss, inputs, targets)
         private.step()
         for parameter in model.parameters():
             for name in ("grad_sample", "summed_grad"):
@@ -148,9 +148,9 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
     return step
 
 
-def epsilon_of(spent: Iterable[Spent], delta: float) -> float:
+def compute_epsilon(spent: Iterable[Spent], delta: float) -> float:
     """Return the epsilon of all steps together at a delta."""
-    accountant = _opacus().accountants.RDPAccountant()
+    accountant = _import_opacus().accountants.RDPAccountant()
     accountant.history = [tuple(one) for one in spent]
     if not accountant.history:
         return 0.0
@@ -160,13 +160,15 @@ def epsilon_of(spent: Iterable[Spent], delta: float) -> float:
         return float(accountant.get_epsilon(delta))
 
 
-def added(spent: Sequence[Spent], more: Spent) -> list[Spent]:
+def add_steps(spent: Sequence[Spent], more: Spent) -> list[Spent]:
     """Return steps with some more, those of one kind together."""
     before = sum(one.steps for one in spent if one[:2] == more[:2])
     return [*(one for one in spent if one[:2] != more[:2]), more._replace(steps=before + more.steps)]
 
 
-def _gradients(opacus: ModuleType, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
+def _compute_example_gradients(
+    opacus: ModuleType, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
+) -> Tensor:
     """Leave each example's own gradient at the parameters; returns the mean loss, detached."""
     if not len(inputs):
         # Nobody was drawn: the step is noise alone.
@@ -185,7 +187,7 @@ def _gradients(opacus: ModuleType, model: nn.Module, loss: Loss, inputs: Tensor,
         hooked.remove_hooks()
 
 
-def _opacus() -> ModuleType:
+def _import_opacus() -> ModuleType:
     """Return Opacus, which only studies with differential privacy need.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, Strict, with_config
 
 from silofl.errors import ConfigError
-from silofl.schema import optional
+from silofl.schema import declare_optional
 
 # The ranges hold where a score arrives from a site (`silofl.methods.answer`); a file of our own is read by its types.
 Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
@@ -58,7 +58,7 @@ class SurfaceScore:
     surface_dice: Value | None
     num_cases: Cases
     num_undefined: Cases
-    unit: Literal["mm", "pixels"] = optional("pixels")
+    unit: Literal["mm", "pixels"] = declare_optional("pixels")
 
     def __post_init__(self) -> None:
         """Refuse distances without cases, and cases without distances."""
@@ -93,16 +93,16 @@ class SiteScore:
     value: Value | None
     num_cases: Cases
     num_excluded: Cases
-    num_patients: Cases | None = optional()
-    labels: Shares | None = optional()
-    also: Shares | None = optional()
-    label_cases: Counts | None = optional()
-    models: Values | None = optional()
-    selector_accuracy: Value | None = optional()
-    num_empty: Cases | None = optional()
-    num_false_positive: Cases | None = optional()
-    value_with_truth: Value | None = optional()
-    surface: SurfaceScore | None = optional()
+    num_patients: Cases | None = declare_optional()
+    labels: Shares | None = declare_optional()
+    also: Shares | None = declare_optional()
+    label_cases: Counts | None = declare_optional()
+    models: Values | None = declare_optional()
+    selector_accuracy: Value | None = declare_optional()
+    num_empty: Cases | None = declare_optional()
+    num_false_positive: Cases | None = declare_optional()
+    value_with_truth: Value | None = declare_optional()
+    surface: SurfaceScore | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""

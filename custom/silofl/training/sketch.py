@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from silofl.algorithms.adafed import collect_statistics
-from silofl.algorithms.advice import KINDS, Portrait, Sketch, distances_between, merged
+from silofl.algorithms.advice import KINDS, Portrait, Sketch, distances_between, merge_portraits
 from silofl.data.batches import evaluation_batches
 from silofl.data.partition import group_sites
 from silofl.data.parts import Examples
@@ -15,7 +15,7 @@ from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.weights import read_pretrained, read_weights
 from silofl.study import Study
-from silofl.training.device import choose_device, seed_of
+from silofl.training.device import choose_device, derive_seed
 
 # Cuts into halves; more change no ratio by a tenth.
 SPLITS = 40
@@ -23,7 +23,7 @@ SPLITS = 40
 MOST_GROUPS = 32
 
 
-def fixed_network(study: Study, pretrained: str | None = None, weights: str | None = None) -> nn.Module:
+def build_fixed_network(study: Study, pretrained: str | None = None, weights: str | None = None) -> nn.Module:
     """Return the study's network, with BatchNorm layers to measure at: at its initial weights, a file's, or pretrained.
 
     Raises:
@@ -52,34 +52,34 @@ def sketch(site: str, part: Examples, study: Study, model: nn.Module) -> Sketch:
         site: Its name, which seeds the cuts.
         part: Its training data.
         study: The study.
-        model: `fixed_network`, the same at every site.
+        model: `build_fixed_network`, the same at every site.
 
     Raises:
         DataError: There are fewer than 2 cases.
     """
     is_by_patient = part.num_patients > 1 and None not in part.patients
-    groups = _groups(site, part, part.patients if is_by_patient else part.cases, study.seed)
-    portraits = [_portrait(model, part.taken(rows), study) for rows in groups]
-    rng, middle, within = np.random.default_rng(seed_of(study.seed, site, "cuts")), len(groups) // 2, []
+    groups = _deal_groups(site, part, part.patients if is_by_patient else part.cases, study.seed)
+    portraits = [_measure_portrait(model, part.select_rows(rows), study) for rows in groups]
+    rng, middle, within = np.random.default_rng(derive_seed(study.seed, site, "cuts")), len(groups) // 2, []
     for _ in range(SPLITS):
         order = rng.permutation(len(groups))
-        halves = [merged([portraits[i] for i in rows]) for rows in (order[:middle], order[middle:])]
+        halves = [merge_portraits([portraits[i] for i in rows]) for rows in (order[:middle], order[middle:])]
         within.append({kind: distance[0, 1] for kind, distance in distances_between(halves).items()})
     distances = {kind: np.array([one[kind] for one in within]) for kind in KINDS}
     unit = "patient" if is_by_patient else "case"
-    return Sketch(merged(portraits), distances, len(set(part.cases)), unit, len(groups))
+    return Sketch(merge_portraits(portraits), distances, len(set(part.cases)), unit, len(groups))
 
 
-def _groups(site: str, part: Examples, units: list, seed: int) -> list[list[int]]:
+def _deal_groups(site: str, part: Examples, units: list, seed: int) -> list[list[int]]:
     """Deal a site's training examples to groups of whole units; returns the examples of each group."""
     count = min(len(set(units)), MOST_GROUPS)
     if count < 2:
         raise DataError(f"site {site!r} must have at least 2 cases in training to be cut into halves, not {count}")
-    numbers = group_sites([str(unit) for unit in units], count, seed_of(seed, site, "advise"))
+    numbers = group_sites([str(unit) for unit in units], count, derive_seed(seed, site, "advise"))
     return [np.flatnonzero(numbers == number).tolist() for number in range(count)]
 
 
-def _portrait(model: nn.Module, part: Examples, study: Study) -> Portrait:
+def _measure_portrait(model: nn.Module, part: Examples, study: Study) -> Portrait:
     device, count = next(model.parameters()).device, 1 + max(study.labels)
     amplitude = np.mean([np.abs(np.fft.rfftn(image, axes=(-2, -1))) for image in part.images], axis=0)
     batches = evaluation_batches(part, study.training.batch_size, device)

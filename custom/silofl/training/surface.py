@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from silofl.data.parts import Spacing
 from silofl.data.volumes import Array
-from silofl.training.metrics import mask_of, members_of
+from silofl.training.metrics import group_positions, mask_labels
 
 # How far apart two surfaces may be, in mm or in pixels, for the surface Dice to count them as the same.
 TOLERANCE = 2.0
@@ -44,12 +44,12 @@ def surface_by_case(
         spacings: Case -> the size of its voxels; where it lacks one, its pixels and the distance of its slices are 1.
     """
     found = {}
-    for case, rows in members_of(cases).items():
+    for case, rows in group_positions(cases).items():
         said, truth = (np.asarray(maps[rows]) for maps in (predictions, targets))
-        masks = ((mask_of(said, labels), mask_of(truth, labels)) for labels in regions)
+        masks = ((mask_labels(said, labels), mask_labels(truth, labels)) for labels in regions)
         known = [(one, other) for one, other in masks if one.any() or other.any()]
         is_defined = bool(known) and all(one.any() and other.any() for one, other in known)
-        found[case] = _mean_distances(known, _sizes(said, spacings.get(case, PIXELS))) if is_defined else None
+        found[case] = _mean_distances(known, _order_spacing(said, spacings.get(case, PIXELS))) if is_defined else None
     return found
 
 
@@ -61,7 +61,7 @@ def surface_numbers(by_case: Mapping[str, Distances | None], unit: Unit) -> dict
     return {"hd95": hd95, "surface_dice": dice, "unit": unit} | counts
 
 
-def _sizes(maps: NDArray, spacing: Spacing) -> Spacing:
+def _order_spacing(maps: NDArray, spacing: Spacing) -> Spacing:
     """Return the voxels' size along the axes of slices (N, H, W) or of one volume (1, X, Y, Z)."""
     x, y, z = spacing
     return (z, x, y) if maps.ndim == 3 else spacing

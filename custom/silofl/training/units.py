@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
 from silofl.data.records import Record
-from silofl.training.metrics import members_of
+from silofl.training.metrics import group_positions
 
 WITHIN_ONE_PERSON = "within one person"
 
@@ -37,7 +37,7 @@ class Units:
         return f"{number} {WITHIN_ONE_PERSON}" if self.is_one_person else number
 
 
-def units_of(part: Examples, records: Iterable[Record] = ()) -> Units:
+def find_units(part: Examples, records: Iterable[Record] = ()) -> Units:
     """Return the largest independent units that are known of a part's cases.
 
     Patients, where all are known and there are several; else recordings, where all are known; else cases, of which
@@ -61,7 +61,7 @@ def units_of(part: Examples, records: Iterable[Record] = ()) -> Units:
     return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
 
 
-def by_unit(values: Mapping[str, float | None], unit_of: Mapping[str, str]) -> NDArray[np.float64]:
+def average_by_unit(values: Mapping[str, float | None], unit_of: Mapping[str, str]) -> NDArray[np.float64]:
     """Return the mean over each unit's cases, shape (units,), in the order of their first cases.
 
     Args:
@@ -69,6 +69,6 @@ def by_unit(values: Mapping[str, float | None], unit_of: Mapping[str, str]) -> N
         unit_of: Case -> its unit.
     """
     cases = list(unit_of)
-    of_unit = [[values.get(cases[i]) for i in rows] for rows in members_of(list(unit_of.values())).values()]
+    of_unit = [[values.get(cases[i]) for i in rows] for rows in group_positions(list(unit_of.values())).values()]
     counted = [[value for value in found if value is not None] for found in of_unit]
     return np.array([np.mean(found) if found else np.nan for found in counted], np.float64)

@@ -5,7 +5,7 @@ import SimpleITK
 from PIL import Image
 
 from silofl.data.images import read_label
-from silofl.data.layouts.masks import Values, mask_file, split_ending
+from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.errors import DataError
 
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
@@ -42,7 +42,7 @@ def write(tmp_path):
     """Write a mask as a site's and return its path."""
 
     def run(mask, values):
-        name, writer = mask_file(mask, "p1", values, "site 'north': p1/seg")
+        name, writer = plan_mask(mask, "p1", values, "site 'north': p1/seg")
         target = tmp_path / "target" / name
         target.parent.mkdir(parents=True)
         writer(target)
@@ -54,7 +54,7 @@ def write(tmp_path):
 def test_labels_are_numbered_from_1_in_the_order_of_their_values():
     assert BRAIN.labels == {1: "organ", 2: "lesion"} and not BRAIN.is_kept
     assert Values({2: "lesion", 1: "organ"}).is_kept
-    np.testing.assert_array_equal(BRAIN.renumbered(np.array([0, 4, 1, 4])), [0, 2, 1, 2])
+    np.testing.assert_array_equal(BRAIN.renumber(np.array([0, 4, 1, 4])), [0, 2, 1, 2])
 
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz"])

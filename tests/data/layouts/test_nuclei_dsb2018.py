@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from silofl.data.importers import import_layout
-from silofl.data.layouts.nuclei_dsb2018 import look_of
+from silofl.data.layouts.nuclei_dsb2018 import classify_look
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
@@ -112,7 +112,7 @@ def test_the_look_of_the_real_set_is_that_of_its_sites(real_data):
     for sample in samples:
         wanted = next(look for site, look in looks.items() if sample["site"].startswith(site))
         pixels = np.atleast_3d(np.asarray(Image.open(source / sample["image"])))
-        wrong += [sample["id"]] if look_of(np.moveaxis(pixels, -1, 0)) != wanted else []
+        wrong += [sample["id"]] if classify_look(np.moveaxis(pixels, -1, 0)) != wanted else []
     # the repackaged set has this picture, on a white background, among those on purple
     assert (len(samples), wrong) == (392, ["7f55678298ad"])
 

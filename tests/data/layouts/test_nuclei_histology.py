@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.layouts.nuclei_histology import outlines
+from silofl.data.layouts.nuclei_histology import parse_outlines
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
@@ -166,8 +166,8 @@ def test_outlines_are_filled(source, tmp_path, site, case):
 
 
 def test_what_is_ambiguous_or_has_no_area_is_no_nucleus():
-    assert outlines(xml([SQUARE], name="Ambiguous").encode(), "a.xml") == []
-    assert outlines(xml([SQUARE[:2], SQUARE]).encode(), "a.xml") == [SQUARE]
+    assert parse_outlines(xml([SQUARE], name="Ambiguous").encode(), "a.xml") == []
+    assert parse_outlines(xml([SQUARE[:2], SQUARE]).encode(), "a.xml") == [SQUARE]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_is_ambiguous_or_has_no_area_is_no_nucleus():
 )
 def test_broken_outlines_are_refused(content):
     with pytest.raises(DataError, match="a.xml must be XML with the X and Y of each Vertex"):
-        outlines(content if isinstance(content, bytes) else content.encode(), "a.xml")
+        parse_outlines(content if isinstance(content, bytes) else content.encode(), "a.xml")
 
 
 @pytest.mark.parametrize(

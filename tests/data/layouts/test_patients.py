@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from silofl.data.layouts.cases import SiteCases
-from silofl.data.layouts.patients import read_patients, say_unknown
+from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import UNKNOWN, SitePlan
 from silofl.errors import DataError
 
@@ -62,7 +62,7 @@ def test_what_follows_from_unknown_patients_is_said_in_the_place_of_the_quiet_se
     records = {"training": [{}, {}], "validation": [], "test": [{}]}
     known = SitePlan("segmentation", {1: "x"}, records, {}, notes=("another",))
     unknown = replace(known, split_unit="unknown", notes=(UNKNOWN, "another"))
-    plans = say_unknown({"north": known, "south": unknown, "west": unknown})
+    plans = warn_unknown_patients({"north": known, "south": unknown, "west": unknown})
     assert plans["north"] == known
     loud, other = plans["south"].notes
     assert loud.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 6 images are (south 3, west 3)")

@@ -48,7 +48,7 @@ def test_the_files_of_all_contrasts_are_planned(plan):
 
 
 def test_truncation_keeps_every_contrast_of_the_cases_that_stay(plan):
-    cut = importers._cut(plan, 1, seed=0)
+    cut = importers._truncate_training(plan, 1, seed=0)
     # 4 patients: 1 test, 3 training, of which one stays
     kept = [record["case"] for part in ("training", "test") for record in cut.records[part]]
     assert len(kept) == 2 and cut.channel_names == ("T1", "T2")

@@ -28,11 +28,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, some
+from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import Values
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.patients import read_columns
-from silofl.data.layouts.plan import SitePlan, chosen_labels, visible_folders
+from silofl.data.layouts.plan import SitePlan, choose_labels, visible_folders
 from silofl.errors import DataError
 
 CHANNELS = ("T1", "T1Gd", "T2", "FLAIR")
@@ -60,18 +60,18 @@ class Form:
     @property
     def patterns(self) -> Patterns:
         """Where the files of a case lie."""
-        *images, mask = (f"{CASE}/{self._name(CASE, contrast)}" for contrast in (*self.contrasts, "seg"))
+        *images, mask = (f"{CASE}/{self._file_name(CASE, contrast)}" for contrast in (*self.contrasts, "seg"))
         return Patterns(tuple(images), mask, CHANNELS)
 
     def has_case(self, folder: Path) -> bool:
         """Return whether a folder holds a case."""
-        return any((folder / self._name(folder.name, name)).exists() for name in (*self.contrasts, "seg"))
+        return any((folder / self._file_name(folder.name, name)).exists() for name in (*self.contrasts, "seg"))
 
     def patients(self, found: SiteCases) -> dict[str, str]:
         """Return the patient of each case."""
         return {case: TIME_POINT.sub("", case) if self.has_time_points else case for case in found.images}
 
-    def _name(self, case: str, contrast: str) -> str:
+    def _file_name(self, case: str, contrast: str) -> str:
         return f"{case}{self.separator}{contrast}.nii.gz"
 
 
@@ -91,21 +91,23 @@ def plan_brats(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     """
     has_table = (source / TABLE).exists()
     places = [source] if has_table else visible_folders(source)
-    form = _form(source, places)
+    form = _detect_form(source, places)
     for place in places:
         _check_folders(place, form)
     sites = [find_cases(place.name, place, form.patterns) for place in places]
     notes: tuple[str, ...] = ()
     if has_table:
-        sites, notes = _by_institution(sites[0], read_columns(source / TABLE, TABLE, "Subject_ID", "Partition_ID"))
-    _check_patients(sites, form)
-    names = chosen_labels(options.labels, LABELS, first=1).values()
+        sites, notes = _split_by_institution(
+            sites[0], read_columns(source / TABLE, TABLE, "Subject_ID", "Partition_ID")
+        )
+    _check_patient_sites(sites, form)
+    names = choose_labels(options.labels, LABELS, first=1).values()
     values = Values(dict(zip(form.values, names, strict=True)), "download it again, or leave the case out")
     plans = {found.site: plan_cases(found, form.patients(found), values, options) for found in sites}
     return {site: replace(plan, notes=(*plan.notes, *notes)) for site, plan in plans.items()}
 
 
-def _form(source: Path, places: Iterable[Path]) -> Form:
+def _detect_form(source: Path, places: Iterable[Path]) -> Form:
     folders = [folder for place in places for folder in visible_folders(place)]
     found = [year for year, form in FORMS.items() if any(map(form.has_case, folders))]
     if not found:
@@ -126,21 +128,28 @@ def _check_folders(place: Path, form: Form) -> None:
     if odd:
         wanted = form.patterns.images[0].replace(CASE, odd[0])
         raise DataError(
-            f"{place.name} must hold folders of cases alone, with files as {wanted}, not {some(odd)}; remove or "
+            f"{place.name} must hold folders of cases alone, with files as {wanted}, not {shorten_names(odd)}; remove "
+            "or "
             "rename it"
         )
 
 
-def _by_institution(found: SiteCases, partitions: Mapping[str, set[str]]) -> tuple[list[SiteCases], tuple[str, ...]]:
+def _split_by_institution(
+    found: SiteCases, partitions: Mapping[str, set[str]]
+) -> tuple[list[SiteCases], tuple[str, ...]]:
     """Return the cases of each institution, and a note on the table's cases that are not there."""
     unknown = [case for case in found.images if case not in partitions]
     if unknown:
-        raise DataError(f"{TABLE} must name the Partition_ID of {some(unknown)}; add rows, or remove the folders")
+        raise DataError(
+            f"{TABLE} must name the Partition_ID of {shorten_names(unknown)}; add rows, or remove the folders"
+        )
     site_of: dict[str, str] = {}
     for case in found.images:
         site, *others = sorted(partitions[case])
         if others:
-            raise DataError(f"{TABLE} must name one Partition_ID of {case}, not {some(partitions[case])}; correct it")
+            raise DataError(
+                f"{TABLE} must name one Partition_ID of {case}, not {shorten_names(partitions[case])}; correct it"
+            )
         site_of[case] = f"site-{site}"
     sites = [
         replace(
@@ -156,7 +165,7 @@ def _by_institution(found: SiteCases, partitions: Mapping[str, set[str]]) -> tup
     return sites, ((f"cases of {TABLE} that have no folder are left out: {len(absent)}",) if absent else ())
 
 
-def _check_patients(sites: Iterable[SiteCases], form: Form) -> None:
+def _check_patient_sites(sites: Iterable[SiteCases], form: Form) -> None:
     seen: dict[str, str] = {}
     for found in sites:
         for patient in form.patients(found).values():

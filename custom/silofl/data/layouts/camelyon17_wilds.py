@@ -23,7 +23,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.layouts.examples import Examples, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, chosen_labels
+from silofl.data.layouts.plan import SitePlan, choose_labels
 from silofl.errors import DataError
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
@@ -44,9 +44,9 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     Raises:
         DataError: metadata.csv is missing or not of this set, or a center has fewer than two patients.
     """
-    patches = _patches(source)
+    patches = _read_patches(source)
     examples = Examples(
-        chosen_labels(options.labels, ("normal", "tumor"), first=0),
+        choose_labels(options.labels, ("normal", "tumor"), first=0),
         np.array([patch.tumor for patch in patches], dtype=np.int64),
         cases=[Path(patch.path).stem.removeprefix("patch_") for patch in patches],
         content=Linked(source, [patch.path for patch in patches]),
@@ -56,7 +56,7 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     return plan_examples(examples, options)
 
 
-def _patches(source: Path) -> list[Patch]:
+def _read_patches(source: Path) -> list[Patch]:
     name = f"metadata.csv in {source.name}"
     if not (source / "metadata.csv").exists():
         raise DataError(f"{source.name} must hold metadata.csv and patches, of camelyon17_v1.0; it has no metadata.csv")
@@ -66,10 +66,10 @@ def _patches(source: Path) -> list[Patch]:
     if missing:
         wanted = ", ".join(COLUMNS)
         raise DataError(f"{name} must have the columns {wanted}; {', '.join(missing)} missing: is it this set?")
-    return [_patch(row, f"row {number} of {name}") for number, row in enumerate(rows, start=1)]
+    return [_parse_patch(row, f"row {number} of {name}") for number, row in enumerate(rows, start=1)]
 
 
-def _patch(row: dict[str, str | None], where: str) -> Patch:
+def _parse_patch(row: dict[str, str | None], where: str) -> Patch:
     try:
         patient, node, x, y, tumor, center = (int(row[column] or "") for column in COLUMNS)
     except ValueError:

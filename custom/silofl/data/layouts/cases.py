@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from silofl.data.layouts.masks import Values, mask_file, split_ending
+from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, copy_of, plan_pairs
-from silofl.errors import ConfigError, DataError, shown
+from silofl.data.layouts.plan import Pair, SitePlan, make_copy_writer, plan_pairs
+from silofl.errors import ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
 CASE = "{case}"
@@ -85,12 +85,12 @@ def parse_patterns(images: str, mask: str) -> Patterns:
     if not all(bool(equals) is has_names for _, equals, _ in parts) or (len(parts) > 1 and not has_names):
         raise ConfigError(
             f"image-pattern must be one pattern, or NAME=PATTERN,NAME=PATTERN with a name for each contrast, not "
-            f"{shown(images)}"
+            f"{quote_value(images)}"
         )
     names = tuple(name.strip() for name, _, _ in parts) if has_names else ()
     check_contrasts(names, "image-pattern")
-    patterns = [_checked(pattern if has_names else name, "image-pattern") for name, _, pattern in parts]
-    masks = _checked(mask, "mask-pattern")
+    patterns = [_check_pattern(pattern if has_names else name, "image-pattern") for name, _, pattern in parts]
+    masks = _check_pattern(mask, "mask-pattern")
     twins = [pattern for pattern in patterns if [*patterns, masks].count(pattern) > 1]
     if twins:
         raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
@@ -111,7 +111,7 @@ def check_contrasts(names: Sequence[str], where: str) -> None:
         if names.count(name) > 1 or not re.fullmatch(CHANNEL_NAME, name):
             raise ConfigError(
                 f"{where} must give each contrast a name of its own, of at most 32 letters, digits, spaces, '.', '_', "
-                f"'+' and '-', not {shown(name)}{' twice' * (names.count(name) > 1)}; rename it"
+                f"'+' and '-', not {quote_value(name)}{' twice' * (names.count(name) > 1)}; rename it"
             )
 
 
@@ -121,7 +121,7 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
     Raises:
         DataError: There is none, or one without a mask or without an image, or a file of a form that cannot be read.
     """
-    *images, masks = _found(site, folder, (*patterns.images, patterns.mask))
+    *images, masks = _match_files(site, folder, (*patterns.images, patterns.mask))
     names = sorted({name for found in images for name in found})
     if not names and not masks:
         wanted = ", ".join([*patterns.images, patterns.mask])
@@ -149,7 +149,7 @@ def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_el
     for absent, what in ((images - masks, "masks"), (masks - images, "images")):
         if absent:
             raise DataError(
-                f"site {site!r} must have {what} for {some(absent)}; add them or remove the others{or_else}"
+                f"site {site!r} must have {what} for {shorten_names(absent)}; add them or remove the others{or_else}"
             )
 
 
@@ -158,7 +158,7 @@ def in_one_form(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def check_text(site: str, name: str) -> None:
+def check_utf8_name(site: str, name: str) -> None:
     """Refuse a file whose name is no text.
 
     Raises:
@@ -182,7 +182,7 @@ def plan_cases(
     Raises:
         DataError: The site has fewer than two patients.
     """
-    pairs = [_pair(found, case, patients[case], values) for case in sorted(found.images)]
+    pairs = [_plan_pair(found, case, patients[case], values) for case in sorted(found.images)]
     plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
     notes, annotated = list(plan.notes), values.annotated
     lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
@@ -194,24 +194,28 @@ def plan_cases(
     return replace(plan, notes=tuple(notes), labels_annotated=annotated if others else ())
 
 
-def some(names: Iterable[str]) -> str:
+def shorten_names(names: Iterable[str]) -> str:
     """Return the first three names, and how many more there are."""
     names = sorted(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _checked(pattern: str, option: str) -> str:
+def _check_pattern(pattern: str, option: str) -> str:
     pattern = pattern.strip()
     rest = pattern.replace(CASE, "")
     if CASE not in pattern or {"{", "}"} & {*rest}:
-        raise ConfigError(f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {shown(pattern)}")
+        raise ConfigError(
+            f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {quote_value(pattern)}"
+        )
     path = PurePosixPath(pattern)
     if path.is_absolute() or ".." in path.parts:
-        raise ConfigError(f"{option} must be a path within the folder of a site, not {shown(pattern)}; begin it there")
+        raise ConfigError(
+            f"{option} must be a path within the folder of a site, not {quote_value(pattern)}; begin it there"
+        )
     return str(path)
 
 
-def _found(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, Path]]:
+def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, Path]]:
     """Return for each pattern the file of each case."""
     found: list[dict[str, Path]] = [{} for _ in patterns]
     taken: set[Path] = set()
@@ -223,7 +227,7 @@ def _found(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, P
             match = expression.fullmatch(name)
             if match is None or path in taken:
                 continue
-            check_text(site, name)
+            check_utf8_name(site, name)
             split_ending(path, f"site {site!r}: {name}")
             taken.add(path)
             case = in_one_form(match["case"])
@@ -244,9 +248,9 @@ def _wildcards(pattern: str) -> str:
     return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))))
 
 
-def _pair(found: SiteCases, case: str, patient: str | None, values: Values) -> Pair:
+def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values) -> Pair:
     named = zip(found.image_names(case), found.images[case], strict=True)
-    images = tuple(None if name is None else (f"images/{name}", copy_of(path)) for name, path in named)
+    images = tuple(None if name is None else (f"images/{name}", make_copy_writer(path)) for name, path in named)
     mask = found.masks[case]
     place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
-    return Pair(case, patient, images, mask_file(mask, case, values, place))
+    return Pair(case, patient, images, plan_mask(mask, case, values, place))

@@ -24,7 +24,7 @@ import numpy as np
 from silofl.data.formats import PICTURES
 from silofl.data.layouts.examples import Examples, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels, visible_folders
+from silofl.data.layouts.plan import SitePlan, number_labels, visible_folders
 from silofl.errors import DataError
 
 # The classes of the set, and how copies of it spell them besides.
@@ -37,15 +37,15 @@ def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     Raises:
         DataError: There are fewer than two classes, a class has no picture, or there are too few for the sites.
     """
-    folders = sorted(visible_folders(source), key=_order)
-    pictures = {folder.name: _pictures(folder) for folder in folders}
+    folders = sorted(visible_folders(source), key=_class_sort_key)
+    pictures = {folder.name: _list_pictures(folder) for folder in folders}
     if len(pictures) < 2:
         raise DataError(f"{source.name} must hold a folder of pictures for each class, at least 2, not {len(pictures)}")
     if options.labels is not None and len(options.labels) != len(pictures):
         raise DataError(f"labels must name the {len(pictures)} classes of {source.name}, not {len(options.labels)}")
     names = [f"{folder}/{name}" for folder, found in pictures.items() for name in found]
     examples = Examples(
-        numbered_labels(options.labels or map(_class_of, folders), first=0),
+        number_labels(options.labels or map(_class_name, folders), first=0),
         np.repeat(np.arange(len(pictures)), [len(found) for found in pictures.values()]),
         cases=names,
         content=Linked(source, names),
@@ -53,18 +53,18 @@ def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     return plan_examples(examples, options)
 
 
-def _class_of(folder: Path) -> str:
+def _class_name(folder: Path) -> str:
     """Return the usual name of a known class, otherwise the folder's name."""
     spelt = folder.name.lower()
     return next((name for name, others in KNOWN.items() if spelt in (name.lower(), *others)), folder.name)
 
 
-def _order(folder: Path) -> tuple[int, str]:
-    name, known = _class_of(folder), list(KNOWN)
+def _class_sort_key(folder: Path) -> tuple[int, str]:
+    name, known = _class_name(folder), list(KNOWN)
     return known.index(name) if name in known else len(known), name
 
 
-def _pictures(folder: Path) -> list[str]:
+def _list_pictures(folder: Path) -> list[str]:
     found = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.name[0] != ".")
     if not found:
         raise DataError(f"the class {folder.name} must have pictures in {', '.join(PICTURES)}, not none; remove it")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, link_of, split_patients
+from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, make_link_writer, split_patients
 from silofl.data.manifest import PARTS
 from silofl.data.partition import (
     assign_sites,
@@ -60,7 +60,7 @@ class Linked:
     def at_site(self, rows: NDArray[np.int64]) -> tuple[list[JsonRecord], dict[str, Writer]]:
         """Return what the records of some examples say of their place, and the site's files."""
         names = [self.names[row] for row in rows]
-        return [{"image": name} for name in names], {name: link_of(self.folder / name) for name in names}
+        return [{"image": name} for name in names], {name: make_link_writer(self.folder / name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Examples:
         """Return the patients of some examples, in sets that name them."""
         return [self.patients[row] for row in rows]
 
-    def recordings_of(self, rows: NDArray[np.int64]) -> list[str]:
+    def list_recordings(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the recordings of some examples, named so that no two patients share one."""
         return [f"{self.patients[row]}/{self.recordings[row]}" for row in rows]
 
@@ -129,24 +129,24 @@ def _rows_by_site(examples: Examples, options: ImportOptions) -> dict[str, NDArr
     if options.partition == "own":
         own = np.asarray(examples.sites)
         return {site: np.flatnonzero(own == site) for site in sorted(set(examples.sites))}
-    numbers = _dealt(examples, options)
+    numbers = _deal_examples(examples, options)
     return {f"site-{site + 1}": np.flatnonzero(numbers == site) for site in range(numbers.max() + 1)}
 
 
-def _dealt(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
+def _deal_examples(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
     if options.partition == "dirichlet":
-        return _by_shares(examples, options)
+        return _deal_by_shares(examples, options)
     if options.partition == "shards":
         return shard_sites(examples.targets, options.num_sites, options.num_shards, options.seed)
     rows = np.arange(len(examples.targets))
-    groups = (examples.patients_of if options.partition == "patients" else examples.recordings_of)(rows)
+    groups = (examples.patients_of if options.partition == "patients" else examples.list_recordings)(rows)
     num_sites = len(set(groups)) if options.num_sites is None else options.num_sites
     return group_sites(groups, num_sites, options.seed)
 
 
-def _by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
+def _deal_by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
     """Deal by Dirichlet shares; where the set's parts are kept, by the same shares in each."""
-    targets, seed, deal = examples.targets, options.seed, _dealer(examples, options)
+    targets, seed, deal = examples.targets, options.seed, _choose_dealer(examples, options)
     if options.test is not None:
         return deal(targets, seed=seed)
     parts, sites = np.asarray(examples.parts), np.empty(len(targets), dtype=np.int64)
@@ -156,7 +156,7 @@ def _by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
     return sites
 
 
-def _dealer(examples: Examples, options: ImportOptions) -> Callable[..., NDArray[np.int64]]:
+def _choose_dealer(examples: Examples, options: ImportOptions) -> Callable[..., NDArray[np.int64]]:
     """Return the function of labels and a seed that deals by the drawn shares: of each site, or of each class."""
     num_sites, num_classes, alpha, seed = options.num_sites, len(examples.labels), options.alpha, options.seed
     if options.is_equal:
@@ -169,7 +169,9 @@ def _dealer(examples: Examples, options: ImportOptions) -> Callable[..., NDArray
 
 def _plan_site(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> SitePlan:
     unit = _split_unit(examples, options)
-    parts = [examples.parts[row] for row in rows] if options.test is None else _split(site, examples, rows, options)
+    parts = (
+        [examples.parts[row] for row in rows] if options.test is None else _split_site(site, examples, rows, options)
+    )
     places, files = examples.content.at_site(rows)
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for row, part, place in zip(rows.tolist(), parts, places, strict=True):
@@ -189,10 +191,10 @@ def _split_unit(examples: Examples, options: ImportOptions) -> str:
     return "examples" if options.partition in ONE_BY_ONE else "recordings"
 
 
-def _split(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> list[str]:
+def _split_site(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> list[str]:
     unit = _split_unit(examples, options)
     if unit == "recordings":
-        units = examples.recordings_of(rows)
+        units = examples.list_recordings(rows)
         part_of = split_by_class(units, examples.targets[rows], options.test, options.validation, options.seed)
         if "test" not in part_of.values():
             raise DataError(

@@ -30,7 +30,7 @@ from silofl.data.layouts.cases import (
     Patterns,
     SiteCases,
     check_complete,
-    check_text,
+    check_utf8_name,
     find_cases,
     in_one_form,
     parse_patterns,
@@ -38,7 +38,7 @@ from silofl.data.layouts.cases import (
 )
 from silofl.data.layouts.masks import Values, split_ending
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.patients import read_patients, say_unknown
+from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import SitePlan, visible_folders
 from silofl.errors import ConfigError, DataError
 
@@ -53,7 +53,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: No site is found, an image has no mask or a mask no image, no site has some contrast, or patients.csv
             does not fit.
     """
-    patterns = _patterns(options)
+    patterns = _read_patterns(options)
     folders = visible_folders(source)
     if not folders:
         raise DataError(
@@ -64,35 +64,39 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
             f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
             "that is named as their site"
         )
-    sites = [_by_stem(folder) if patterns is None else find_cases(folder.name, folder, patterns) for folder in folders]
+    sites = [
+        _match_by_stem(folder) if patterns is None else find_cases(folder.name, folder, patterns) for folder in folders
+    ]
     if patterns is not None:
-        _check_found(sites, patterns)
+        _check_patterns(sites, patterns)
     names = options.labels or ("foreground",)
     values = Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
-    return say_unknown({found.site: plan_cases(found, read_patients(found), values, options) for found in sites})
+    return warn_unknown_patients(
+        {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
+    )
 
 
-def _patterns(options: ImportOptions) -> Patterns | None:
+def _read_patterns(options: ImportOptions) -> Patterns | None:
     if (options.image_pattern is None) != (options.mask_pattern is None):
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
     return None if options.image_pattern is None else parse_patterns(options.image_pattern, options.mask_pattern)
 
 
-def _check_found(sites: list[SiteCases], patterns: Patterns) -> None:
+def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
     """Refuse a pattern that no site has a file for: it is mistyped."""
     for name, pattern in zip(patterns.channel_names, patterns.images, strict=False):
         if all(found.missing.get(name) == len(found.images) for found in sites):
             raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
 
 
-def _by_stem(folder: Path) -> SiteCases:
+def _match_by_stem(folder: Path) -> SiteCases:
     """Return the cases of a site whose images and masks lie in folders of these names."""
-    site, images, masks = folder.name, _files(folder, "images"), _files(folder, "masks")
+    site, images, masks = folder.name, _files_by_stem(folder, "images"), _files_by_stem(folder, "masks")
     check_complete(site, images, masks, ", or name the files with --image-pattern and --mask-pattern")
     return SiteCases(site, folder, {case: (image,) for case, image in images.items()}, masks, images_in="images")
 
 
-def _files(folder: Path, kind: str) -> dict[str, Path]:
+def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
     if not (folder / kind).is_dir():
         raise DataError(
             f"site {folder.name!r} must have the folder {kind!r}; it is not there: make it, or name the files with"
@@ -103,7 +107,7 @@ def _files(folder: Path, kind: str) -> dict[str, Path]:
         if path.name.startswith("."):
             continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
-        check_text(folder.name, path.name)
+        check_utf8_name(folder.name, path.name)
         stem = in_one_form(stem)
         if stem in found:
             raise DataError(

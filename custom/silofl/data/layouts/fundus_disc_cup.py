@@ -25,7 +25,15 @@ import numpy as np
 from silofl.data.formats import PICTURES
 from silofl.data.images import read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, chosen_labels, copy_of, plan_pairs, visible_folders
+from silofl.data.layouts.plan import (
+    Pair,
+    SitePlan,
+    Writer,
+    choose_labels,
+    make_copy_writer,
+    plan_pairs,
+    visible_folders,
+)
 from silofl.errors import DataError
 
 # Above the first a grey is the rim, above the second the background.
@@ -50,14 +58,14 @@ def plan_fundus(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each hospital, as Domain1, not none")
-    labels = chosen_labels(options.labels, ("rim", "cup"), first=1)
-    return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
+    labels = choose_labels(options.labels, ("rim", "cup"), first=1)
+    return {folder.name: plan_pairs(folder.name, _list_pairs(folder), labels, options) for folder in folders}
 
 
-def _pairs(folder: Path) -> list[Pair]:
+def _list_pairs(folder: Path) -> list[Pair]:
     pairs: list[Pair] = []
     for image_place, mask_place, prefix in PLACES:
-        images, masks = _by_stem(folder / image_place), _by_stem(folder / mask_place)
+        images, masks = _pictures_by_stem(folder / image_place), _pictures_by_stem(folder / mask_place)
         lonely = sorted(images.keys() ^ masks.keys())
         if lonely:
             raise DataError(
@@ -66,14 +74,14 @@ def _pairs(folder: Path) -> list[Pair]:
             )
         for stem, image in images.items():
             case = f"{prefix}{stem}"
-            picture = f"images/{case}{image.suffix.lower()}", copy_of(image)
-            pairs.append(Pair(case, None, (picture,), (f"masks/{case}.png", _numbered(masks[stem], case))))
+            picture = f"images/{case}{image.suffix.lower()}", make_copy_writer(image)
+            pairs.append(Pair(case, None, (picture,), (f"masks/{case}.png", _make_grey_writer(masks[stem], case))))
     if not pairs:
         raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
     return pairs
 
 
-def _by_stem(folder: Path) -> dict[str, Path]:
+def _pictures_by_stem(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         return {}
     pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.name[0] != ".")
@@ -84,7 +92,7 @@ def _by_stem(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _numbered(mask: Path, case: str) -> Writer:
+def _make_grey_writer(mask: Path, case: str) -> Writer:
     """Return a writer that saves a mask's greys as label numbers."""
 
     def write(target: Path) -> None:

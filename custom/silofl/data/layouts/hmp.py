@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from silofl.data.access import open_error, read_bytes
 from silofl.data.layouts.examples import Examples, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, chosen_labels, read_description, sample_file
+from silofl.data.layouts.plan import SitePlan, choose_labels, read_description, sample_file
 from silofl.errors import DataError
 
 LARGEST = 63
@@ -78,7 +78,7 @@ def plan_hmp(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
             enough recordings for one in the test.
     """
     has_windows = (source / "dataset.json").exists()
-    return plan_examples((_stored_windows if has_windows else _cut_windows)(source, options.labels), options)
+    return plan_examples((_read_stored_windows if has_windows else _cut_windows)(source, options.labels), options)
 
 
 def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
@@ -90,7 +90,7 @@ def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
             f"windows; {missing[0]} is missing, and {len(missing) - 1} other folders: is it this set?"
         )
     found = [
-        _recording(path, target)
+        _read_recording(path, target)
         for target, activity in enumerate(ACTIVITIES)
         for path in sorted((folder / activity).glob("[!.]*.txt"))
     ]
@@ -106,7 +106,7 @@ def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     volunteers = np.repeat([recording.volunteer for recording in kept], lengths).tolist()
     shown = ", ".join(f"{volunteer} ({count})" for volunteer, count in few.items())
     return Examples(
-        chosen_labels(labels, ACTIVITIES, first=0),
+        choose_labels(labels, ACTIVITIES, first=0),
         np.repeat([recording.target for recording in kept], lengths),
         cases=[f"{r.volunteer}-{r.name}-{number}" for r in kept for number in range(len(r.windows))],
         content=Stacked("windows", np.concatenate([recording.windows for recording in kept])),
@@ -117,7 +117,7 @@ def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     )
 
 
-def _recording(path: Path, target: int) -> Recording:
+def _read_recording(path: Path, target: int) -> Recording:
     name = f"{path.parent.name}/{path.name}"
     match = FILE.fullmatch(path.name)
     if match is None:
@@ -135,20 +135,20 @@ def _recording(path: Path, target: int) -> Recording:
         raise DataError(f"{name} must hold 3 numbers a line, not an array of shape {values.shape}; copy it again")
     if not (values.min() >= 0 and values.max() <= LARGEST):
         raise DataError(f"{name} must be from 0 to {LARGEST}, not {values.min()} to {values.max()}; is it this set?")
-    return Recording(match["volunteer"], match["recording"], target, _windows(ACCELERATION_G[values]))
+    return Recording(match["volunteer"], match["recording"], target, _slide_windows(ACCELERATION_G[values]))
 
 
-def _windows(signals: NDArray[np.float32]) -> NDArray[np.float32]:
+def _slide_windows(signals: NDArray[np.float32]) -> NDArray[np.float32]:
     """Cut signals (T, 3) into windows (n, 3, 128), at least one."""
     filled = np.pad(signals, ((0, max(0, WINDOW - len(signals))), (0, 0)), mode="edge")
     return sliding_window_view(filled, WINDOW, axis=0)[::STEP]
 
 
-def _stored_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
+def _read_stored_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     description = read_description(source, ("classes", "samples"))
-    names = chosen_labels(labels, _class_names(description["classes"], source), first=0)
-    files = {_site(sample, source): sample_file(source, sample, "file") for sample in description["samples"]}
-    arrays = {site: _read(path, len(names)) for site, path in files.items()}
+    names = choose_labels(labels, _parse_class_names(description["classes"], source), first=0)
+    files = {_parse_site(sample, source): sample_file(source, sample, "file") for sample in description["samples"]}
+    arrays = {site: _read_windows(path, len(names)) for site, path in files.items()}
     if not arrays:
         raise DataError(f"dataset.json of {source.name} must name the samples of at least one volunteer, not 0")
     sites = [site for site, (_, targets, _) in arrays.items() for _ in targets]
@@ -163,7 +163,7 @@ def _stored_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     )
 
 
-def _class_names(classes: object, source: Path) -> list[str]:
+def _parse_class_names(classes: object, source: Path) -> list[str]:
     if not isinstance(classes, dict) or set(classes) != set(map(str, range(len(classes)))):
         raise DataError(
             f"the classes of {source.name} must be names by number from 0, not {classes!r}; is it this set?"
@@ -171,13 +171,13 @@ def _class_names(classes: object, source: Path) -> list[str]:
     return [str(classes[str(number)]) for number in range(len(classes))]
 
 
-def _site(sample: object, source: Path) -> str:
+def _parse_site(sample: object, source: Path) -> str:
     if not isinstance(sample, dict) or not {"site", "file"} <= sample.keys():
         raise DataError(f"every sample of {source.name} must have site and file, not {sample!r}")
     return str(sample["site"])
 
 
-def _read(path: Path, num_classes: int) -> Arrays:
+def _read_windows(path: Path, num_classes: int) -> Arrays:
     """Return windows float32 (N, 3, T) in g, classes int64 (N,) and the numbers of recordings (N,)."""
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.images import Image, check_values, read_label
-from silofl.data.layouts.plan import File, Writer, copy_of, numbered_labels
+from silofl.data.layouts.plan import File, Writer, make_copy_writer, number_labels
 from silofl.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
@@ -37,7 +37,7 @@ class Values:
         """The labels at the site, those of all; else numbered from 1 in the order of their numbers in the masks."""
         if self.of_all is not None:
             return dict(self.of_all)
-        return numbered_labels((self.names[number] for number in sorted(self.names)), first=1)
+        return number_labels((self.names[number] for number in sorted(self.names)), first=1)
 
     @property
     def annotated(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Values:
         """
         check_values(Image(numbers, None, None), self.names, name, self.remedy)
 
-    def renumbered(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
+    def renumber(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Return checked numbers as the site's."""
         known, number_of = sorted(self.names), {name: number for number, name in self.labels.items()}
         here = np.array([0, *(number_of[self.names[number]] for number in known)], dtype=np.uint8)
@@ -83,7 +83,7 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
     raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; remove or convert it")
 
 
-def mask_file(mask: Path, case: str, values: Values, name: str) -> File:
+def plan_mask(mask: Path, case: str, values: Values, name: str) -> File:
     """Plan a case's mask with the site's numbers.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
@@ -99,21 +99,21 @@ def mask_file(mask: Path, case: str, values: Values, name: str) -> File:
     if ending.lower() in PICTURES:
         return f"masks/{case}.png", partial(_save_picture, mask, values, name)
     if values.is_kept:
-        return f"masks/{case}{ending}", checked_copy(mask, values, name)
+        return f"masks/{case}{ending}", make_checked_writer(mask, values, name)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, values, name)
 
 
-def checked_copy(mask: Path, values: Values, name: str) -> Writer:
-    """Return a writer that copies a mask if it holds no other number; arguments as `mask_file`."""
+def make_checked_writer(mask: Path, values: Values, name: str) -> Writer:
+    """Return a writer that copies a mask if it holds no other number; arguments as `plan_mask`."""
 
     def write(target: Path) -> None:
         values.check(read_label(mask, name).array, name)
-        copy_of(mask)(target)
+        make_copy_writer(mask)(target)
 
     return write
 
 
-def save_like(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
+def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
     """Save a label map with the grid and the header of a NIfTI file.
 
     Args:
@@ -136,7 +136,7 @@ def _save_picture(mask: Path, values: Values, name: str, target: Path) -> None:
     if list(values.names) == [1] and np.isin(numbers, (0, 255)).all():
         numbers = numbers // 255
     values.check(numbers, name)
-    Picture.fromarray(values.renumbered(numbers)[0]).save(target)
+    Picture.fromarray(values.renumber(numbers)[0]).save(target)
 
 
 def _save_volume(mask: Path, values: Values, name: str, target: Path) -> None:
@@ -144,8 +144,8 @@ def _save_volume(mask: Path, values: Values, name: str, target: Path) -> None:
 
     label = read_label(mask, name)
     values.check(label.array, name)
-    numbers = values.renumbered(label.array)[0]
+    numbers = values.renumber(label.array)[0]
     if mask.name.lower().endswith(NIFTI):
-        save_like(mask, numbers, target)
+        save_with_header(mask, numbers, target)
     else:
         nibabel.save(nibabel.Nifti1Image(numbers, label.affine), target)

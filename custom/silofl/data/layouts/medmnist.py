@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from silofl.data.access import open_error
 from silofl.data.layouts.examples import Examples, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, numbered_labels, read_description
+from silofl.data.layouts.plan import SitePlan, number_labels, read_description
 from silofl.errors import ConfigError, DataError
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}
@@ -42,12 +42,12 @@ def plan_medmnist(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
             "the set's own parts must be dealt by dirichlet shares and stay as they are, without a validation "
             "fraction; give a test fraction to split the sites anew"
         )
-    path = _find(source)
-    arrays = _read(path)
-    return plan_examples(_examples(path, arrays, options), options)
+    path = _find_npz_file(source)
+    arrays = _read_npz_file(path)
+    return plan_examples(_build_examples(path, arrays, options), options)
 
 
-def _examples(path: Path, arrays: Arrays, options: ImportOptions) -> Examples:
+def _build_examples(path: Path, arrays: Arrays, options: ImportOptions) -> Examples:
     targets = np.concatenate([arrays[f"{prefix}_labels"] for prefix in PREFIXES.values()])
     counts = {part: len(arrays[f"{prefix}_labels"]) for part, prefix in PREFIXES.items()}
     shapes = {arrays[f"{prefix}_images"].shape[1:] for prefix in PREFIXES.values()}
@@ -55,7 +55,7 @@ def _examples(path: Path, arrays: Arrays, options: ImportOptions) -> Examples:
         raise DataError(f"{path.name} must hold images of one size, not {sorted(shapes)}; download it again")
     images = np.concatenate([arrays[f"{prefix}_images"] for prefix in PREFIXES.values()])
     return Examples(
-        _labels(path, options, 1 + int(targets.max(initial=0))),
+        _name_classes(path, options, 1 + int(targets.max(initial=0))),
         targets,
         cases=[f"{PREFIXES[part]}-{number}" for part, count in counts.items() for number in range(count)],
         content=Stacked("images", images),
@@ -63,7 +63,7 @@ def _examples(path: Path, arrays: Arrays, options: ImportOptions) -> Examples:
     )
 
 
-def _find(source: Path) -> Path:
+def _find_npz_file(source: Path) -> Path:
     if source.is_file():
         return source
     found = sorted(source.glob("*.npz"))
@@ -72,7 +72,7 @@ def _find(source: Path) -> Path:
     return found[0]
 
 
-def _read(path: Path) -> Arrays:
+def _read_npz_file(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as file:
             missing = [
@@ -80,7 +80,9 @@ def _read(path: Path) -> Arrays:
             ]
             if missing:
                 raise DataError(f"{path.name} must hold the arrays of MedMNIST; {', '.join(missing)} missing")
-            return {name: _checked(file, name, path) for name in file.files if name.split("_")[0] in PREFIXES.values()}
+            return {
+                name: _check_array(file, name, path) for name in file.files if name.split("_")[0] in PREFIXES.values()
+            }
     except DataError:
         raise
     except (FileNotFoundError, PermissionError) as error:
@@ -91,7 +93,7 @@ def _read(path: Path) -> Arrays:
         ) from None
 
 
-def _checked(file: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:
+def _check_array(file: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:
     array = file[name]
     if name.endswith("_images"):
         if array.ndim < 3 or array.shape[3:] not in ((), (1,), (3,), (4,)):
@@ -110,7 +112,7 @@ def _checked(file: np.lib.npyio.NpzFile, name: str, path: Path) -> NDArray:
     return array.astype(np.int64)
 
 
-def _labels(path: Path, options: ImportOptions, num_classes: int) -> dict[int, str]:
+def _name_classes(path: Path, options: ImportOptions, num_classes: int) -> dict[int, str]:
     names = options.labels
     if names is None and (path.parent / "dataset.json").is_file():
         classes = read_description(path.parent, ()).get("classes", {})
@@ -120,4 +122,4 @@ def _labels(path: Path, options: ImportOptions, num_classes: int) -> dict[int, s
         raise DataError(
             f"labels must name the {num_classes} classes of {path.name}, not {len(names)}; name all of them"
         )
-    return numbered_labels(names, first=0)
+    return number_labels(names, first=0)

@@ -32,12 +32,12 @@ from itertools import combinations
 from pathlib import Path
 
 from silofl.data.formats import PICTURES
-from silofl.data.layouts.cases import CASE, Patterns, SiteCases, check_contrasts, find_cases, plan_cases, some
+from silofl.data.layouts.cases import CASE, Patterns, SiteCases, check_contrasts, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import ENDINGS, Values
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.patients import read_patients, say_unknown
-from silofl.data.layouts.plan import SitePlan, chosen_labels, read_description, visible_folders
-from silofl.errors import DataError, shown
+from silofl.data.layouts.patients import read_patients, warn_unknown_patients
+from silofl.data.layouts.plan import SitePlan, choose_labels, read_description, visible_folders
+from silofl.errors import DataError, quote_value
 
 PARTS = ("dataset.json", "imagesTr", "labelsTr")
 # Label maps are read as 32 bits.
@@ -79,25 +79,29 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     sites = {source.resolve().name: source} if is_one else {folder.name: folder for folder in visible_folders(source)}
     if not sites:
         raise DataError(f"{source.name} must hold {', '.join(PARTS)} of nnU-Net, or a folder with them for each site")
-    found = {site: _description(site, folder) for site, folder in sites.items()}
+    found = {site: _read_site_description(site, folder) for site, folder in sites.items()}
     own = list(dict.fromkeys(name for described in found.values() for name in described.labels.values()))
     is_of_study = options.labels is not None and {*own} <= {*options.labels}
-    labels = chosen_labels(options.labels, options.labels if is_of_study else own, first=1)
+    labels = choose_labels(options.labels, options.labels if is_of_study else own, first=1)
     new = {name: name for name in own} if is_of_study else dict(zip(own, labels.values(), strict=True))
     plans = {}
     for site, described in found.items():
         values = Values({number: new[name] for number, name in described.labels.items()}, REMEDY, labels)
-        cases = _cases(site, sites[site], described)
+        cases = _find_site_cases(site, sites[site], described)
         plans[site] = plan_cases(cases, read_patients(cases), values, options)
-    plans = say_unknown(plans)
+    plans = warn_unknown_patients(plans)
     # First: all that is said of labels that nobody drew, and of contrasts that sites lack, follows from it.
-    slips = [] if options.labels else _slips("LABEL", {site: one.labels.values() for site, one in found.items()})
-    slips += _slips("CONTRAST", {site: one.channel_names for site, one in found.items()})
+    slips = (
+        []
+        if options.labels
+        else _describe_similar_labels("LABEL", {site: one.labels.values() for site, one in found.items()})
+    )
+    slips += _describe_similar_labels("CONTRAST", {site: one.channel_names for site, one in found.items()})
     first = next(iter(plans))
     return {**plans, first: replace(plans[first], notes=(*slips, *plans[first].notes))}
 
 
-def _slips(kind: str, found: Mapping[str, Iterable[str]]) -> list[str]:
+def _describe_similar_labels(kind: str, found: Mapping[str, Iterable[str]]) -> list[str]:
     """Return a sentence where names are nearly one that no site has both of; nothing where none are.
 
     Args:
@@ -111,24 +115,25 @@ def _slips(kind: str, found: Mapping[str, Iterable[str]]) -> list[str]:
     pairs = [
         " and ".join(f"{name!r} ({', '.join(sites[name])})" for name in pair)
         for pair in combinations(sites, 2)
-        if {*sites[pair[0]]}.isdisjoint(sites[pair[1]]) and _is_alike(*pair)
+        if {*sites[pair[0]]}.isdisjoint(sites[pair[1]]) and _is_similar_name(*pair)
     ]
     if not pairs:
         return []
     return [
-        f"{kind} NAMES NEARLY EQUAL: {some(pairs)} count as different {FOLLOWS[kind]} at the other's sites; where they "
+        f"{kind} NAMES NEARLY EQUAL: {shorten_names(pairs)} count as different {FOLLOWS[kind]} at the other's sites; "
+        "where they "
         "are one, give it one name in dataset.json of nnU-Net at all sites and import again"
     ]
 
 
-def _is_alike(one: str, other: str) -> bool:
+def _is_similar_name(one: str, other: str) -> bool:
     """Return whether two names are nearly one, whatever their capitals, spaces and signs."""
     letters = [re.sub(r"[\W_]", "", name).casefold() for name in (one, other)]
     return bool(difflib.get_close_matches(letters[0], letters[1:], cutoff=ALIKE))
 
 
-def _cases(site: str, folder: Path, described: Description) -> SiteCases:
-    _check_names(site, folder, described)
+def _find_site_cases(site: str, folder: Path, described: Description) -> SiteCases:
+    _check_file_names(site, folder, described)
     numbers = range(len(described.channel_names))
     images = tuple(f"imagesTr/{described.file_name(number)}" for number in numbers)
     mask, names = f"labelsTr/{CASE}{described.ending}", described.channel_names
@@ -142,13 +147,13 @@ def _cases(site: str, folder: Path, described: Description) -> SiteCases:
         if lacking:
             raise DataError(
                 f"site {site!r} must have imagesTr/{described.file_name(place)} ({name}) of every case; missing of "
-                f"{some(lacking)}: add it, or remove the case, or take import "
+                f"{shorten_names(lacking)}: add it, or remove the case, or take import "
                 "folders with patterns, where a case may lack one"
             )
     return found
 
 
-def _check_names(site: str, folder: Path, described: Description) -> None:
+def _check_file_names(site: str, folder: Path, described: Description) -> None:
     """Refuse a file of another name: it would be left out."""
     count = len(described.channel_names)
     numbers = "|".join(f"{number:04}" for number in range(count))
@@ -163,7 +168,7 @@ def _check_names(site: str, folder: Path, described: Description) -> None:
                 raise DataError(f"site {site!r}: {place}/{path.name} must be named as {wanted}; rename or remove it")
 
 
-def _description(site: str, folder: Path) -> Description:
+def _read_site_description(site: str, folder: Path) -> Description:
     missing = [part for part in PARTS if not (folder / part).exists()]
     if missing:
         raise DataError(f"site {site!r} must have {', '.join(PARTS)} of nnU-Net; {', '.join(missing)} missing")
@@ -172,41 +177,45 @@ def _description(site: str, folder: Path) -> Description:
     # Version 1 called them modality, and knew one ending.
     channels, ending = content.get("channel_names", content.get("modality")), content.get("file_ending", ".nii.gz")
     if ending not in ENDINGS:
-        raise DataError(f"file_ending in {where} must be one of {', '.join(ENDINGS)}, not {shown(ending)}; convert it")
-    return Description(_channels(channels, where), _labels(content["labels"], where), ending)
+        raise DataError(
+            f"file_ending in {where} must be one of {', '.join(ENDINGS)}, not {quote_value(ending)}; convert it"
+        )
+    return Description(_parse_channels(channels, where), _parse_labels(content["labels"], where), ending)
 
 
-def _channels(value: object, where: str) -> tuple[str, ...]:
+def _parse_channels(value: object, where: str) -> tuple[str, ...]:
     numbers = [str(number) for number in range(len(value))] if isinstance(value, dict) else []
     if not numbers or {*numbers} != value.keys():
         raise DataError(
-            f'channel_names in {where} must be as {{"0": "T1", "1": "T2"}}, not {shown(value)}; correct them'
+            f'channel_names in {where} must be as {{"0": "T1", "1": "T2"}}, not {quote_value(value)}; correct them'
         )
     names = tuple(str(value[number]) for number in numbers)
     check_contrasts(names, f"channel_names in {where}")
     return names
 
 
-def _labels(value: object, where: str) -> dict[int, str]:
+def _parse_labels(value: object, where: str) -> dict[int, str]:
     """Return name by number, from ``{"organ": 1}`` of version 2 or ``{"1": "organ"}`` of version 1."""
-    pairs = [_label(key, item, where) for key, item in (value.items() if isinstance(value, dict) else ())]
+    pairs = [_parse_label_entry(key, item, where) for key, item in (value.items() if isinstance(value, dict) else ())]
     found = {number: name for number, name in sorted(pairs) if number}
     names: Sequence[str] = list(found.values())
     if not names or len({*names}) < len(names) or len({number for number, _ in pairs}) < len(pairs):
-        raise DataError(f"labels in {where} must be names with a number of its own each, not {shown(value)}; name them")
+        raise DataError(
+            f"labels in {where} must be names with a number of its own each, not {quote_value(value)}; name them"
+        )
     return found
 
 
-def _label(key: str, item: object, where: str) -> tuple[int, str]:
+def _parse_label_entry(key: str, item: object, where: str) -> tuple[int, str]:
     if isinstance(item, list):
         raise DataError(
-            f"labels in {where} must be a number each, not the region {key!r}: {shown(item)}; save masks with a "
+            f"labels in {where} must be a number each, not the region {key!r}: {quote_value(item)}; save masks with a "
             "number for each label"
         )
     is_first_version = isinstance(item, str) and key.isdecimal()
     number, name = (int(key), item) if is_first_version else (item, key)
     if isinstance(number, bool) or not isinstance(number, int) or number not in range(MOST):
-        raise DataError(f"labels in {where} must be a number from 0 each, not {key!r}: {shown(item)}; correct it")
+        raise DataError(f"labels in {where} must be a number from 0 each, not {key!r}: {quote_value(item)}; correct it")
     if name == "ignore":
         raise DataError(
             f"labels in {where} must not have 'ignore', which no loss here leaves out; annotate these voxels, or leave "

@@ -35,13 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import Values, mask_file
+from silofl.data.layouts.masks import Values, plan_mask
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     Pair,
     SitePlan,
-    chosen_labels,
-    copy_of,
+    choose_labels,
+    make_copy_writer,
     plan_pairs,
     read_description,
     sample_file,
@@ -70,14 +70,14 @@ def plan_nuclei(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     Raises:
         DataError: The folder is not this set, a file is missing or of another form, or a site has fewer than 2 images.
     """
-    labels = chosen_labels(options.labels, ("nucleus",), first=1)
+    labels = choose_labels(options.labels, ("nucleus",), first=1)
     has_tiles = (source / "dataset.json").exists()
-    pairs, notes = _named_tiles(source, labels) if has_tiles else _cut_tiles(source)
+    pairs, notes = _read_named_tiles(source, labels) if has_tiles else _cut_tiles(source)
     plans = {site: plan_pairs(site, found, labels, options) for site, found in sorted(pairs.items())}
     return {site: replace(plan, notes=(*plan.notes, *notes)) for site, plan in plans.items()}
 
 
-def look_of(pixels: NDArray[np.uint8]) -> str:
+def classify_look(pixels: NDArray[np.uint8]) -> str:
     """Return what an image looks like: grey and ``dark`` or ``light``, or stained on ``purple`` or on ``white``.
 
     Args:
@@ -90,15 +90,15 @@ def look_of(pixels: NDArray[np.uint8]) -> str:
     return "white" if np.ptp(background) < MAX_WHITE else "purple"
 
 
-def _named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
+def _read_named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
     pairs: dict[str, list[Pair]] = {}
     for sample in read_description(source, ("samples",))["samples"]:
         if not isinstance(sample, dict) or not {"id", "site", "group"} <= sample.keys():
             raise DataError(f"every sample of {source.name} must have id, site and group, not {sample!r}")
         image, mask = sample_file(source, sample, "image"), sample_file(source, sample, "mask")
         case = str(sample["id"])
-        images = ((f"images/{image.name}", copy_of(image)),)
-        pair = Pair(case, str(sample["group"]), images, mask_file(mask, case, Values(labels), mask.name))
+        images = ((f"images/{image.name}", make_copy_writer(image)),)
+        pair = Pair(case, str(sample["group"]), images, plan_mask(mask, case, Values(labels), mask.name))
         pairs.setdefault(str(sample["site"]), []).append(pair)
     return pairs, ()
 
@@ -106,13 +106,13 @@ def _named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[P
 def _cut_tiles(source: Path) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
     pairs: dict[str, list[Pair]] = {}
     left_out: Counter[str] = Counter()
-    for folder in _image_folders(source):
-        pixels = _pixels(folder)
+    for folder in _list_image_folders(source):
+        pixels = _read_pixels(folder)
         rows, columns = pixels.shape[1:]
-        look = look_of(pixels)
+        look = classify_look(pixels)
         if (look, (rows, columns)) in SITES:
             site, tiles = SITES[look, (rows, columns)]
-            pairs.setdefault(site, []).extend(_tiles(folder, (rows, columns), tiles))
+            pairs.setdefault(site, []).extend(_plan_tiles(folder, (rows, columns), tiles))
         else:
             left_out[f"{rows}x{columns} {look}"] += 1
     counts = ", ".join(f"{count} of {kind}" for kind, count in sorted(left_out.items()))
@@ -122,38 +122,38 @@ def _cut_tiles(source: Path) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
     return pairs, (PATIENTS, *([note] if left_out else []))
 
 
-def _image_folders(source: Path) -> list[Path]:
+def _list_image_folders(source: Path) -> list[Path]:
     root = source / "stage1_train" if (source / "stage1_train").is_dir() else source
     folders = [folder for folder in visible_folders(root) if (folder / "images").is_dir()]
-    if not any(_picture(folder).exists() for folder in folders):
+    if not any(_picture_path(folder).exists() for folder in folders):
         raise DataError(
             f"{source.name} must hold stage1_train/<id>/images/<id>.png and stage1_train/<id>/masks, or a dataset.json "
             "that names tiles; neither is there: is it this set?"
         )
     for folder in folders:
-        if not _picture(folder).exists() or not _masks(folder):
+        if not _picture_path(folder).exists() or not _list_masks(folder):
             wanted = f"images/{folder.name}.png and a PNG of each nucleus in masks"
             raise DataError(f"image {folder.name} must have {wanted}; one is missing: unpack it again")
     return folders
 
 
-def _picture(folder: Path) -> Path:
+def _picture_path(folder: Path) -> Path:
     return folder / "images" / f"{folder.name}.png"
 
 
-def _masks(folder: Path) -> list[Path]:
+def _list_masks(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("masks/*.png") if not path.name.startswith("."))
 
 
-def _pixels(folder: Path) -> NDArray[np.uint8]:
+def _read_pixels(folder: Path) -> NDArray[np.uint8]:
     """Return an image (1, H, W), or (3, H, W) where its channels differ."""
-    pixels = read_image(_picture(folder)).array
+    pixels = read_image(_picture_path(folder)).array
     if pixels.dtype != np.uint8:
         raise DataError(f"image {folder.name} must have 8 bits a channel, not {pixels.dtype}; is it this set?")
     return pixels[:1] if (pixels == pixels[:1]).all() else pixels
 
 
-def _tiles(folder: Path, shape: tuple[int, int], tiles: int) -> Iterator[Pair]:
+def _plan_tiles(folder: Path, shape: tuple[int, int], tiles: int) -> Iterator[Pair]:
     first_row, first_column = ((size - tiles * TILE) // 2 for size in shape)
     for number, (row, column) in enumerate(np.ndindex(tiles, tiles)):
         top, left = first_row + row * TILE, first_column + column * TILE
@@ -166,7 +166,7 @@ def _tiles(folder: Path, shape: tuple[int, int], tiles: int) -> Iterator[Pair]:
 def _save_image(folder: Path, place: tuple[slice, slice], target: Path) -> None:
     from PIL import Image
 
-    tile = np.moveaxis(_pixels(folder)[:, *place], 0, -1)
+    tile = np.moveaxis(_read_pixels(folder)[:, *place], 0, -1)
     Image.fromarray(tile[..., 0] if tile.shape[-1] == 1 else tile).save(target)
 
 
@@ -174,7 +174,7 @@ def _save_mask(folder: Path, shape: tuple[int, int], place: tuple[slice, slice],
     from PIL import Image
 
     union = np.zeros(shape, dtype=np.uint8)
-    for path in _masks(folder):
+    for path in _list_masks(folder):
         nucleus = read_label(path, f"mask {path.name} of {folder.name}").array[0]
         if nucleus.shape != shape:
             raise DataError(

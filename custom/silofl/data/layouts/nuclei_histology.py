@@ -40,7 +40,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, chosen_labels, copy_of, plan_pairs
+from silofl.data.layouts.plan import Pair, SitePlan, choose_labels, make_copy_writer, plan_pairs
 from silofl.errors import DataError
 
 # Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;
@@ -83,11 +83,11 @@ def _barcode(picture: Path) -> str:
     return "-".join(picture.stem.split("-")[:3])
 
 
-def _outlines(picture: Path) -> Path:
+def _outlines_path(picture: Path) -> Path:
     return picture.with_suffix(".xml")
 
 
-def _organ(picture: Path) -> str:
+def _site_by_organ(picture: Path) -> str:
     code = picture.parent.name.split("-")[1]
     organ = next((organ for organ, codes in HOSPITALS.items() if code in codes.split()), None)
     if organ is None:
@@ -111,9 +111,9 @@ FORMS = (
         _barcode,
         lambda picture: "monuseg",
     ),
-    Form("MoNuSegTest*/TCGA-*.tif", _outlines, _barcode, lambda picture: "monuseg", is_test=True),
-    Form("MoNuSAC_*/TCGA-*/*.tif", _outlines, _barcode, _organ),
-    Form("MoNuSAC Test*/TCGA-*/*.tif", _outlines, _barcode, _organ, is_test=True),
+    Form("MoNuSegTest*/TCGA-*.tif", _outlines_path, _barcode, lambda picture: "monuseg", is_test=True),
+    Form("MoNuSAC_*/TCGA-*/*.tif", _outlines_path, _barcode, _site_by_organ),
+    Form("MoNuSAC Test*/TCGA-*/*.tif", _outlines_path, _barcode, _site_by_organ, is_test=True),
 )
 
 
@@ -124,14 +124,14 @@ def plan_histology(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         ConfigError: More than one label is named.
         DataError: SOURCE holds none of them, a picture lacks its nuclei, or its organ is not known.
     """
-    labels = chosen_labels(options.labels, ("nucleus",), first=1)
+    labels = choose_labels(options.labels, ("nucleus",), first=1)
     pairs: dict[str, list[Pair]] = {}
     tested: dict[str, set[str]] = {}
     for form in FORMS:
         for picture in sorted(source.rglob(form.pictures)):
             if not picture.name.startswith("."):
                 site, patient = form.site(picture), form.patient(picture)
-                pairs.setdefault(site, []).append(_pair(picture, form.nuclei(picture), patient))
+                pairs.setdefault(site, []).append(_plan_pair(picture, form.nuclei(picture), patient))
                 if form.is_test and options.test is None:
                     tested.setdefault(site, set()).add(patient)
     if not pairs:
@@ -143,7 +143,7 @@ def plan_histology(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return {site: plan_pairs(site, found, labels, filled, tested=tested.get(site, ())) for site, found in pairs.items()}
 
 
-def outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]:
+def parse_outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]:
     """Return the corners (x, y) in pixels of each nucleus that an ImageScope XML outlines.
 
     Raises:
@@ -163,11 +163,11 @@ def outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]:
     return [corners for corners in found if len(corners) > 2]
 
 
-def _pair(picture: Path, nuclei: Path, patient: str) -> Pair:
+def _plan_pair(picture: Path, nuclei: Path, patient: str) -> Pair:
     if not nuclei.is_file():
         raise DataError(f"{picture.name} must have its nuclei in {nuclei.parent.name}/{nuclei.name}; it is not there")
     mask = f"masks/{picture.stem}.png", partial(_save_mask, picture, nuclei)
-    return Pair(picture.stem, patient, ((f"images/{picture.name}", copy_of(picture)),), mask)
+    return Pair(picture.stem, patient, ((f"images/{picture.name}", make_copy_writer(picture)),), mask)
 
 
 def _save_mask(picture: Path, nuclei: Path, target: Path) -> None:
@@ -178,6 +178,6 @@ def _save_mask(picture: Path, nuclei: Path, target: Path) -> None:
         return
     rows, columns = read_image(picture).spatial_shape
     mask = Image.new("L", (columns, rows))
-    for corners in outlines(read_bytes(nuclei, nuclei.name), nuclei.name):
+    for corners in parse_outlines(read_bytes(nuclei, nuclei.name), nuclei.name):
         ImageDraw.Draw(mask).polygon(corners, fill=1)
     mask.save(target)

@@ -87,21 +87,21 @@ class ImportOptions:
             ConfigError: A given option means nothing to the layout, or to the partition that is chosen.
         """
         given = {field for field in NAMES if getattr(self, field) is not None}
-        _refuse(given - defaults.keys(), f"layout {layout!r}")
+        _refuse_options(given - defaults.keys(), f"layout {layout!r}")
         partition = self.partition or defaults.get("partition")
-        unused = set() if partition is None else _unused_by(partition)
-        _refuse(given & unused, f"partition {partition!r}")
+        unused = set() if partition is None else _list_unused_options(partition)
+        _refuse_options(given & unused, f"partition {partition!r}")
         kept = given | unused | ({"num_sites"} if partition == "patients" else set())
         return replace(self, **{field: value for field, value in defaults.items() if field not in kept})
 
 
-def _unused_by(partition: str) -> set[str]:
+def _list_unused_options(partition: str) -> set[str]:
     if partition not in PARTITIONS:
         raise ConfigError(f"partition must be one of {', '.join(PARTITIONS)}, not {partition!r}; choose another")
     return {field for fields in PARTITIONS.values() for field in fields} - set(PARTITIONS[partition])
 
 
-def _refuse(fields: set[str], chosen: str) -> None:
+def _refuse_options(fields: set[str], chosen: str) -> None:
     names = [name for field, name in NAMES.items() if field in fields]
     if names:
         raise ConfigError(f"{names[0]} must not be given with {chosen}, which does not use it; leave it out")

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from silofl.data.access import open_error
 from silofl.data.layouts.examples import Examples, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import SitePlan, chosen_labels
+from silofl.data.layouts.plan import SitePlan, choose_labels
 from silofl.errors import DataError
 
 ACTIVITIES = {
@@ -81,7 +81,7 @@ def plan_pamap2(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     paths = sorted(folder.glob("Protocol/*.dat")) + sorted(folder.glob("Optional/*.dat"))
     if not paths:
         raise DataError(f"{source.name} must hold Protocol/subject101.dat and its like, not none; is it this set?")
-    recordings = [recording for path in paths for recording in _recordings(path)]
+    recordings = [recording for path in paths for recording in _read_recordings(path)]
     found = [recording for recording in recordings if len(recording.windows)]
     if not found:
         raise DataError(f"{source.name} must hold a bout of {WINDOW} samples of an activity, not none; is it this set?")
@@ -92,7 +92,7 @@ def plan_pamap2(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         f"{left_out} windows left out: a sensor lost more than {MAX_GAP} samples in a row, or the bout's first or last"
     )
     examples = Examples(
-        chosen_labels(options.labels, ACTIVITIES.values(), first=0),
+        choose_labels(options.labels, ACTIVITIES.values(), first=0),
         np.repeat([recording.target for recording in found], lengths),
         cases=[f"{r.subject}-{r.name}-{number}" for r in found for number in range(len(r.windows))],
         content=Stacked("windows", np.concatenate([recording.windows for recording in found])),
@@ -126,19 +126,19 @@ def fill_gaps(values: NDArray[np.float64], max_gap: int) -> NDArray[np.float64]:
     return filled
 
 
-def _recordings(path: Path) -> Iterator[Recording]:
+def _read_recordings(path: Path) -> Iterator[Recording]:
     """Yield the bouts of a file's ten activities, named by the folder and their number in the file."""
-    table, targets = _read(path), {activity: number for number, activity in enumerate(ACTIVITIES)}
+    table, targets = _read_table(path), {activity: number for number, activity in enumerate(ACTIVITIES)}
     times, activities = table[:, 0], table[:, 1].astype(int)
     is_new = (np.diff(activities) != 0) | (np.diff(times) > MAX_PAUSE_S)
     for number, rows in enumerate(np.split(np.arange(len(table)), np.flatnonzero(is_new) + 1)):
         activity = activities[rows[0]]
         if activity in targets:
-            windows, left_out = _windows(table[rows, 2:] / UNITS)
+            windows, left_out = _cut_complete_windows(table[rows, 2:] / UNITS)
             yield Recording(path.stem, f"{path.parent.name}-{number}", targets[activity], windows, left_out)
 
 
-def _windows(signals: NDArray[np.float64]) -> tuple[NDArray[np.float32], int]:
+def _cut_complete_windows(signals: NDArray[np.float64]) -> tuple[NDArray[np.float32], int]:
     """Cut signals (T, 27) into windows; return those without missing values, and the number of the others."""
     if len(signals) < WINDOW:
         return np.empty((0, signals.shape[1], WINDOW), dtype=np.float32), 0
@@ -149,7 +149,7 @@ def _windows(signals: NDArray[np.float64]) -> tuple[NDArray[np.float32], int]:
     return windows[is_whole], int((~is_whole).sum())
 
 
-def _read(path: Path) -> NDArray[np.float64]:
+def _read_table(path: Path) -> NDArray[np.float64]:
     """Return time, activity and the 27 channels of each line, shape (T, 29)."""
     name = f"{path.parent.name}/{path.name}"
     try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
-from silofl.data.layouts.cases import SiteCases, in_one_form, some
+from silofl.data.layouts.cases import SiteCases, in_one_form, shorten_names
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.plan import UNKNOWN, SitePlan
 from silofl.errors import DataError
@@ -35,10 +35,10 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     }
     missing = [case for case, patients in named.items() if not patients]
     if missing:
-        raise DataError(f"{table} must name the patient of {some(missing)}; add rows")
+        raise DataError(f"{table} must name the patient of {shorten_names(missing)}; add rows")
     for case, patients in named.items():
         if len(patients) > 1:
-            raise DataError(f"{table} must name one patient of {case}, not {some(patients)}; correct its rows")
+            raise DataError(f"{table} must name one patient of {case}, not {shorten_names(patients)}; correct its rows")
     return {case: patients.pop() for case, patients in named.items()}
 
 
@@ -48,7 +48,7 @@ def _plain(name: str) -> str:
     return in_one_form(name[: len(name) - len(ending)]) + ending
 
 
-def say_unknown(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
+def warn_unknown_patients(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     """Let the plans of sites without a table of patients say loudly what follows from that."""
     unknown = {
         site: sum(map(len, plan.records.values())) for site, plan in plans.items() if plan.split_unit == "unknown"

@@ -72,7 +72,7 @@ class Pair:
         return record | {"case": self.case} | ({} if self.slices is None else {"slices": list(self.slices)})
 
 
-def paths_of(record: JsonRecord) -> list[object]:
+def list_paths(record: JsonRecord) -> list[object]:
     """Return the files that a record names; of a classification also its class."""
     images = record["image"] if isinstance(record["image"], list) else [record["image"]]
     return [*images, record["label"]]
@@ -147,7 +147,7 @@ def visible_folders(source: Path) -> list[Path]:
     return sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def copy_of(source: Path) -> Writer:
+def make_copy_writer(source: Path) -> Writer:
     """Return a writer that copies a file, or a folder (a DICOM series)."""
 
     def write(target: Path) -> None:
@@ -159,17 +159,17 @@ def copy_of(source: Path) -> Writer:
     return write
 
 
-def link_of(source: Path) -> Writer:
+def make_link_writer(source: Path) -> Writer:
     """Return a writer that links a file, and copies it where the disk has no such links."""
     return partial(link_or_copy, source, name=source.name)
 
 
-def numbered_labels(names: Iterable[str], first: int) -> dict[int, str]:
+def number_labels(names: Iterable[str], first: int) -> dict[int, str]:
     """Number label names from `first`: 1 for segmentation, 0 for classification."""
     return dict(enumerate(names, start=first))
 
 
-def chosen_labels(given: Sequence[str] | None, own: Iterable[str], first: int) -> dict[int, str]:
+def choose_labels(given: Sequence[str] | None, own: Iterable[str], first: int) -> dict[int, str]:
     """Number a set's labels from `first`, by the names that are given or by its own.
 
     Raises:
@@ -178,7 +178,7 @@ def chosen_labels(given: Sequence[str] | None, own: Iterable[str], first: int) -
     own = tuple(own)
     if given is not None and len(given) != len(own):
         raise ConfigError(f"labels must name {len(own)} labels, instead of {', '.join(own)}, not {len(given)}")
-    return numbered_labels(given or own, first)
+    return number_labels(given or own, first)
 
 
 def read_description(source: Path, wanted: Iterable[str]) -> dict:

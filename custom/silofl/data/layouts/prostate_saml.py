@@ -19,9 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import save_like
+from silofl.data.layouts.masks import save_with_header
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, Writer, chosen_labels, copy_of, plan_pairs, visible_folders
+from silofl.data.layouts.plan import (
+    Pair,
+    SitePlan,
+    Writer,
+    choose_labels,
+    make_copy_writer,
+    plan_pairs,
+    visible_folders,
+)
 from silofl.errors import DataError
 
 VOLUME = re.compile(r"(?P<case>[^.].*?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
@@ -36,12 +44,12 @@ def plan_prostate(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     folders = visible_folders(source)
     if not folders:
         raise DataError(f"{source.name} must hold a folder for each site with NIfTI volumes in it, not none")
-    labels = chosen_labels(options.labels, ("prostate",), first=1)
-    return {folder.name: plan_pairs(folder.name, _pairs(folder), labels, options) for folder in folders}
+    labels = choose_labels(options.labels, ("prostate",), first=1)
+    return {folder.name: plan_pairs(folder.name, _list_pairs(folder), labels, options) for folder in folders}
 
 
-def _pairs(folder: Path) -> list[Pair]:
-    images, segmentations = _volumes(folder)
+def _list_pairs(folder: Path) -> list[Pair]:
+    images, segmentations = _list_volumes(folder)
     if not images and not segmentations:
         raise DataError(f"site {folder.name!r} must have volumes like Case00.nii.gz, not none; remove its folder")
     lonely = sorted(images.keys() ^ segmentations.keys())
@@ -50,10 +58,10 @@ def _pairs(folder: Path) -> list[Pair]:
             f"site {folder.name!r} must have an image and a segmentation of each case; one is missing of "
             f"{', '.join(lonely[:3])}: add it or remove the other"
         )
-    return [_pair(case, image, segmentations[case]) for case, image in images.items()]
+    return [_plan_pair(case, image, segmentations[case]) for case, image in images.items()]
 
 
-def _volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
+def _list_volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     """Return the images and the segmentations of a site by their case."""
     found: tuple[dict[str, Path], dict[str, Path]] = ({}, {})
     for path in sorted(folder.iterdir()):
@@ -68,17 +76,17 @@ def _volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     return found
 
 
-def _pair(case: str, image: Path, segmentation: Path) -> Pair:
+def _plan_pair(case: str, image: Path, segmentation: Path) -> Pair:
     num_slices = read_image(image, f"{image.parent.name}/{image.name}").spatial_shape[-1]
-    mask = f"labels/{case}.nii.gz", _whole_prostate(segmentation)
-    return Pair(case, case, ((f"images/{image.name}", copy_of(image)),), mask, slices=(0, num_slices - 1))
+    mask = f"labels/{case}.nii.gz", _make_prostate_writer(segmentation)
+    return Pair(case, case, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1))
 
 
-def _whole_prostate(segmentation: Path) -> Writer:
+def _make_prostate_writer(segmentation: Path) -> Writer:
     """Return a writer that saves every number but 0 as 1, on the same grid."""
 
     def write(target: Path) -> None:
         numbers = read_label(segmentation, f"{segmentation.parent.name}/{segmentation.name}").array[0]
-        save_like(segmentation, (numbers != 0).astype(np.uint8), target)
+        save_with_header(segmentation, (numbers != 0).astype(np.uint8), target)
 
     return write

@@ -31,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import Values, checked_copy, save_like
+from silofl.data.layouts.masks import Values, make_checked_writer, save_with_header
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     JsonRecord,
     Pair,
     SitePlan,
-    chosen_labels,
-    copy_of,
+    choose_labels,
+    make_copy_writer,
     plan_pairs,
     read_description,
     sample_file,
@@ -64,7 +64,7 @@ def plan_spine(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: The folder is not this set, a file is missing or of another form, or a volume that is split by slices
             has fewer than 4.
     """
-    labels = chosen_labels(options.labels, ("white matter", "grey matter"), first=1)
+    labels = choose_labels(options.labels, ("white matter", "grey matter"), first=1)
     if (source / "dataset.json").exists():
         if options.test is not None or options.validation is not None:
             raise ConfigError(
@@ -97,11 +97,11 @@ def _plan_challenge(source: Path, labels: dict[int, str], options: ImportOptions
         )
     pairs: dict[str, list[Pair]] = {}
     for match in matches:
-        pairs.setdefault(match["site"], []).append(_rated(folder / match[0], match["patient"]))
+        pairs.setdefault(match["site"], []).append(_plan_rated_pair(folder / match[0], match["patient"]))
     return {site: plan_pairs(site, found, labels, options) for site, found in pairs.items()}
 
 
-def _rated(image: Path, patient: str) -> Pair:
+def _plan_rated_pair(image: Path, patient: str) -> Pair:
     masks = [image.with_name(f"{patient}-mask-r{rater}.nii.gz") for rater in RATERS]
     missing = [mask.name for mask in masks if not mask.is_file()]
     if missing:
@@ -110,7 +110,9 @@ def _rated(image: Path, patient: str) -> Pair:
         )
     num_slices = read_image(image).spatial_shape[-1]
     mask = f"labels/{patient}.nii.gz", partial(_save_majority, masks)
-    return Pair(patient, patient, ((f"images/{image.name}", copy_of(image)),), mask, slices=(0, num_slices - 1))
+    return Pair(
+        patient, patient, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1)
+    )
 
 
 def _save_majority(masks: Sequence[Path], target: Path) -> None:
@@ -121,7 +123,7 @@ def _save_majority(masks: Sequence[Path], target: Path) -> None:
                 f"{mask.name} must hold 0, 1 and 2 in the shape {raters[0].shape}, not up to {numbers.max()} in "
                 f"{numbers.shape}; download it again"
             )
-    save_like(masks[0], majority(np.stack(raters)), target)
+    save_with_header(masks[0], majority(np.stack(raters)), target)
 
 
 def _plan_volunteers(source: Path, labels: dict[int, str]) -> dict[str, SitePlan]:
@@ -153,7 +155,9 @@ def _add_volume(plan: SitePlan, source: Path, sample: dict) -> None:
     names = f"images/{volume.name}", f"labels/{label.name}"
     if names[0] in plan.files:  # every slice of the public set is a sample; the volume is added once
         return
-    plan.files.update({names[0]: copy_of(volume), names[1]: checked_copy(label, Values(plan.labels), label.name)})
+    plan.files.update(
+        {names[0]: make_copy_writer(volume), names[1]: make_checked_writer(label, Values(plan.labels), label.name)}
+    )
     stem = volume.name.split(".")[0]
     for part, slices in slices_by_part(read_image(volume).spatial_shape[-1]).items():
         record: JsonRecord = {"image": names[0], "label": names[1], "patient": SESSION.sub("", str(sample["group"]))}
