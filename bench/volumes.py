@@ -21,7 +21,7 @@ from monai.transforms import Compose, RandCropByPosNegLabeld
 from silofl.algorithms.steps import plain_step
 from silofl.data.batches import training_batches
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import Source
+from silofl.data.cache_entries import CacheSource
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
@@ -133,7 +133,7 @@ def memory(folder: Path, count: int) -> int:
             image, target = volume(number, SIZE)
             yield "training", PreparedCase(str(number), str(number), image[None], target[None], (None,))
 
-    part = load_or_prepare(folder, f"volumes{count}", cases, Source(str(folder), ""))["training"]
+    part = load_or_prepare(folder, f"volumes{count}", cases, CacheSource(str(folder), ""))["training"]
     part = Examples(part.images, part.targets, part.cases, part.slices, part.patients, patches=study().data.patches)
     process, most = psutil.Process(), 0
     for _ in training_batches(part, 2, None, 0, "cpu"):

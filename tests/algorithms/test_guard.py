@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.guard import ERROR_RATE, Choice, choose_candidate, leads_and_margins, local_share
+from silofl.algorithms.guard import ERROR_RATE, GuardChoice, choose_candidate, leads_and_margins, local_share
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -22,7 +22,7 @@ def test_a_candidate_that_wins_on_every_unit_is_chosen_from_five_on(n, margin):
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_nothing_is_left_for_a_few_units(n):
-    assert choose_candidate(scores([0] * n, local=[1] * n), "federated") == Choice(
+    assert choose_candidate(scores([0] * n, local=[1] * n), "federated") == GuardChoice(
         "federated", "federated", 0.0, 1.0, n
     )
 
@@ -41,7 +41,7 @@ def test_a_candidate_that_loses_outright_is_never_chosen(n):
 
 
 def test_a_default_without_rivals_is_kept():
-    assert choose_candidate(scores([0.5, NAN]), "federated") == Choice("federated", "federated", 0.0, 1.0, 1)
+    assert choose_candidate(scores([0.5, NAN]), "federated") == GuardChoice("federated", "federated", 0.0, 1.0, 1)
 
 
 @pytest.mark.filterwarnings("ignore:Precision loss")  # of differences that are all the same
@@ -141,7 +141,7 @@ def test_units_without_a_score_of_either_do_not_count():
 
 def test_a_candidate_without_any_score_is_not_chosen():
     choice = choose_candidate(scores([0.5] * 9, local=[NAN] * 9), "federated")
-    assert choice == Choice("federated", "federated", 0.0, 1.0, 0)
+    assert choice == GuardChoice("federated", "federated", 0.0, 1.0, 0)
 
 
 @pytest.mark.parametrize(

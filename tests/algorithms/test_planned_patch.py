@@ -5,7 +5,7 @@ from silofl.algorithms.planned_patch import (
     BUDGET,
     FEATURES,
     NetworkForm,
-    Patch,
+    PlannedPatch,
     estimate_memory,
     fit_batch_size,
     fit_patch,
@@ -106,6 +106,6 @@ def test_features_that_fit_nowhere_are_refused():
 
 
 def test_a_batch_holds_what_the_budget_and_the_cases_allow():
-    patch = Patch((10, 10), ((1, 1),), ((3, 3),), memory=BUDGET / 7.5)
+    patch = PlannedPatch((10, 10), ((1, 1),), ((3, 3),), memory=BUDGET / 7.5)
     # 5 % of 40 000 voxels are 20 patches of 100, of 12 000 6, of 100 none
     assert [fit_batch_size(patch, voxels) for voxels in (40_000, 12_000, 100)] == [7, 6, 2]

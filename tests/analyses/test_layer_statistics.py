@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.analyses.layer_statistics import correlations, running_statistics, statistics_image, statistics_table
+from silofl.analyses.layer_statistics import correlations, read_running_statistics, statistics_image, statistics_table
 
 from ..studies.conftest import JOB
 from .test_cross_test import SMALL
@@ -19,7 +19,7 @@ def test_layers_come_in_the_models_order():
     model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3), nn.BatchNorm1d(3))
     model[0].running_mean.copy_(torch.tensor([1.0, 2.0]))
     model[2].running_var.copy_(torch.tensor([4.0, 5.0, 6.0]))
-    first, second = running_statistics(model)
+    first, second = read_running_statistics(model)
     assert first[0].tolist() == [1, 2] and first[1].tolist() == [1, 1]
     assert second[0].tolist() == [0, 0, 0] and second[1].tolist() == [4, 5, 6]
 

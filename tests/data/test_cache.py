@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from silofl.data.cache import fingerprint_preparation, load_or_prepare, open_parts
-from silofl.data.cache_entries import Source
+from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase, join_examples
 from silofl.errors import DataError
 
-DATA = Source("/data/north", "as it is")
+DATA = CacheSource("/data/north", "as it is")
 
 
 def case(name, count=2):

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import Source, list_entries, protect_entries, prune
+from silofl.data.cache_entries import CacheSource, list_entries, protect_entries, prune
 from silofl.data.parts import PreparedCase
 from silofl.data.site_data import load_site_data
 
-OLD, NEW, OTHER = Source("/data/north", "old"), Source("/data/north", "new"), Source("/data/south", "old")
+OLD, NEW, OTHER = (
+    CacheSource("/data/north", "old"),
+    CacheSource("/data/north", "new"),
+    CacheSource("/data/south", "old"),
+)
 
 
 def name(letter):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from monai.transforms import Compose
 
-from silofl.data.contrasts import Source, build_source, parse_case, read_source
+from silofl.data.contrasts import ImageFiles, build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
@@ -418,4 +418,4 @@ def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(vol
 
 
 def test_the_first_file_that_is_there_names_a_source():
-    assert Source((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")
+    assert ImageFiles((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")

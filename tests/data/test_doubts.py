@@ -2,7 +2,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.data.doubts import doubts, label_doubts
+from silofl.data.doubts import find_doubts, label_doubts
 from silofl.data.site_data import load_site_data
 
 
@@ -10,7 +10,7 @@ from silofl.data.site_data import load_site_data
 def asked(empty_site, study, tmp_path):
     """What is doubtful of the site in a study with some data settings."""
 
-    def ask(of=doubts, labels=None, **data):
+    def ask(of=find_doubts, labels=None, **data):
         empty_site.write(labels={str(number): name for number, name in (labels or {1: "nucleus"}).items()})
         small = study(labels=labels, **data)
         return of(load_site_data(empty_site.folder, small, tmp_path / "cache"), small)

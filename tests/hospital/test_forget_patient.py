@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import Source, protect_entries
+from silofl.data.cache_entries import CacheSource, protect_entries
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
 from silofl.hospital.forget_patient import find_studies
@@ -29,7 +29,7 @@ def cases(*wanted):
 
 
 def cached(cache, letter, dataset, *wanted):
-    load_or_prepare(cache, letter * 32, cases(*wanted), Source(str(dataset), "old"))
+    load_or_prepare(cache, letter * 32, cases(*wanted), CacheSource(str(dataset), "old"))
     return cache / (letter * 32)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from silofl.inference.directory import Contents
 from silofl.models import build_model
-from silofl.models.nearest import Moments, discriminant, measure_features
+from silofl.models.nearest import FeatureMoments, discriminant, measure_features
 from silofl.models.selector import build_selector
 from silofl.settings import parse
 from silofl.study import Study
@@ -101,7 +101,7 @@ def nearest(make_contents, make_study):
     def make(answer="choice", shape=SHAPE, **settings):
         study = make_study(name="oneshot", hand_over={"answer": answer}, **settings)
         known = [measure_features(torch.from_numpy(noise(9, (1, 32, 32), seed) + 0.03 * seed)) for seed in (0, 1)]
-        selector = {f"network.{name}": value for name, value in discriminant([*map(Moments.of, known)]).items()}
+        selector = {f"network.{name}": value for name, value in discriminant([*map(FeatureMoments.of, known)]).items()}
         contents = make_contents("mean", study=study, shape=shape)
         return replace(contents, rule="selector", selector=selector, outputs=("north", "south"))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.guard import Choice
+from silofl.algorithms.guard import GuardChoice
 from silofl.errors import TrainingError
 from silofl.federation.egress import Request
 from silofl.federation.site import SiteRounds
@@ -87,7 +87,7 @@ def stubbed(monkeypatch, **scores):
     monkeypatch.setattr(guard.SiteGuard, "_scores", found)
     # Two validation cases a site are too few for any margin.
     monkeypatch.setattr(
-        guard, "choose_candidate", lambda units, default: Choice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
+        guard, "choose_candidate", lambda units, default: GuardChoice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
     )
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.part import Kind, Part, SitePart
 from silofl.methods.task import Exchange, Message, Replies
 
@@ -16,7 +16,7 @@ def test_a_part_that_needs_nothing_leaves_every_step_as_it_is():
     part, exchange, mixed = Part(), Exchange("train", 1), {"a": np.ones(1)}
     assert part.asks("before", 1, None) == () and part.to_send("north", exchange, None) == Message()
     assert part.expected("north", exchange, None) == {} and part.weights("model", 1, ["north"], None) is None
-    assert part.checked("north", exchange, Answer(), None) is part
+    assert part.checked("north", exchange, SiteAnswer(), None) is part
     assert part.merged(exchange, Replies({}), None, None) is part and part.joined("south") is part
     assert part.server_step("model", {}, mixed, Replies({})) == (mixed, part)
     assert part.restored(part.state()) is part and part.contents(None) is None and part.models() == {}

@@ -10,7 +10,7 @@ from torch import nn
 from silofl.errors import AggregationError
 from silofl.files import load_state
 from silofl.methods.parts import list_kinds, start_parts
-from silofl.methods.selector import AVERAGE, SQUARE, Ensemble, SiteSelector
+from silofl.methods.selector import AVERAGE, SQUARE, SiteSelector, TrainedEnsemble
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.models.roles import add_role, read_role, select_role
 
@@ -314,16 +314,16 @@ def test_the_ensembles_logits_are_those_of_the_mean_probability():
     selector = Constant(np.log(0.25), np.log(0.75))
     # probabilities 0.5, 0.5 and 0.75, 0.25: 0.25 * 0.5 + 0.75 * 0.75 = 0.6875
     models = [Constant(0.0, 0.0), Constant(np.log(3.0), 0.0)]
-    logits = Ensemble(selector, models)(torch.zeros(2, 1, 4, 4))
+    logits = TrainedEnsemble(selector, models)(torch.zeros(2, 1, 4, 4))
     np.testing.assert_allclose(logits.softmax(dim=1).numpy(), [[0.6875, 0.3125]] * 2, rtol=1e-6)
     # of one output: sigmoids 0.5 and 0.75
-    binary = Ensemble(selector, [Constant(0.0), Constant(np.log(3.0))])(torch.zeros(2, 1, 4, 4))
+    binary = TrainedEnsemble(selector, [Constant(0.0), Constant(np.log(3.0))])(torch.zeros(2, 1, 4, 4))
     np.testing.assert_allclose(binary.sigmoid().numpy(), [[0.6875]] * 2, rtol=1e-6)
 
 
 def test_sure_models_give_finite_logits_and_gradients():
     selector = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    logits = Ensemble(selector, [Constant(100.0), Constant(100.0)])(torch.ones(1, 1, 2, 2))
+    logits = TrainedEnsemble(selector, [Constant(100.0), Constant(100.0)])(torch.ones(1, 1, 2, 2))
     logits.sum().backward()
     assert torch.isfinite(logits).all() and torch.isfinite(selector[1].weight.grad).all()
 

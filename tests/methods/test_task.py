@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.errors import AggregationError
-from silofl.methods.answer import Answer, Numbers
+from silofl.methods.answer import Numbers, SiteAnswer
 from silofl.methods.task import Expected, Message, Replies, check_arrays
 
 
@@ -90,6 +90,8 @@ def test_an_array_is_turned_into_the_type_that_is_expected_and_otherwise_left_al
 
 
 def test_replies_know_their_sites_and_their_examples():
-    answers = {site: Answer(numbers=Numbers(round=1, num_examples=count)) for site, count in {"a": 5, "b": 3}.items()}
+    answers = {
+        site: SiteAnswer(numbers=Numbers(round=1, num_examples=count)) for site, count in {"a": 5, "b": 3}.items()
+    }
     replies = Replies(answers, {"c": "no"})
     assert replies.sites == ["a", "b"] and replies.examples == {"a": 5, "b": 3}

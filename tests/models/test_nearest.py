@@ -11,7 +11,7 @@ from silofl.models.nearest import (
     NUM_FEATURES,
     RINGS,
     SHRINKAGE,
-    Moments,
+    FeatureMoments,
     NearestSite,
     discriminant,
     measure_features,
@@ -30,7 +30,7 @@ def normal_sites(means, covariance, counts, seed=0):
 
 
 def logits(sites, points):
-    state = discriminant([Moments.of(torch.from_numpy(site)) for site in sites])
+    state = discriminant([FeatureMoments.of(torch.from_numpy(site)) for site in sites])
     head = torch.nn.functional.linear
     standardised = (torch.from_numpy(points) - state["center"]) / state["scale"]
     return head(standardised, state["head.weight"], state["head.bias"]).numpy()
@@ -98,7 +98,7 @@ def test_the_network_holds_the_discriminant():
     rng = np.random.default_rng(3)
     images = [torch.from_numpy(rng.normal(shift, 1, (12, 2, 16, 16)).astype(np.float32)) for shift in (0, 0.5, 1)]
     network = NearestSite(2, 3)
-    network.load_state_dict(discriminant([Moments.of(measure_features(site)) for site in images]))
+    network.load_state_dict(discriminant([FeatureMoments.of(measure_features(site)) for site in images]))
     with torch.no_grad():
         chosen = [network(site).argmax(dim=1) for site in images]
     assert [float((found == k).double().mean()) for k, found in enumerate(chosen)] == [1, 1, 1]

@@ -8,7 +8,7 @@ from PIL import Image as Picture
 
 from silofl.report.canvas import (
     MUTED,
-    Image,
+    PageImage,
     as_values,
     draw_legend,
     encode_png,
@@ -40,7 +40,7 @@ def test_figures_leave_the_global_state_of_matplotlib_alone():
 
 
 def test_an_image_carries_its_bytes_in_its_address():
-    scheme, data = Image(b"png", "alt", "caption").uri.split(",")
+    scheme, data = PageImage(b"png", "alt", "caption").uri.split(",")
     assert scheme == "data:image/png;base64" and base64.b64decode(data) == b"png"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.report.sentences import doubts, joining_sentence
+from silofl.report.sentences import describe_problems, joining_sentence
 from silofl.report.tables import joining_note, joining_table
 from silofl.schema import dump_record
 from silofl.studies.demo import overview
@@ -92,13 +92,13 @@ def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, re
     ],
 )
 def test_a_site_that_stands_badly_is_named(joining, one, tones):
-    found = doubts(joining(sites={"east": one.test["federated"]}, east=one))
+    found = describe_problems(joining(sites={"east": one.test["federated"]}, east=one))
     assert [tone for tone, _ in found] == tones
     assert all(sentence.startswith("east: ") for _, sentence in found)
 
 
 def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
-    (doubt,) = doubts(results(sites={"east": 0.953, "west": 0.0}))
+    (doubt,) = describe_problems(results(sites={"east": 0.953, "west": 0.0}))
     assert doubt == ("bad", "west: the model that it keeps is near 0, 0.000")
 
 
@@ -112,7 +112,7 @@ def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(resu
 )
 def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, found):
     labels = {site: {"organ": 0.9, "lesion": value} for site, value in zip(("east", "west"), lesion, strict=True)}
-    assert doubts(results(metric=metric, by_label=labels)) == found
+    assert describe_problems(results(metric=metric, by_label=labels)) == found
 
 
 def test_the_terminal_opens_with_it(joining, printed):

@@ -6,7 +6,7 @@ import pytest
 
 from silofl.cli import main
 from silofl.errors import AggregationError
-from silofl.studies.compared_runs import Comparison
+from silofl.studies.compared_runs import ComparisonPlan
 from silofl.studies.simulation import GUARD, study_file
 from silofl.studies.sweep import Sweep
 from silofl.study import load_study
@@ -183,7 +183,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
     options += ["--sweep", "training.batch_size=2,4", "--processes", 3, "--equal-rounds"]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
     assert (code, json.loads(out)) == (3, {"rows": []})
-    asked = Comparison(
+    asked = ComparisonPlan(
         (Path("one"), Path("two")),
         ("local", "fedsm"),
         seeds=(4, 2),
@@ -195,7 +195,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         has_equal_rounds=True,
     )
     silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")
-    assert seen == [(asked, 3), (Comparison((Path("one"),), pretrained="f.pt", is_alone=True), 1)]
+    assert seen == [(asked, 3), (ComparisonPlan((Path("one"),), pretrained="f.pt", is_alone=True), 1)]
 
 
 def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(compare, training, tmp_path):

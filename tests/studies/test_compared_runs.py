@@ -7,7 +7,7 @@ import torch
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.studies.compared_runs import Comparison, plan_runs
+from silofl.studies.compared_runs import ComparisonPlan, plan_runs
 from silofl.studies.simulation import changed_study, study_file
 from silofl.study import load_study
 
@@ -15,7 +15,7 @@ from .conftest import JOB
 
 
 def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_one_another(tmp_path, phantoms):
-    asked = Comparison((JOB,), ("local", "harmofl:paper"), seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
+    asked = ComparisonPlan((JOB,), ("local", "harmofl:paper"), seeds=(3, 1), changes={"rounds": 2}, data=str(phantoms))
     runs = plan_runs(asked, tmp_path)
     names = ["fedavg_phantoms", "local", "harmofl-paper"]
     assert [run.path.relative_to(tmp_path / "runs").name for run in runs] == [
@@ -30,7 +30,7 @@ def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_
 def test_extra_rounds_count_among_the_studys_where_all_rows_get_as_many(tmp_path, phantoms):
     methods = ("finetuning", "fedsm-finetuning", "fedsm-perfedavg", "fedsm-extra", "local")
     changes = {"rounds": 60, "model.normalization": "group"}
-    asked = Comparison((JOB,), methods, seeds=(0,), changes=changes, data=str(phantoms), has_equal_rounds=True)
+    asked = ComparisonPlan((JOB,), methods, seeds=(0,), changes=changes, data=str(phantoms), has_equal_rounds=True)
     runs = {run.name: run for run in plan_runs(asked, tmp_path)}
     extra = changed_study(JOB, {"algorithm": {"name": "finetuning"}}).recipe.extra_rounds
     # fedsm-extra has 50 extra rounds
@@ -47,7 +47,7 @@ def test_the_place_of_a_run_that_holds_something_else_is_refused(tmp_path, phant
     kept.parent.mkdir(parents=True)
     kept.write_text("kept")
     with pytest.raises(ConfigError, match="must hold a run or nothing, not something else"):
-        plan_runs(Comparison((JOB,), data=str(phantoms)), tmp_path)
+        plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
     assert kept.read_text() == "kept"
 
 
@@ -57,7 +57,7 @@ def test_a_run_whose_settings_are_broken_is_refused(tmp_path, phantoms, training
     assert main(["compare", str(JOB), "--data", str(phantoms), "--out", str(tmp_path), "--seeds", "0"]) == 0
     (run / "run.json").write_text(content)
     with pytest.raises(ConfigError, match="run.json must (be JSON|hold keys and values)"):
-        plan_runs(Comparison((JOB,), data=str(phantoms)), tmp_path)
+        plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
 
 
 def test_an_earlier_run_on_other_sites_is_refused(tmp_path, phantoms, training):
@@ -67,14 +67,14 @@ def test_an_earlier_run_on_other_sites_is_refused(tmp_path, phantoms, training):
     with pytest.raises(
         ConfigError, match="must be a run of what is asked for, not one that differs in sites of the run"
     ):
-        plan_runs(Comparison((JOB,), data=str(phantoms)), tmp_path)
+        plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
 
 
 def test_rows_that_begin_with_the_pretrained_model_stand_beside_those_that_do_not(windows, write_windows_job, tmp_path):
     job, file = write_windows_job("adafed_activity"), tmp_path / "f.pt"
     torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
     methods = ("local", "local-pretrained", "fedavg-pretrained", "d-adafed")
-    asked = Comparison((job,), methods, seeds=(0,), data=str(windows), pretrained=str(file))
+    asked = ComparisonPlan((job,), methods, seeds=(0,), data=str(windows), pretrained=str(file))
     runs = {run.name: run for run in plan_runs(asked, tmp_path / "out")}
     assert list(runs) == ["adafed_activity", *methods]
     assert runs["local-pretrained"].changes["algorithm"] == {"name": "local", "start_from_pretrained": True}
@@ -86,7 +86,7 @@ def test_every_row_without_a_pretrained_model_starts_from_the_weights(windows, w
     job, file = write_windows_job("adafed_activity"), tmp_path / "f.pt"
     torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
     files = {"pretrained": str(file), "weights": str(file)}
-    asked = Comparison((job,), ("local", "fedavg"), seeds=(0,), data=str(windows), **files)
+    asked = ComparisonPlan((job,), ("local", "fedavg"), seeds=(0,), data=str(windows), **files)
     runs = {run.name: run.wanted for run in plan_runs(asked, tmp_path / "out")}
     assert {name: (one.pretrained, one.weights) for name, one in runs.items()} == {
         "adafed_activity": (str(file), None),
@@ -101,7 +101,7 @@ def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windo
     torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
     own = {"model.weights": "own.pt", "model.weights_sha256": "0" * 64}
     changes = {"variants": {"slow": own}} if is_variant else {"changes": own}
-    asked = Comparison((job,), seeds=(0,), data=str(windows), weights=str(file), **changes)
+    asked = ComparisonPlan((job,), seeds=(0,), data=str(windows), weights=str(file), **changes)
     name = "slow" if is_variant else job.name
     with pytest.raises(ConfigError, match=f"--weights must not go with {name}, whose study names weights of its own"):
         plan_runs(asked, tmp_path / "out")

@@ -14,7 +14,7 @@ from silofl.federation.results import read_results
 from silofl.files import hold_lock, write_json
 from silofl.schema import dump_record
 from silofl.studies import continue_run as module
-from silofl.studies.run import LOCK, Watch, set_run
+from silofl.studies.run import LOCK, WatchedRun, set_run
 from silofl.study import load_study
 
 from .test_run import JOB, RUN, Connection, finished, lead, server  # noqa: F401
@@ -82,7 +82,7 @@ def test_a_folder_of_silofl_run_goes_on_in_place_with_its_own_job(go_on, stopped
     assert code == 0 and "round   1/" not in said
     first, second = submitted
     # For the sites of the last round, before the second job and not the first; after each it is said who is there.
-    assert Watch.waited == [1, 1, 2]
+    assert WatchedRun.waited == [1, 1, 2]
     assert second == first | {"continue_run": RUN}
     assert read_results(stopped).status == "COMPLETE"
 
@@ -127,7 +127,7 @@ def test_changes_that_the_server_refuses_do_not_stay_in_the_folder(go_on, stoppe
     before = [path.read_bytes() for path in files]
     with monkeypatch.context() as patch:
         if not is_taken:
-            patch.setattr(Watch, "carry_out", _refuse)
+            patch.setattr(WatchedRun, "carry_out", _refuse)
         changed = ("--retries", "0", "--set", "training.learning_rate=0.5")
         code, said, _ = go_on(stopped, *changed, ends=[("FINISHED:EXECUTION_EXCEPTION", "stopped")])
     assert code == (1 if is_taken else 2)
@@ -159,7 +159,7 @@ def test_a_job_of_nvflare_is_downloaded_and_goes_on_with_its_run(go_on, left, tm
     left(killed(1), rounds=1)
     code, _, submitted = go_on(NUMBER, "--out", tmp_path / "new")
     job = yaml.safe_load((JOB / STUDY).read_text())
-    assert code == 0 and submitted == [job | {"continue_run": RUN}] and Watch.waited == [0, 1]
+    assert code == 0 and submitted == [job | {"continue_run": RUN}] and WatchedRun.waited == [0, 1]
 
 
 def test_a_job_that_its_lead_has_not_signed_is_not_submitted_in_the_leads_name(go_on, left, tmp_path):

@@ -10,7 +10,7 @@ from silofl.options import check_backend
 from silofl.report.comparison import compute_further_averages
 from silofl.settings import parse
 from silofl.studies import side_by_side
-from silofl.studies.compared_runs import Comparison
+from silofl.studies.compared_runs import ComparisonPlan
 from silofl.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
 from silofl.studies.simulation import settle_job
 from silofl.study import Study
@@ -65,12 +65,12 @@ def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
 def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows, write_windows_job, tmp_path):
     job, changes = write_windows_job("adafed_activity", {"name": "fedavg"}), {"metric": "balanced_accuracy"}
     with pytest.raises(ConfigError, match="--pooled must go with a metric of each case, as accuracy, not balanced"):
-        plan_centralised_runs(Comparison((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
+        plan_centralised_runs(ComparisonPlan((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
     assert not (tmp_path / "out").exists()
 
 
 def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp_path):
-    asked = Comparison((JOB,), seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
+    asked = ComparisonPlan((JOB,), seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
     parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
     _, _, _, _, *arguments = side_by_side.build_command(run)
@@ -81,7 +81,7 @@ def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp
 
 @pytest.mark.parametrize("changes", [{}, {"guard": True}])
 def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path, changes):
-    asked = Comparison((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
+    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
     assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
 
@@ -90,7 +90,7 @@ def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path, changes
 def test_what_every_row_asks_of_a_federation_leaves_the_pool_one_site(phantoms, tmp_path, key):
     value = 2 if key == "federation.min_sites" else {"min_sites": 2, "patience": 5}
     changes = {key: value, "rounds": 7}
-    asked = Comparison((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
+    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
     study, simulation = settle_job(run.job, run.wanted, run.changes)
     assert (simulation.sites, study.federation.min_sites, study.rounds) == (("pooled",), 1, 7)

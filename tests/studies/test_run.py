@@ -111,7 +111,7 @@ def server(monkeypatch, finished):
     kinds = {"complete": complete, "stopped": stopped(1), "stopped before a round": stopped(0), "failed": failed}
     kinds["nothing"] = lambda target: None
 
-    monkeypatch.setattr(module.Watch, "waited", waited, raising=False)
+    monkeypatch.setattr(module.WatchedRun, "waited", waited, raising=False)
 
     def start(*wanted):
         ends.extend((status, kinds.get(kind, kind)) for status, kind in wanted)
@@ -293,7 +293,7 @@ def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead
     def interrupt(watch):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.Watch, "_follow", interrupt)
+    monkeypatch.setattr(module.WatchedRun, "_follow", interrupt)
     code, said, _ = lead()
     assert code == 130 and "job job-1 runs on" in said
     assert said.endswith(f"go on later with silofl continue {tmp_path}/out --kit {tmp_path}\n")
@@ -305,7 +305,7 @@ def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeyp
     def away(watch):
         raise TrainingError("the server must answer")
 
-    monkeypatch.setattr(module.Watch, "_follow", away)
+    monkeypatch.setattr(module.WatchedRun, "_follow", away)
     code, said, _ = lead()
     assert code == 1 and said.endswith("the server must answer\n")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from silofl.cli import CommandParser
 from silofl.options import read_changes
 from silofl.studies import side_by_side
-from silofl.studies.compared_runs import Comparison, plan_runs
+from silofl.studies.compared_runs import ComparisonPlan, plan_runs
 from silofl.studies.sweep import Sweep
 
 from .conftest import JOB
@@ -24,7 +24,7 @@ START = "import pathlib, sys, time; run = pathlib.Path(sys.argv[1]); run.mkdir(p
 @pytest.fixture
 def runs(tmp_path, phantoms):
     """Plan three runs, with changes of every kind."""
-    asked = Comparison(
+    asked = ComparisonPlan(
         (JOB,),
         ("harmofl:paper",),
         {"small": {"training.betas": [0.8, 0.99], "training.learning_rate": 0.1}},

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.studies.compared_runs import Comparison, plan_runs
+from silofl.studies.compared_runs import ComparisonPlan, plan_runs
 from silofl.studies.simulation import settle_job
 from silofl.studies.sweep import Point, Sweep, parse_swept_key
 
@@ -104,7 +104,7 @@ def test_a_key_within_a_section_that_a_row_sets_can_be_swept(phantoms, tmp_path)
     variants = {"own": {"algorithm": {"name": "fedsm", "server_lr": 0.5}}}
     # `data` is a folder here, and no section of the study
     sweep = Sweep({"algorithm.softpull.self_weight": (0.5, 0.7), "data": (str(phantoms),)})
-    asked = Comparison((FEDSM,), ("fedsm:paper",), variants, {"data.channels": 1}, seeds=(0,), sweep=sweep)
+    asked = ComparisonPlan((FEDSM,), ("fedsm:paper",), variants, {"data.channels": 1}, seeds=(0,), sweep=sweep)
     studies = [settle_job(run.job, run.wanted, run.changes)[0] for run in plan_runs(asked, tmp_path)]
     assert [study.recipe.answer("softpull").self_weight for study in studies] == [0.5, 0.7] * 3
 

@@ -116,7 +116,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AdvisedAnswer:
     """One advised answer.
 
     Attributes:
@@ -145,7 +145,7 @@ class Advice:
     """
 
     ratios: Mapping[str, Ratio]
-    choices: tuple[Choice, ...]
+    choices: tuple[AdvisedAnswer, ...]
     algorithm: dict[str, str]
     cases: Mapping[str, int]
     notes: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def advise(sketches: Mapping[str, Sketch], has_batchnorm: bool) -> Advice:
     return Advice(ratios, tuple(choices), build_algorithm(choices), cases, tuple(_notes(sketches)))
 
 
-def explain_answers(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[Choice]:
+def explain_answers(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[AdvisedAnswer]:
     """Return the advised input normalisation, what stays at home, and the mixing.
 
     Args:
@@ -230,7 +230,7 @@ def explain_answers(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_b
         "mixing": f"{_describe_ratio(ratios, 'labels')} {statistics}{_describe_sizes(cases)}",
     }
     return [
-        Choice(question, answer, reasons[question], float(np.mean([one[question] == answer for one in each])))
+        AdvisedAnswer(question, answer, reasons[question], float(np.mean([one[question] == answer for one in each])))
         for question, answer in found.items()
     ]
 
@@ -259,7 +259,7 @@ def answers(ratios: Mapping[str, float], has_batchnorm: bool) -> dict[str, str]:
     }
 
 
-def build_algorithm(choices: Sequence[Choice]) -> dict[str, str]:
+def build_algorithm(choices: Sequence[AdvisedAnswer]) -> dict[str, str]:
     """Return the ``algorithm`` section of a study with the advised answers: FedAvg with what is changed in it."""
     plain = WITHOUT | {"stays_home": "nothing"}
     return {"name": "fedavg"} | {one.question: one.answer for one in choices if one.answer != plain[one.question]}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.personal import Pair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
+from silofl.algorithms.personal import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
@@ -52,10 +52,10 @@ class Mixture(Answer):
                 "alpha out of the gradient"
             )
 
-    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
+    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Write the mixture into the personal model, and return how v and alpha learn."""
         mixing = _Mixing(shared, personal, kept.get("alpha", self.alpha), self.learning_rate)
-        return Pair(mixing.step, mixing.watch_step, mixing.kept)
+        return ModelPair(mixing.step, mixing.watch_step, mixing.kept)
 
     def sentence(self) -> str:
         """Describe the answer for the report."""

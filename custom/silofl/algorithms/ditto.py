@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from silofl.algorithms.personal import Pair, copy_tensors, find_personal_conflict, list_parameters, pulled_step
+from silofl.algorithms.personal import ModelPair, copy_tensors, find_personal_conflict, list_parameters, pulled_step
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import plain_step
 from silofl.settings import NotNegative
@@ -31,11 +31,11 @@ class Pull(Answer):
         """A personal model goes with one plain model of all sites."""
         return find_personal_conflict(recipe)
 
-    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
+    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Return how v learns: ``v = v - eta (g(v) + lambda (v - x))``, x as it was received (Algorithm 1)."""
         # Copied now: training changes the shared model in place.
         received = copy_tensors(list_parameters(shared))
-        return Pair(pulled_step(plain_step, received, self.strength))
+        return ModelPair(pulled_step(plain_step, received, self.strength))
 
     def sentence(self) -> str:
         """Describe the answer for the report."""

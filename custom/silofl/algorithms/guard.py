@@ -37,7 +37,7 @@ SHARPNESS = 2
 
 
 @dataclass(frozen=True)
-class Choice:
+class GuardChoice:
     """What a site chose.
 
     Attributes:
@@ -55,7 +55,7 @@ class Choice:
     num_units: int
 
 
-def choose_candidate(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) -> Choice:
+def choose_candidate(scores: Mapping[str, NDArray[np.float64]], default: str = DEFAULT) -> GuardChoice:
     """Choose the candidate with the largest lead of those whose lead exceeds their margin, or else the default.
 
     Args:
@@ -69,14 +69,14 @@ def choose_candidate(scores: Mapping[str, NDArray[np.float64]], default: str = D
     _check_scores(scores, default)
     others = [name for name in scores if name != default]
     if not others:
-        return Choice(default, default, 0.0, 1.0, int(np.isfinite(scores[default]).sum()))
+        return GuardChoice(default, default, 0.0, 1.0, int(np.isfinite(scores[default]).sum()))
     differences = np.stack([np.subtract(scores[name], scores[default]) for name in others])
     leads, margins = leads_and_margins(differences, ERROR_RATE / len(others))
     best = max(range(len(others)), key=lambda i: (leads[i] > margins[i], leads[i]))
     is_left = bool(leads[best] > margins[best])
     num_units = int(np.isfinite(differences[best]).sum())
     chosen, lead = (others[best], float(leads[best])) if is_left else (default, 0.0)
-    return Choice(chosen, default, lead, float(margins[best]), num_units)
+    return GuardChoice(chosen, default, lead, float(margins[best]), num_units)
 
 
 def local_share(federated: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from silofl.algorithms.steps import Step, with_change
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModelPair:
     """How a site's two models learn in one round.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.personal import Pair, find_personal_conflict, list_parameters, pulled_step, write_tensors
+from silofl.algorithms.personal import ModelPair, find_personal_conflict, list_parameters, pulled_step, write_tensors
 from silofl.algorithms.recipe import Answer, Recipe
 from silofl.algorithms.steps import Batch, Loss, Step, plain_step
 from silofl.errors import ConfigError
@@ -60,10 +60,10 @@ class Envelope(Answer):
                 f"{training.learning_rate:g}: the shared model would pass the personal one"
             )
 
-    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> Pair:
+    def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Return how theta and w learn; until the round's first batch theta is the one that the site kept."""
         follow = _Following(self, shared, personal)
-        return Pair(follow.step, lambda step: forward_step)
+        return ModelPair(follow.step, lambda step: forward_step)
 
     def sentence(self) -> str:
         """Describe the answer for the report."""

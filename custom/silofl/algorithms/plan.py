@@ -22,7 +22,7 @@ from silofl.algorithms.planned_patch import (
     LEAST_BATCH,
     LEAST_HALVED,
     NetworkForm,
-    Patch,
+    PlannedPatch,
     fit_batch_size,
     fit_patch,
 )
@@ -267,7 +267,7 @@ def _is_clipped(draft: Draft, found: PooledFingerprint) -> bool:
     return is_ct and bool(is_one) and draft.intensity != "dtype"
 
 
-def _plan_transforms(draft: Draft, found: PooledFingerprint, patch: Patch, size_reason: str) -> Decision:
+def _plan_transforms(draft: Draft, found: PooledFingerprint, patch: PlannedPatch, size_reason: str) -> Decision:
     """Return the transforms of each image, in place of all that the study has: its size, then its scale."""
     steps, reasons = [], []
     if not draft.has_patches:
@@ -301,7 +301,7 @@ def _plan_grid(draft: Draft, found: PooledFingerprint, target: NDArray[np.float6
     return [Decision("data.volume_transforms", steps, reason)]
 
 
-def _size_reason(draft: Draft, patch: Patch, shape: NDArray[np.float64]) -> str:
+def _size_reason(draft: Draft, patch: PlannedPatch, shape: NDArray[np.float64]) -> str:
     what = "image in the plane" if draft.dimensions == 2 else "volume on this grid"
     return (
         f"{SOURCE}: the median {what} measures {_format_values(shape)} voxels; in multiples of "
@@ -310,7 +310,7 @@ def _size_reason(draft: Draft, patch: Patch, shape: NDArray[np.float64]) -> str:
     )
 
 
-def _plan_network(draft: Draft, patch: Patch, target: NDArray[np.float64]) -> list[Decision]:
+def _plan_network(draft: Draft, patch: PlannedPatch, target: NDArray[np.float64]) -> list[Decision]:
     if draft.network.name != "DynUNet":
         return []
     levels = len(patch.strides)
@@ -337,7 +337,7 @@ def _plan_network(draft: Draft, patch: Patch, target: NDArray[np.float64]) -> li
     ]
 
 
-def _plan_batch(patch: Patch, batch: int, cases: int) -> Decision:
+def _plan_batch(patch: PlannedPatch, batch: int, cases: int) -> Decision:
     reason = (
         f"{SOURCE}: at least {LEAST_BATCH}; more where the budget holds {BUDGET / patch.memory:.1f} and they are at "
         f"most {BATCH_SHARE:.0%} of the voxels of all {cases} cases"

@@ -55,7 +55,7 @@ class NetworkForm:
 
 
 @dataclass(frozen=True)
-class Patch:
+class PlannedPatch:
     """The input of a network, and how the network halves it.
 
     Attributes:
@@ -104,7 +104,7 @@ BUDGET = LEAST_BATCH * estimate_memory((128,) * 3, [[1] * 3, *[[2] * 3] * 5], FE
 
 def fit_patch(
     network: NetworkForm, shape: NDArray[np.float64], spacing: NDArray[np.float64], is_square: bool = False
-) -> Patch:
+) -> PlannedPatch:
     """Return the largest patch of which two fit into `BUDGET`: the median image, shrunk side by side.
 
     Sides are rounded up to what the network can halve. While it is too much, the side that is largest in relation to
@@ -141,13 +141,13 @@ def fit_patch(
     return _round_patch(network, np.array([side, side, *patch.size[2:]]), spacing)
 
 
-def fit_batch_size(patch: Patch, voxels: float) -> int:
+def fit_batch_size(patch: PlannedPatch, voxels: float) -> int:
     """Return how many patches make a batch: as many as `BUDGET` allows, and at most 5 % of all voxels; at least 2."""
     most = min(BUDGET / patch.memory, BATCH_SHARE * voxels / math.prod(patch.size))
     return max(LEAST_BATCH, int(most))
 
 
-def _round_patch(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]) -> Patch:
+def _round_patch(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]) -> PlannedPatch:
     """Return the patch whose sides are rounded up to what the network can halve."""
     if network.name == "DynUNet":
         strides, kernels = halvings(size, spacing)
@@ -158,4 +158,4 @@ def _round_patch(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]
         strides, kernels = [[1] * len(size), *[[2] * len(size)] * (levels - 1)], [[3] * len(size)] * levels
     sides = tuple((-(-size // steps) * steps).tolist())
     used = estimate_memory(sides, strides, network.features)
-    return Patch(sides, tuple(map(tuple, strides)), tuple(map(tuple, kernels)), used)
+    return PlannedPatch(sides, tuple(map(tuple, strides)), tuple(map(tuple, kernels)), used)

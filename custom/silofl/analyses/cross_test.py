@@ -20,7 +20,7 @@ from silofl.errors import ExitCode
 from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.options import add_json, add_moved
-from silofl.report.canvas import INK, MUTED, Image, as_values, encode_png, escape_math, make_panels
+from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
 from silofl.report.tables import TextTable, format_number, mean_of_known
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
@@ -91,7 +91,7 @@ def cross_table(values: Values) -> TextTable:
     return TextTable(("model of", *sites, "mean", together), rows)
 
 
-def cross_image(values: Values, metric: str) -> Image:
+def cross_image(values: Values, metric: str) -> PageImage:
     """Draw the values as a map, one row a model."""
     *sites, together = next(iter(values.values()))
     columns = [*sites, "mean", together]
@@ -112,7 +112,9 @@ def cross_image(values: Values, metric: str) -> Image:
         )
     alt = f"{metric} of {len(values)} sites' models at {len(sites)} sites, as in the table."
     missing = [site for site in sites if site not in values]
-    return Image(encode_png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else ""))
+    return PageImage(
+        encode_png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else "")
+    )
 
 
 def _test_model(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:

@@ -12,7 +12,7 @@ from silofl.errors import ConfigError, DataError
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
 from silofl.options import make_console
-from silofl.report.canvas import Image
+from silofl.report.canvas import PageImage
 from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.schema import read_file
 from silofl.studies import simulate
@@ -98,7 +98,7 @@ def read_sites(
 
 
 def report_measurement(
-    options: argparse.Namespace, name: str, values: Mapping[str, object], image: Image, table: TextTable
+    options: argparse.Namespace, name: str, values: Mapping[str, object], image: PageImage, table: TextTable
 ) -> None:
     """Write what was measured of a run into its folder, as ``NAME.json`` and ``NAME.png``, and print the table.
 

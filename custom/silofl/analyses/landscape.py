@@ -50,7 +50,7 @@ BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class LandscapePlan:
     """What to measure.
 
     Attributes:
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     out, console = options.out, make_console(options)
     if out.suffix != ".png":
         raise ConfigError(f"--out must end in .png, not {out.name}; name a picture")
-    asked = Asked(options.kind, options.scales, options.steps, options.seed, options.part, options.images)
+    asked = LandscapePlan(options.kind, options.scales, options.steps, options.seed, options.part, options.images)
     runs = run_names([_read_finished(path) for path in options.runs])
     rows = measure_landscapes(runs, asked, Moved(options.data, options.cache))
     loss = _loss_name(next(iter(runs.values())).study)
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def measure_landscapes(runs: Mapping[str, RunRecords], asked: Asked, moved: Moved) -> list[SiteLandscape]:
+def measure_landscapes(runs: Mapping[str, RunRecords], asked: LandscapePlan, moved: Moved) -> list[SiteLandscape]:
     """Measure the loss around the model of each run and site, along the same directions on the same images.
 
     Args:
@@ -148,7 +148,9 @@ def measure_landscapes(runs: Mapping[str, RunRecords], asked: Asked, moved: Move
     return sorted(rows, key=lambda row: asked.scales.index(row.scale))
 
 
-def _measure_run(name: str, models: Contents, parts: Mapping[str, Examples], asked: Asked) -> Iterator[SiteLandscape]:
+def _measure_run(
+    name: str, models: Contents, parts: Mapping[str, Examples], asked: LandscapePlan
+) -> Iterator[SiteLandscape]:
     study = models.study
     device = choose_device(study.device)
     # Set as at the sites: on a busy machine more threads are slower than one.
@@ -197,13 +199,15 @@ def _conditions(models: Contents) -> dict[str, object]:
     return conditions | {f"data.{key}": value for key, value in preparation.items()}
 
 
-def _read_parts(runs: Sequence[RunRecords], models: Contents, asked: Asked, moved: Moved) -> dict[str, Examples]:
+def _read_parts(
+    runs: Sequence[RunRecords], models: Contents, asked: LandscapePlan, moved: Moved
+) -> dict[str, Examples]:
     """Read the first run's data, check that all runs learnt from them, and choose images."""
     found = read_sites(models.study, runs[0].path, moved, {one.path: one.data for one in runs}, models.sites)
     return {site: _choose_images(site, getattr(own, asked.part), asked) for site, own in found.items()}
 
 
-def _choose_images(site: str, part: Examples, asked: Asked) -> Examples:
+def _choose_images(site: str, part: Examples, asked: LandscapePlan) -> Examples:
     """Return some examples of a part, the same for every run, in their order."""
     if not len(part):
         raise DataError(

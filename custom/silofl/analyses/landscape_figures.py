@@ -20,7 +20,7 @@ from silofl.errors import one_line
 from silofl.report.canvas import (
     INK,
     MUTED,
-    Image,
+    PageImage,
     draw_legend,
     encode_png,
     escape_math,
@@ -95,7 +95,7 @@ def landscape_table(rows: Sequence[SiteLandscape]) -> TextTable:
     return TextTable(columns, tuple(_format_row(row) for row in rows), num_text=2)
 
 
-def plane_image(rows: Sequence[SiteLandscape], title: str) -> Image:
+def plane_image(rows: Sequence[SiteLandscape], title: str) -> PageImage:
     """Draw maps of planes: one column a site, one row a scale and run, and one range of colours a scale."""
     runs, sites, scales = _runs_sites_scales(rows)
     figure, grid = _make_figure(len(scales) * len(runs), len(sites), title)
@@ -115,10 +115,10 @@ def plane_image(rows: Sequence[SiteLandscape], title: str) -> Image:
         axes.set_xlabel("1st direction", fontsize=8.5, color=INK)
     draw_legend(figure, [Line2D([], [], **style) for style in MARKS.values()], list(MARKS))
     alt = f"Maps of the loss around the models of {', '.join(runs)} at the sites {', '.join(sites)}."
-    return Image(encode_png(figure, DPI), alt, NOTE)
+    return PageImage(encode_png(figure, DPI), alt, NOTE)
 
 
-def lines_image(rows: Sequence[SiteLandscape], title: str) -> Image:
+def lines_image(rows: Sequence[SiteLandscape], title: str) -> PageImage:
     """Draw curves along lines: one column a site, one row a scale, a style a run; thick is the mean of its lines."""
     runs, sites, scales = _runs_sites_scales(rows)
     figure, grid = _make_figure(len(scales), len(sites), title, shares_y=True)
@@ -134,7 +134,7 @@ def lines_image(rows: Sequence[SiteLandscape], title: str) -> Image:
     handles = [Line2D([], [], linewidth=2.2, **(line_style(i) | {"marker": None})) for i in range(len(runs))]
     draw_legend(figure, handles, runs)
     alt = f"Curves of the loss around the models of {', '.join(runs)} at the sites {', '.join(sites)}."
-    return Image(encode_png(figure, DPI), alt, NOTE)
+    return PageImage(encode_png(figure, DPI), alt, NOTE)
 
 
 def _runs_sites_scales(rows: Sequence[SiteLandscape]) -> tuple[list[str], list[str], list[float]]:

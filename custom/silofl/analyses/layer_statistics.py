@@ -19,7 +19,7 @@ from silofl.analyses.finished import FinishedRun, read_finished_run, report_meas
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import add_json, add_moved
-from silofl.report.canvas import Image, draw_legend, encode_png, make_panels, point_style, style_axes
+from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
@@ -66,7 +66,7 @@ def layer_pairs(found: FinishedRun) -> dict[str, dict[str, list[Pair]]]:
     for site, model in load_site_networks(found.models, device):
         batches = evaluation_batches(found.data[site].training, study.training.batch_size, device)
         collected = collect_statistics(model, (inputs for inputs, _ in batches))
-        running = running_statistics(model)
+        running = read_running_statistics(model)
         pairs[site] = {
             kind: [(own[place], of_inputs[place]) for own, of_inputs in zip(running, collected, strict=True)]
             for place, kind in enumerate(("mean", "variance"))
@@ -74,7 +74,7 @@ def layer_pairs(found: FinishedRun) -> dict[str, dict[str, list[Pair]]]:
     return pairs
 
 
-def running_statistics(model: nn.Module) -> list[tuple[NDArray, NDArray]]:
+def read_running_statistics(model: nn.Module) -> list[tuple[NDArray, NDArray]]:
     """Return running mean and variance of each BatchNorm layer, each of shape (channels,), in the model's order."""
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
     return [(layer.running_mean.cpu().numpy(), layer.running_var.cpu().numpy()) for layer in layers]
@@ -101,7 +101,7 @@ def statistics_table(pairs: Pairs) -> TextTable:
     return TextTable(columns, tuple(rows))
 
 
-def statistics_image(pairs: Pairs) -> Image:
+def statistics_image(pairs: Pairs) -> PageImage:
     """Draw each channel of each layer as a point, means on the left and variances on the right, one colour a site."""
     figure, (axes,) = make_panels(1, 2, (10.4, 4.6))
     handles = []
@@ -121,7 +121,7 @@ def statistics_image(pairs: Pairs) -> Image:
             panel.set_yscale("log")
     draw_legend(figure, handles, list(pairs))
     alt = f"Running statistics against those of the inputs, each channel a point, of {len(pairs)} sites."
-    return Image(encode_png(figure), alt, f"{NOTE} On the dotted line both are equal.")
+    return PageImage(encode_png(figure), alt, f"{NOTE} On the dotted line both are equal.")
 
 
 def _correlation(one: NDArray, other: NDArray) -> float | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.access import TOO_MANY_OPEN, list_files, open_error
-from silofl.data.cache_entries import INDEX, SOURCE, Source, protect_entries
+from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
@@ -35,7 +35,7 @@ Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
 
 
-def describe_source(manifest: Manifest) -> Source:
+def describe_source(manifest: Manifest) -> CacheSource:
     """Return the data that an entry is made from, as they are now.
 
     Raises:
@@ -49,7 +49,7 @@ def describe_source(manifest: Manifest) -> Source:
         except OSError as error:
             raise open_error(name, error) from None
         digest.update(json.dumps([name, states]).encode())
-    return Source(str(manifest.folder.resolve()), digest.hexdigest())
+    return CacheSource(str(manifest.folder.resolve()), digest.hexdigest())
 
 
 def fingerprint_preparation(manifest: Manifest, study: Study) -> str:
@@ -65,7 +65,9 @@ def fingerprint_preparation(manifest: Manifest, study: Study) -> str:
     return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 
 
-def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases], source: Source) -> dict[str, Examples]:
+def load_or_prepare(
+    cache_dir: Path, name: str, prepare: Callable[[], Cases], source: CacheSource
+) -> dict[str, Examples]:
     """Open the cached parts, or prepare and cache them first; a damaged cache is made anew.
 
     Any number of processes may do this at once: each writes a temporary folder, and the first to finish renames it.
@@ -84,7 +86,7 @@ def load_or_prepare(cache_dir: Path, name: str, prepare: Callable[[], Cases], so
         return _load_or_prepare(cache_dir / name, prepare, source)
 
 
-def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: Source) -> dict[str, Examples]:
+def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> dict[str, Examples]:
     for _ in range(ATTEMPTS):
         parts = open_parts(target)
         if parts is not None:
@@ -146,7 +148,7 @@ def _open_array(path: Path, shapes: list | None) -> Array:
     return array if shapes is None else Volumes.of(array, shapes)
 
 
-def _build_entry(target: Path, prepare: Callable[[], Cases], source: Source) -> None:
+def _build_entry(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> None:
     make_folder(target.parent)
     # For this account alone, as mkdtemp makes it.
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))

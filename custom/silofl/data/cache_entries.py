@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Source:
+class CacheSource:
     """What an entry was made from.
 
     Attributes:
@@ -54,7 +54,7 @@ def protect_entries(cache_dir: Path) -> Iterator[None]:
         yield
 
 
-def prune(cache_dir: Path, source: Source) -> int:
+def prune(cache_dir: Path, source: CacheSource) -> int:
     """Remove entries that no file of the present data needs, and return their number.
 
     These are entries of the same dataset.json and files in an older state, of an older version of SiloFL, and what
@@ -90,7 +90,7 @@ def list_unfinished_entries(cache_dir: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """An entry and the cases in it.
 
     Attributes:
@@ -116,7 +116,7 @@ class Entry:
         return {*self.cases.get(part, ())} & cases
 
 
-def read_entry(folder: Path) -> Entry:
+def read_entry(folder: Path) -> CacheEntry:
     """Read which cases are in an entry.
 
     Raises:
@@ -126,17 +126,17 @@ def read_entry(folder: Path) -> Entry:
         index, source = (read_json_document(folder / name) for name in (INDEX, SOURCE))
         parts = [part for part, value in index.items() if isinstance(value, dict)]
         cases, patients = ({part: index[part][key] for part in parts} for key in ("cases", "patients"))
-        return Entry(folder, source["dataset"] if isinstance(source, dict) else None, cases, patients)
+        return CacheEntry(folder, source["dataset"] if isinstance(source, dict) else None, cases, patients)
     except (AttributeError, KeyError, TypeError):
         raise ConfigError(
             f"{folder} must say in {INDEX} whose images it holds; it is damaged: delete the folder, which is made anew"
         ) from None
 
 
-def _is_outdated(entry: Path, source: Source) -> bool:
+def _is_outdated(entry: Path, source: CacheSource) -> bool:
     try:
         found = read_json_document(entry / SOURCE)
-        made_from = Source(found["dataset"], found["state"])
+        made_from = CacheSource(found["dataset"], found["state"])
     except (ConfigError, TypeError, KeyError):
         # Without it nobody can open the entry: every version that knows the file has written it.
         return True

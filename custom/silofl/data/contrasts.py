@@ -14,7 +14,7 @@ from silofl.study_sections import DataSettings
 
 
 @dataclass(frozen=True)
-class Source:
+class ImageFiles:
     """The files of one image.
 
     Attributes:
@@ -44,7 +44,7 @@ class Source:
 Case = Path | Mapping[str, Path]
 
 
-def build_source(case: Case, settings: DataSettings) -> Source:
+def build_source(case: Case, settings: DataSettings) -> ImageFiles:
     """Return the files of an image that no dataset.json lists.
 
     Args:
@@ -55,7 +55,7 @@ def build_source(case: Case, settings: DataSettings) -> Source:
         DataError: A contrast is none of the study's, or there is no file.
     """
     if isinstance(case, Path):
-        return Source(((case, input_name(case)),), settings.channel_names)
+        return ImageFiles(((case, input_name(case)),), settings.channel_names)
     unknown = [contrast for contrast in case if contrast not in settings.channel_names]
     if unknown or not case:
         if not settings.channel_names:
@@ -64,16 +64,16 @@ def build_source(case: Case, settings: DataSettings) -> Source:
             )
         known = ", ".join(settings.channel_names)
         raise DataError(f"contrasts must be among the study's, which are {known}, not {', '.join(unknown) or 'none'}")
-    return Source(tuple((path, input_name(path)) for path in case.values()), tuple(case))
+    return ImageFiles(tuple((path, input_name(path)) for path in case.values()), tuple(case))
 
 
-def list_missing_contrasts(names: Iterable[str], sources: Iterable[Source]) -> list[str]:
+def list_missing_contrasts(names: Iterable[str], sources: Iterable[ImageFiles]) -> list[str]:
     """Return which contrasts, of those of a study, some image lacks."""
     found = [{*source.contrasts} for source in sources]
     return [name for name in names if any(name not in there for there in found)]
 
 
-def has_several_frames(source: Source) -> bool:
+def has_several_frames(source: ImageFiles) -> bool:
     """Return whether DICOM files of an image's contrasts state different frames of reference.
 
     Nobody knows then whether they lie on one another, be their grids the same: they do after a registration, whose
@@ -105,7 +105,7 @@ def list_case_files(case: Case) -> list[Path]:
     return [case] if isinstance(case, Path) else list(case.values())
 
 
-def read_source(source: Source, settings: DataSettings) -> Image:
+def read_source(source: ImageFiles, settings: DataSettings) -> Image:
     """Read an image; where the study names its channels they come in the study's order, zeros for those not there.
 
     Args:
@@ -142,7 +142,7 @@ def read_source(source: Source, settings: DataSettings) -> Image:
     )
 
 
-def _align_contrasts(images: Sequence[Image | None], source: Source, is_resampled: bool) -> dict[str, Image]:
+def _align_contrasts(images: Sequence[Image | None], source: ImageFiles, is_resampled: bool) -> dict[str, Image]:
     """Return the contrasts that are there by name, all on the grid of the first."""
     if len(images) == 1 != len(source.channels):
         (image,), name = images, source.first[1]
@@ -160,7 +160,7 @@ def _align_contrasts(images: Sequence[Image | None], source: Source, is_resample
     return found
 
 
-def _check_one_patient(source: Source) -> None:
+def _check_one_patient(source: ImageFiles) -> None:
     files = [file for file in source.files if file is not None]
     # Of one file its reader has looked.
     patients = {read_patient_id(path) for path, _ in files} - {None} if len(files) > 1 else ()

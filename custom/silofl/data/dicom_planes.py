@@ -44,7 +44,7 @@ def read_planes(header: Dataset) -> Iterator[Plane]:
         yield {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
 
 
-def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (an element of any type)
+def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (any element)
     parts = (part for group in groups for part in group.get(GROUPS.get(key, ""), []))
     return next((part[key].value for part in parts if key in part), header.get(key))
 

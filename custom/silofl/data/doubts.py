@@ -18,7 +18,7 @@ MOST_MM = 50.0
 PIECE = 256
 
 
-def doubts(data: SiteData, study: Study) -> list[str]:
+def find_doubts(data: SiteData, study: Study) -> list[str]:
     """Return what should be looked at of a site's data, a sentence each that names no case, patient or file.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from silofl.data.access import read_bytes
-from silofl.data.contrasts import Source, list_missing_contrasts
+from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import DataError, Faults, suggest_nearest
@@ -52,10 +52,10 @@ class Manifest:
     places: dict[str, Path]
     digest: str
 
-    def source(self, record: Record) -> Source:
+    def source(self, record: Record) -> ImageFiles:
         """Return the files of a record's image."""
         files = [None if path is None else (self.places[path], path) for path in record.images]
-        return Source(tuple(files), self.channel_names, record.index)
+        return ImageFiles(tuple(files), self.channel_names, record.index)
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
         """Return which contrasts of the study's some record lacks."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.contrasts import Source, has_several_frames, list_missing_contrasts, read_source
+from silofl.data.contrasts import ImageFiles, has_several_frames, list_missing_contrasts, read_source
 from silofl.data.domain import Domain, Form, read_form
 from silofl.data.header import check_affine, read_header
 from silofl.data.images import RENUMBER, Image, check_label, read_label
@@ -115,7 +115,7 @@ def build_preparation(study: Study, has_label_map: bool | None = None) -> Prepar
     return Preparation(study, volume_steps, compose(study.data, "transforms", has_label_map))
 
 
-def prepare_image(source: Source, study: Study) -> NDArray[np.float32]:
+def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
     """Prepare an image without a label for prediction, as training images were prepared.
 
     Args:
@@ -132,7 +132,7 @@ def prepare_image(source: Source, study: Study) -> NDArray[np.float32]:
     return prepare_with_way_back(source, build_preparation(study, has_label_map=False)).images
 
 
-def prepare_with_way_back(source: Source, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
+def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
     """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
     Args:

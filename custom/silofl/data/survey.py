@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.data.contrasts import Source, list_missing_contrasts, read_source
+from silofl.data.contrasts import ImageFiles, list_missing_contrasts, read_source
 from silofl.data.domain import Kind, image_kind
 from silofl.data.header import read_header
 from silofl.data.images import Image
@@ -24,7 +24,7 @@ class Sample:
     """One image of the survey: its record, its files and its decoded content."""
 
     record: Record
-    source: Source
+    source: ImageFiles
     image: Image
 
 
@@ -175,7 +175,7 @@ def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int,
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
     files = [None if path is None else (locate(folder, path, record.case), path) for path in record.images]
     check_channels(record, settings.channel_names)
-    source = Source(tuple(files), settings.channel_names, record.index)
+    source = ImageFiles(tuple(files), settings.channel_names, record.index)
     return Sample(record, source, read_source(source, settings))
 
 

@@ -13,7 +13,7 @@ from silofl.federation.numbers import (
     total_norm,
 )
 from silofl.federation.server import ServerRounds
-from silofl.methods.answer import Answer, explain_refusal
+from silofl.methods.answer import SiteAnswer, explain_refusal
 from silofl.methods.task import TRAIN, Exchange, Message
 
 A = TypeVar("A")
@@ -21,7 +21,7 @@ A = TypeVar("A")
 
 def admit_answers(
     server: ServerRounds, exchange: Exchange, given: Mapping[str, Message]
-) -> tuple[dict[str, Answer], dict[str, str]]:
+) -> tuple[dict[str, SiteAnswer], dict[str, str]]:
     """Return the answers that count, in the order of site names, and why the others do not.
 
     Args:
@@ -40,8 +40,8 @@ def admit_answers(
 
 
 def _check_each(
-    answers: Mapping[str, A], check: Callable[[str, A], Answer]
-) -> tuple[dict[str, Answer], dict[str, str]]:
+    answers: Mapping[str, A], check: Callable[[str, A], SiteAnswer]
+) -> tuple[dict[str, SiteAnswer], dict[str, str]]:
     passed, refused = {}, {}
     # By name and not by arrival, here and in the mixing: float sums depend on their order.
     for site in sorted(answers):
@@ -52,7 +52,7 @@ def _check_each(
     return passed, refused
 
 
-def _check_claims(server: ServerRounds, site: str, answer: Answer) -> Answer:
+def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAnswer:
     take_software(server, site, answer.numbers.software)
     check_image_shape(site, answer.numbers.image_shape, server.study)
     check_modality(site, answer.domain, server.study)
@@ -60,7 +60,7 @@ def _check_claims(server: ServerRounds, site: str, answer: Answer) -> Answer:
     return answer
 
 
-def _refuse_long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str, Answer]) -> dict[str, str]:
+def _refuse_long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str, SiteAnswer]) -> dict[str, str]:
     """Return why models' updates are refused that are far longer than those of the other sites."""
     study, settings = server.study, server.study.federation
     # In rounds after the study's nobody listens to anybody.

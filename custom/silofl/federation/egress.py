@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field, Strict
 from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.numbers import check_names
 from silofl.federation.server import ServerRounds
-from silofl.methods.answer import Answer, plain_text
+from silofl.methods.answer import SiteAnswer, plain_text
 from silofl.methods.part import Kind
 from silofl.methods.parts import find_kind, list_kinds
 from silofl.methods.task import Exchange, Expected, Message
@@ -50,7 +50,7 @@ Ordinal = Annotated[int, Strict(), Field(ge=1, le=MOST)]
 Number = Annotated[int, Strict(), Field(ge=0, le=MOST)]
 
 
-class Asked(Section):
+class TaskHeader(Section):
     """What every task says, whatever else its parts say.
 
     Attributes:
@@ -73,7 +73,7 @@ class Asked(Section):
     digest: Annotated[str, Strict()] | None = None
 
     @classmethod
-    def of(cls, message: Message) -> Asked:
+    def of(cls, message: Message) -> TaskHeader:
         """Read a message of the server.
 
         Raises:
@@ -106,7 +106,7 @@ class Request:
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
         """Return what a message of the server asks for; the errors of `Asked.of`."""
-        shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, Asked.of(message)
+        shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, TaskHeader.of(message)
         return cls(task, asked.run, asked.round, asked.step, shapes)
 
 
@@ -219,12 +219,12 @@ class Gate:
         """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
         return ServerRounds.start(self.study, "", ["site"], {})
 
-    def _read_answer(self, message: Message) -> Answer | None:
+    def _read_answer(self, message: Message) -> SiteAnswer | None:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
         meta = message.meta
         if "error" in meta:
             is_plain = meta["error"] == plain_text(meta["error"]) and meta.keys() <= {"round", "error", "held"}
-            return Answer() if is_plain and not message.arrays else None
+            return SiteAnswer() if is_plain and not message.arrays else None
         try:
             answer = self._server.read("site", message)
             check_names("site", answer.numbers.metrics, self.study, self._server.parts)

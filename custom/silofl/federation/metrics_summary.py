@@ -35,7 +35,7 @@ def metrics_summary(
         tests: Site -> value on its test data; empty before the test.
     """
     last, chosen = ledger[-1], ledger[best - 1]
-    tested = _mean(value for value in tests.values() if value is not None)
+    tested = _mean_or_none(value for value in tests.values() if value is not None)
     return {
         "schema_version": VERSION,
         "status": "metrics_reported",
@@ -71,7 +71,9 @@ def _site_metrics(record: Round, site: str, metric: str) -> dict[str, Any]:
 def _mean_metrics(record: Round, metric: str) -> list[dict[str, Any]]:
     """Return the mean over sites of each number of the training, and of the validation."""
     names = sorted({name for values in record.metrics.values() for name in values})
-    means = {name: _mean(values[name] for values in record.metrics.values() if name in values) for name in names}
+    means = {
+        name: _mean_or_none(values[name] for values in record.metrics.values() if name in values) for name in names
+    }
     return _list_metrics({**means, _validation_name(metric): record.validation_mean})
 
 
@@ -80,7 +82,7 @@ def _list_metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in known.items()]
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def _mean_or_none(values: Iterable[float]) -> float | None:
     known = list(values)
     return float(np.mean(known)) if known else None
 

@@ -23,7 +23,7 @@ from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import Round, is_better, validators
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, choose_reported, is_better_than_best
-from silofl.methods.answer import Answer, Metrics, read_answer
+from silofl.methods.answer import Metrics, SiteAnswer, read_answer
 from silofl.methods.part import Part, WeightsOf
 from silofl.methods.parts import start_parts
 from silofl.methods.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
@@ -138,18 +138,18 @@ class ServerRounds:
         """Return the arrays of a correct answer, with their conditions."""
         return {name: one for part in self.parts.values() for name, one in part.expected(site, exchange, self).items()}
 
-    def read(self, site: str, message: Message) -> Answer:
+    def read(self, site: str, message: Message) -> SiteAnswer:
         """Read a site's answer; the errors of `read_answer`."""
         entries = {role: part.entry for role, part in self.parts.items() if part.entry}
         test = next((part.test_score for part in self.parts.values() if part.test_task), SiteScore)
         return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, test)
 
-    def learn_image_shape(self, answers: Sequence[Answer]) -> None:
+    def learn_image_shape(self, answers: Sequence[SiteAnswer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""
         shapes = Counter(answer.numbers.image_shape for answer in answers if answer.numbers.image_shape)
         self.image_shape = self.image_shape or next((shape for shape, _ in shapes.most_common(1)), None)
 
-    def check(self, site: str, exchange: Exchange, answer: Answer) -> Answer:
+    def check(self, site: str, exchange: Exchange, answer: SiteAnswer) -> SiteAnswer:
         """Check a site's answer against what it was asked for, and return it in the expected types.
 
         Raises:

@@ -13,7 +13,7 @@ import torch
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
 from silofl.extensions import allow_extensions, find_extension
-from silofl.federation.egress import Asked, Gate, Request
+from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.state import SiteState
 from silofl.methods.answer import plain_text
 from silofl.methods.task import TRAIN, Message
@@ -118,7 +118,7 @@ class SiteRounds:
         Raises:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
-        asked, rounds = Asked.of(message), self.study.total_rounds
+        asked, rounds = TaskHeader.of(message), self.study.total_rounds
         message = replace(message, arrays=widen_arrays(message.arrays, self.study))
         if asked.software is not None:
             self._check_software(asked.software)

@@ -132,7 +132,7 @@ def _refusal(reason: str) -> DataError:
     )
 
 
-def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - highdicom is imported where it is used
+def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):  # noqa: ANN202 - of an extra
     from highdicom import AlgorithmIdentificationSequence
     from highdicom.seg import SegmentDescription
     from pydicom.sr.codedict import codes

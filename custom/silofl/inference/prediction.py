@@ -10,7 +10,7 @@ MM3_IN_ML = 1000.0
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class CaseAnswer:
     """The answer to a case as probabilities, and the models it comes from.
 
     Attributes:

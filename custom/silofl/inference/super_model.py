@@ -25,7 +25,7 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
-from silofl.inference.prediction import Answer, Prediction, measure_volumes_ml
+from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.models.roles import GLOBAL, SELECTOR
@@ -177,7 +177,7 @@ class SuperModel:
 
     def answer(
         self, images: NDArray, batch_size: int = BATCH_SIZE, threshold: float | None = None, site: str | None = None
-    ) -> Answer:
+    ) -> CaseAnswer:
         """Return what the super model says of one case, as probabilities on the prepared images.
 
         Args:
@@ -202,7 +202,7 @@ class SuperModel:
         is_choice = site is None and self.contents.is_choice
         is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
         named = {output: float(score) for output, score in zip(self.contents.outputs, scores, strict=True)}
-        return Answer(name, weights, named, is_fallback, total)
+        return CaseAnswer(name, weights, named, is_fallback, total)
 
     def predict(
         self,
@@ -304,7 +304,7 @@ class SuperModel:
         rest = {member: weight * (1 - share) for member, weight in weights.items()}
         return name, rest | {self.contents.beside: share}
 
-    def _predict_class(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
+    def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.
         mean = answer.probabilities.astype(np.float64).mean(axis=0)
         labels = self.contents.study.labels
@@ -317,7 +317,7 @@ class SuperModel:
             affine=None if prepared is None else prepared.affine,
         )
 
-    def _predict_label_map(self, answer: Answer, prepared: PreparedImage | None) -> Prediction:
+    def _predict_label_map(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
         if prepared is None:
             label_map, affine = decide_labels(answer.probabilities), None
         else:

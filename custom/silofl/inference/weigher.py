@@ -49,7 +49,7 @@ class OfVolume(nn.Module):
         return self.selector(resize_central_slices(volume[0]))
 
 
-class Choice(nn.Module):
+class ChoiceRule(nn.Module):
     """All weight on the member of the highest score, or on the global one where the score is not above the threshold.
 
     Args:
@@ -74,12 +74,12 @@ class Choice(nn.Module):
         return torch.where(scores.index_select(0, best) > self.threshold, chosen, self.fallback)
 
 
-class Ensemble(nn.Module):
+class EnsembleRule(nn.Module):
     """The selector's scores as weights.
 
     Args:
         selector: Images to logits of its outputs.
-        members: Which member each output is, as of `Choice`.
+        members: Which member each output is, as of `ChoiceRule`.
     """
 
     def __init__(self, selector: nn.Module, members: Tensor) -> None:
@@ -137,7 +137,7 @@ def _build_rule(contents: Contents, selector: nn.Module | None) -> nn.Module:
         return Fixed([shares.get(name, 0.0) for name in order])
     members = torch.eye(len(order), dtype=torch.float64)[[order.index(output) for output in contents.outputs]]
     if contents.is_ensemble:
-        return Ensemble(selector, members)
+        return EnsembleRule(selector, members)
     threshold = NO_THRESHOLD if contents.threshold is None else float(contents.threshold)
     # Without a global model there is no threshold either, and nothing falls back to the first member.
-    return Choice(selector, members, threshold, order.index(GLOBAL) if GLOBAL in order else 0)
+    return ChoiceRule(selector, members, threshold, order.index(GLOBAL) if GLOBAL in order else 0)

@@ -12,7 +12,7 @@ from silofl.algorithms.adafed import statistics_sizes
 from silofl.algorithms.advice import KINDS, Advice, Portrait, Sketch, advise
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.amplitude import expect_spectrum
-from silofl.methods.answer import Answer, Count
+from silofl.methods.answer import Count, SiteAnswer
 from silofl.methods.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
 from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
@@ -32,7 +32,7 @@ RISK = (
 )
 
 
-class Entry(AskedEntry):
+class AdviceEntry(AskedEntry):
     """What an answer says beside the arrays.
 
     Attributes:
@@ -56,7 +56,7 @@ class AdvicePart(AskedOnce):
     sizes: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None
     role: str = ROLE
-    entry: ClassVar[type[Entry]] = Entry
+    entry: ClassVar[type[AdviceEntry]] = AdviceEntry
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "a comparison"
     leaves = (Kind("advice", PURPOSE, RISK, ROLE, is_of_images=True),)
@@ -78,7 +78,7 @@ class AdvicePart(AskedOnce):
             for name, wanted in others.items()
         }
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> AdvicePart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AdvicePart:
         """Refuse a part of a sketch, and remember the first shape."""
         is_shared = self.is_shared(site, exchange, answer, run)
         return replace(self, shape=answer.arrays[f"{ROLE}/amplitude"].shape) if is_shared else self
@@ -138,7 +138,7 @@ def _pack_sketch(found: Sketch) -> Arrays:
     return {name: np.asarray(values, np.float64) for name, values in arrays.items()}
 
 
-def _unpack_sketch(answer: Answer, num_layers: int) -> Sketch:
+def _unpack_sketch(answer: SiteAnswer, num_layers: int) -> Sketch:
     arrays, entry = select_role(ROLE, answer.arrays), answer.entries[ROLE]
     features = [(arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in range(num_layers)]
     # How many images there are decides nothing here.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.harmofl import AmplitudeNorm, half_spectrum, mean_amplitude
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.study import Study
@@ -64,7 +64,7 @@ class AmplitudePart(Part):
             return {}
         return {MEAN: expect_spectrum(self.shape, run, "float32", is_required=True)}
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> AmplitudePart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
         if MEAN in answer.arrays:
             return replace(self, shape=np.shape(answer.arrays[MEAN]))

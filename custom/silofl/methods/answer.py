@@ -107,7 +107,7 @@ class Numbers(Section, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Answer:
+class SiteAnswer:
     """A site's answer.
 
     Attributes:
@@ -135,7 +135,7 @@ def read_answer(
     meta: Mapping[str, Any],
     entries: Mapping[str, type[Section]],
     test: type[SiteScore] = SiteScore,
-) -> Answer:
+) -> SiteAnswer:
     """Read a site's answer.
 
     Args:
@@ -155,7 +155,7 @@ def read_answer(
         read = {role: parse(kind, meta.get(role, {}), f"{where}: {role}") for role, kind in entries.items()}
         domain = schema.read_record(Domain, meta.get("domain", {}), f"{where}: domain")
         numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
-        return Answer(arrays, parse(_build_numbers_class(test), numbers, where), domain, read)
+        return SiteAnswer(arrays, parse(_build_numbers_class(test), numbers, where), domain, read)
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from silofl.errors import AggregationError
-from silofl.methods.answer import Answer, Count, Text
+from silofl.methods.answer import Count, SiteAnswer, Text
 from silofl.methods.part import BEFORE, Part, Run
 from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.methods.work import Work
@@ -67,7 +67,7 @@ class AskedOnce(Part):
         """Return the arrays of an answer."""
         return add_role(self.role, self.arrays(run)) if exchange.task == self.role else {}
 
-    def is_shared(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> bool:
+    def is_shared(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> bool:
         """Return whether an answer holds what was asked for.
 
         Raises:
@@ -97,7 +97,7 @@ def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expecte
     return Expected(shape, minimum=minimum, dtype="float64", num_bytes=8 * prod(shape))
 
 
-def check_all_sent(site: str, answer: Answer, wanted: Collection[str], role: str, what: str) -> None:
+def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role: str, what: str) -> None:
     """Refuse an answer with a part of what a site may keep back as a whole.
 
     Args:

@@ -35,7 +35,7 @@ from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
@@ -66,7 +66,7 @@ MODELS = 5
 TUNING_SHARE = 0.1
 
 
-class Entry(Section):
+class GuardEntry(Section):
     """What a site says of its choice.
 
     Attributes:
@@ -92,7 +92,7 @@ class GuardPart(Part):
     untuned: dict[str, str] = field(default_factory=dict)
     tested: frozenset[str] = frozenset()
     role: str = ROLE
-    entry: ClassVar[type[Entry]] = Entry
+    entry: ClassVar[type[GuardEntry]] = GuardEntry
 
     @property
     def home_bytes(self) -> int:
@@ -110,7 +110,7 @@ class GuardPart(Part):
         about = Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)
         return [replace(about, task=task, step=step) for task, step in [*steps, (CHOOSE, 1)]]
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> GuardPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Take note of a test."""
         # Without a test the site has no super model in its folder, which is what its candidates are made from.
         return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})

@@ -24,7 +24,7 @@ from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SuperResults
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
 from silofl.methods.part import END, Kind, Part, Reported, Run, SitePart, WeightsOf, to_tensors
 from silofl.methods.super_message import collect_facts, read_contents
@@ -32,7 +32,7 @@ from silofl.methods.super_test import collect_selector_results, evaluate_super_m
 from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import read_arrays, traveling_names
-from silofl.models.nearest import NUM_FEATURES, Moments, discriminant, measure_features
+from silofl.models.nearest import NUM_FEATURES, FeatureMoments, discriminant, measure_features
 from silofl.models.roles import SELECTOR, add_role, read_role
 from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, evaluate, yield_pieces
@@ -128,7 +128,7 @@ class HandOverPart(Part):
         model = Expected.like(add_role(ROLE, self.shapes))
         return {name: replace(one, is_required=True) for name, one in model.items()} | _expect_features(self.study)
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> HandOverPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> HandOverPart:
         """Refuse a part of the features, and those of no images; a site may keep back all or nothing."""
         wanted = {name for name in self.expected(site, exchange, run) if read_role(name) == FEATURES}
         check_all_sent(site, answer, wanted, ROLE, "the moments of its images' features")
@@ -281,7 +281,7 @@ class SiteHandOver(SitePart):
         found = [
             compute_outputs(measure_features, images, size, work.device) for images in yield_pieces(work.data.training)
         ]
-        moments = Moments.of(torch.from_numpy(np.concatenate(found)))
+        moments = FeatureMoments.of(torch.from_numpy(np.concatenate(found)))
         arrays = {"count": np.array(moments.count), "mean": moments.mean.numpy(), "scatter": moments.scatter.numpy()}
         return Message(add_role(FEATURES, arrays))
 
@@ -316,7 +316,7 @@ def _expect_features(study: Study) -> dict[str, Expected]:
     return add_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
 
 
-def _read_moments(arrays: Arrays) -> Moments:
-    """Return a site's moments; the errors of `Moments`."""
+def _read_moments(arrays: Arrays) -> FeatureMoments:
+    """Return a site's moments; the errors of `FeatureMoments`."""
     one = to_tensors(arrays)
-    return Moments(float(one["count"]), one["mean"], one["scatter"])
+    return FeatureMoments(float(one["count"]), one["mean"], one["scatter"])

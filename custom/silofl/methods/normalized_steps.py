@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.fedavg import example_weights
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.part import Part, SitePart
 from silofl.methods.task import Replies
 from silofl.study import Study
@@ -49,14 +49,14 @@ class NormalizedStepsPart(Part):
             new[name] = (np.asarray(array, np.float64) + sum(terms)).astype(array.dtype)
         return new, self
 
-    def _factors(self, answers: Sequence[Answer]) -> NDArray[np.float64]:
+    def _factors(self, answers: Sequence[SiteAnswer]) -> NDArray[np.float64]:
         recipe, steps = self.study.recipe, np.array([answer.numbers.steps for answer in answers])
         is_uniform = recipe.weights == "uniform"
         shares = example_weights([1 if is_uniform else answer.numbers.num_examples for answer in answers])[0]
         length = shares @ steps if recipe.answer(ROLE).tau_eff == "steps" else None
         return factors(shares, [self._norm(answer) for answer in answers], length)
 
-    def _norm(self, answer: Answer) -> float:
+    def _norm(self, answer: SiteAnswer) -> float:
         study, training = self.study, self.study.training
         rate = learning_rate(training.schedule, training.learning_rate, answer.numbers.round, study.training_rounds)
         pull = study.recipe.answer("proximal")

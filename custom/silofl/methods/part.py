@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Step
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.settings import Section
 from silofl.study import Study
@@ -168,7 +168,7 @@ class Part:
         """Return the arrays of its share of the answer by ``role/name``, with their conditions."""
         return {}
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> Part:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Part:
         """Return the part after an answer, a test's too, that meets all conditions of `expected` and `entry`.
 
         Raises:

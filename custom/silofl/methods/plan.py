@@ -14,7 +14,7 @@ from silofl.algorithms.plan import Draft, make_plan
 from silofl.algorithms.planned_patch import FEATURES, NetworkForm
 from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import AskedOnce, expect_float64, withhold_few_patients
 from silofl.methods.part import Kind, Run, SitePart, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
@@ -58,7 +58,7 @@ class PlanPart(AskedOnce):
             "classes": expect_float64((1 + max(self.study.labels),)),
         }
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> PlanPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> PlanPart:
         """Keep a fingerprint; refuse a part of one, and one that no images have."""
         if not self.is_shared(site, exchange, answer, run):
             return self

@@ -264,7 +264,7 @@ class SiteSelector(SitePart):
         step = plain_step if self._optimizer is not None else self._gradient
         if self._settings.labels != "ensemble":
             return Learner(self._model, self._optimizer, loss, step)
-        ensemble = Ensemble(self._model, load_fixed_models(self.work, outputs))
+        ensemble = TrainedEnsemble(self._model, load_fixed_models(self.work, outputs))
         return Learner(ensemble, self._optimizer, self.work.loss, step)
 
     def _compute_update(self) -> Arrays:
@@ -283,7 +283,7 @@ class SiteSelector(SitePart):
         return parameters | add_role(AVERAGE, adam.mean) | add_role(SQUARE, adam.square)
 
 
-class Ensemble(nn.Module):
+class TrainedEnsemble(nn.Module):
     """The mean of fixed models' probabilities by a selector's scores, as logits of that mean (FedSM, 3.1.1).
 
     Args:

@@ -22,7 +22,7 @@ from silofl.algorithms.adafed import (
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import Withheld, check_all_sent, withhold_few_patients
 from silofl.methods.part import BEFORE, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
@@ -116,7 +116,7 @@ class StatisticsPart(Part):
             for kind in PAIR
         }
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> StatisticsPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> StatisticsPart:
         """Refuse statistics of some layers only; a site may keep back all or nothing."""
         check_all_sent(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
         return self

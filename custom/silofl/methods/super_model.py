@@ -22,7 +22,7 @@ from silofl.inference.case_results import predict_cases
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.super_results import SuperResults, ThresholdValue
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import collect_part_arrays
 from silofl.methods.part import BEFORE, END, Part, Run, SitePart, WeightsOf
@@ -41,7 +41,7 @@ ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
 BEST_MODELS, FORMAT = "best_models.pt", 3
 
 
-class Entry(Section):
+class SuperModelEntry(Section):
     """What a site says when it has stored the super model.
 
     Attributes:
@@ -70,7 +70,7 @@ class SuperModelPart(Part):
     role: str = ROLE
     test_task: ClassVar[str] = TEST
     test_score: ClassVar[type[SuperScore]] = SuperScore
-    entry: ClassVar[type[Entry]] = Entry
+    entry: ClassVar[type[SuperModelEntry]] = SuperModelEntry
 
     @property
     def selector(self) -> Selector:
@@ -95,7 +95,7 @@ class SuperModelPart(Part):
         arrays = ({} if is_holder else _all_models(run)) | (_collect_selector(run) if has_selector else {})
         return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
 
-    def checked(self, site: str, exchange: Exchange, answer: Answer, run: Run) -> SuperModelPart:
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SuperModelPart:
         """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
         test = answer.numbers.metrics.test if exchange.task == TEST else None
         table = test.by_threshold if test else answer.entries[ROLE].by_threshold

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays, check_array
 from silofl.errors import AggregationError, quote_value
-from silofl.methods.answer import Answer
+from silofl.methods.answer import SiteAnswer
 from silofl.models.roles import select_role
 from silofl.settings import MOST
 
@@ -120,7 +120,7 @@ class Replies:
         missing: Site -> why it gave none.
     """
 
-    accepted: dict[str, Answer]
+    accepted: dict[str, SiteAnswer]
     refused: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 

@@ -51,7 +51,7 @@ class NearestSite(nn.Module):
 
 
 @dataclass(frozen=True)
-class Moments:
+class FeatureMoments:
     """What a site tells of its images' features.
 
     Attributes:
@@ -80,7 +80,7 @@ class Moments:
             raise ConfigError("the scatter of features must be a sum of outer products; it is none")
 
     @classmethod
-    def of(cls, features: Tensor) -> Moments:
+    def of(cls, features: Tensor) -> FeatureMoments:
         """Return the moments of features (N, F)."""
         deviations = features - features.mean(dim=0)
         return cls(float(len(features)), features.mean(dim=0), deviations.T @ deviations)
@@ -109,7 +109,7 @@ def measure_features(images: Tensor) -> Tensor:
     return torch.cat([images.mean(dim=(2, 3)), images.std(dim=(2, 3)), means.flatten(1)], dim=1)
 
 
-def discriminant(moments: Sequence[Moments]) -> dict[str, Tensor]:
+def discriminant(moments: Sequence[FeatureMoments]) -> dict[str, Tensor]:
     """Return the state dict of `NearestSite` for the sites of these moments, in their order.
 
     The covariance within sites is common to all: of all images, each about its own site's mean.

@@ -29,7 +29,7 @@ MOST_MARKERS = 30
 
 
 @dataclass(frozen=True)
-class Image:
+class PageImage:
     """A picture on a page.
 
     Attributes:

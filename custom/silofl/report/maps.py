@@ -21,7 +21,7 @@ from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
     MUTED,
-    Image,
+    PageImage,
     draw_legend,
     encode_png,
     escape_math,
@@ -79,7 +79,7 @@ class FeatureMap:
         return cls(points, owners[::step], is_wrong[::step], method, step)
 
 
-def feature_image(run: RunRecords) -> Image | None:
+def feature_image(run: RunRecords) -> PageImage | None:
     """Return the map of the selector's features; None in a real federation, or without a selector."""
     if not run.features:
         return None
@@ -93,7 +93,7 @@ def feature_image(run: RunRecords) -> Image | None:
         f"neighbours look alike to the selector. Made by {shown.method}; the axes have no unit. Features do not leave "
         "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
     )
-    return Image(draw_map(shown, run.sites), alt, caption)
+    return PageImage(draw_map(shown, run.sites), alt, caption)
 
 
 def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
@@ -144,7 +144,7 @@ def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
     return encode_png(figure)
 
 
-def weights_image(shown: SiteWeights) -> Image:
+def weights_image(shown: SiteWeights) -> PageImage:
     """Return the picture of the weights and distances between sites, with its caption."""
     alt = f"Heat map of the weights with which {len(shown.sites)} sites listen to one another, and of their distances."
     caption = (
@@ -154,7 +154,7 @@ def weights_image(shown: SiteWeights) -> Image:
     )
     if shown.without:
         caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
-    return Image(draw_weights(shown), alt, caption)
+    return PageImage(draw_weights(shown), alt, caption)
 
 
 def statistics_words(shown: SiteWeights) -> str:
@@ -219,7 +219,7 @@ def partition_table(counts: Counts) -> TextTable:
     return TextTable(("site", *classes, *PARTS), cells, num_summary=1)
 
 
-def partition_image(counts: Counts) -> Image:
+def partition_image(counts: Counts) -> PageImage:
     """Return the dot plot: a dot for the training examples of a class at a site, a ring for the test examples.
 
     Args:
@@ -235,7 +235,7 @@ def partition_image(counts: Counts) -> Image:
     _draw_dot_legend(figure, _round_sizes(largest), largest)
     alt = f"Dot plot of the examples of {len(classes)} classes at {len(counts)} sites; the largest dot is {largest}."
     caption = "The area of a dot is the number of a class's training examples at a site, that of a ring of test ones."
-    return Image(encode_png(figure, is_trimmed=True), alt, caption)
+    return PageImage(encode_png(figure, is_trimmed=True), alt, caption)
 
 
 def write_partition(folder: Path, counts: Counts) -> tuple[Path, ...]:

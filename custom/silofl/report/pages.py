@@ -15,7 +15,7 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import describe_complete_model, describe_missing_part
 from silofl.files import write_json, write_text
-from silofl.report.canvas import Image
+from silofl.report.canvas import PageImage
 from silofl.report.comparison import comparison_notes, comparison_table, site_comparison_table
 from silofl.report.conditions import (
     RowRuns,
@@ -44,7 +44,7 @@ from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
-    doubts,
+    describe_problems,
     early_sentence,
     joining_sentence,
     left_sentences,
@@ -154,7 +154,7 @@ class Summary:
     known: Collection[str] = ()
     centralised: Sequence[RunRecords] = ()
     swept: TextTable | None = None
-    figure: Image | None = None
+    figure: PageImage | None = None
 
 
 NO_SUMMARY = Summary()
@@ -302,7 +302,7 @@ def _subtitle(run: RunRecords) -> list[str]:
 
 def _status_banner(run: RunRecords) -> dict[str, Any]:
     status = run.results.status
-    found = doubts(run.results) if run.results.is_finished else []
+    found = describe_problems(run.results) if run.results.is_finished else []
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[status], *(tone for tone, _ in found)], key=SEVERITY.index)
     reasons = [*run.results.reasons, *left_sentences(run.results), *(sentence for _, sentence in found)]

@@ -13,7 +13,7 @@ from silofl.report.canvas import (
     INK,
     LINE_STYLES,
     MUTED,
-    Image,
+    PageImage,
     draw_legend,
     encode_png,
     escape_math,
@@ -36,12 +36,12 @@ PICTURE_DPI = 110
 Window = tuple[float, float]
 
 
-def case_images(run: RunRecords) -> list[Image]:
+def case_images(run: RunRecords) -> list[PageImage]:
     """Draw each site's worst, median and best case with the outlines of truth and prediction."""
     return [_case_image(run, site, shown) for site, shown in run.pictures.items()]
 
 
-def normalization_images(run: RunRecords) -> list[Image]:
+def normalization_images(run: RunRecords) -> list[PageImage]:
     """Draw the sites' images before and after amplitude normalisation; none where it changed nothing."""
     if not any(shown.is_normalized for shown in run.pictures.values()):
         return []
@@ -51,14 +51,14 @@ def normalization_images(run: RunRecords) -> list[Image]:
     rows = [sites[i : i + SITES_IN_A_ROW] for i in range(0, len(sites), SITES_IN_A_ROW)]
     alt = "One test image a site ({}), before and after amplitude normalisation."
     return [
-        Image(
+        PageImage(
             draw_before_after({site: run.pictures[site] for site in row}, window), alt.format(", ".join(row)), caption
         )
         for row in rows
     ]
 
 
-def comparison_images(runs: Sequence[RunRecords]) -> list[Image]:
+def comparison_images(runs: Sequence[RunRecords]) -> list[PageImage]:
     """Draw for each site the test case that most runs have a picture of, with each such run's prediction."""
     sites = sorted({site for run in runs for site in run.pictures})
     images = (_comparison_image(site, runs) for site in sites)
@@ -185,7 +185,7 @@ def short_metric(metric: str) -> str:
     return metric.partition("_")[0]
 
 
-def _comparison_image(site: str, runs: Sequence[RunRecords]) -> Image | None:
+def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None:
     names = run_names(runs)
     pictures = {name: run.pictures[site] for name, run in names.items() if site in run.pictures}
     shared = find_shared_case(pictures)
@@ -197,14 +197,14 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> Image | None:
     others = [name for name in names if name not in holders]
     without = f" (no picture of it: {', '.join(others)})" if others else ""
     shown = draw_same_case({name: pictures[name] for name in holders}, case, labels, metric)
-    return Image(shown, alt, f"{site}: {case}{without}")
+    return PageImage(shown, alt, f"{site}: {case}{without}")
 
 
-def _case_image(run: RunRecords, site: str, shown: Pictures) -> Image:
+def _case_image(run: RunRecords, site: str, shown: Pictures) -> PageImage:
     ranks = case_ranks(shown)
     values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
     alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
-    return Image(draw_case_grid(shown, run.labels, run.metric), alt, site)
+    return PageImage(draw_case_grid(shown, run.labels, run.metric), alt, site)
 
 
 def _is_coloured(images: NDArray) -> bool:

@@ -14,7 +14,7 @@ from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
     MUTED,
-    Image,
+    PageImage,
     as_values,
     draw_legend,
     draw_line,
@@ -92,7 +92,7 @@ ROUND_TEST = Measure(
 )
 
 
-def curve_images(run: RunRecords) -> list[Image]:
+def curve_images(run: RunRecords) -> list[PageImage]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
@@ -100,23 +100,23 @@ def curve_images(run: RunRecords) -> list[Image]:
     words = validation + _training_curve_key(run.ledger)[1]
     alt = f"{words[:1].upper()}{words[1:]} of {len(run.sites)} sites over {len(run.ledger)} rounds"
     curves = draw_training_curves(run.ledger, run.sites, run.metric, run.best_round)
-    images = [Image(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
+    images = [PageImage(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
     models = draw_model_curves(run.ledger, run.sites, run.metric, run.best_round)
     if models:
         images.append(_model_image(run, models))
     tests = draw_round_tests(run.ledger, run.sites, run.metric, run.best_round)
     if tests:
         alt = f"Test {run.metric} of {len(run.sites)} sites over {len(run.ledger)} rounds."
-        images.append(Image(tests, alt, f"Each round's model on the sites' test data. {CHOSE_NOTHING}"))
+        images.append(PageImage(tests, alt, f"Each round's model on the sites' test data. {CHOSE_NOTHING}"))
     drift = draw_drift_curves(run.ledger, run.sites)
     if drift:
         alt = f"Drift of each site by round; mean {format_number(mean_drift(run.ledger[-1]))} in the last."
         caption = "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9)."
-        images.append(Image(drift, alt, caption))
+        images.append(PageImage(drift, alt, caption))
     return images
 
 
-def traffic_image(run: RunRecords) -> Image | None:
+def traffic_image(run: RunRecords) -> PageImage | None:
     """Return the bytes and seconds of each round; None before the first finished round."""
     if not run.ledger:
         return None
@@ -126,7 +126,7 @@ def traffic_image(run: RunRecords) -> Image | None:
         "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
         "to be validated and tested, are not counted. The time includes waiting for the slowest site."
     )
-    return Image(draw_traffic_bars(run.ledger), alt, caption)
+    return PageImage(draw_traffic_bars(run.ledger), alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
@@ -287,7 +287,9 @@ def mean_drift(record: Round) -> float | None:
     return mean_of_known(_training_number("drift", record, site) for site in record.metrics)
 
 
-def curves_image(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Image | None:
+def curves_image(
+    measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()
+) -> PageImage | None:
     """Return the curves of several runs; None where no run has a score of this kind.
 
     Args:
@@ -310,7 +312,7 @@ def curves_image(measure: Measure, runs: Sequence[RunRecords], centralised: Sequ
     also = f"mean over all cases, with {', '.join(beside)}, " if beside else ""
     alt = f"{measure.name} of {len(ledgers)} runs over their rounds: mean over sites, {also}and {', '.join(sites)}."
     caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
-    return Image(draw_run_curves(ledgers | beside, values), alt, f"{caption} {CENTRALISED}" if beside else caption)
+    return PageImage(draw_run_curves(ledgers | beside, values), alt, f"{caption} {CENTRALISED}" if beside else caption)
 
 
 def draw_run_curves(ledgers: Ledgers, values: Panels) -> bytes:
@@ -401,11 +403,11 @@ def _finish_axes(axes: Axes, ledger: Sequence[Round], title: str, best_round: in
         )
 
 
-def _model_image(run: RunRecords, curves: bytes) -> Image:
+def _model_image(run: RunRecords, curves: bytes) -> PageImage:
     has_accuracy = is_validated_with_selector(run)
     alt = f"Validation {run.metric} of the global model and of the personalised models of {len(run.sites)} sites"
     alt += f" over {len(run.ledger)} rounds{', and the accuracy of the selector' if has_accuracy else ''}."
-    return Image(curves, alt, ACCURACY_CURVES if has_accuracy else MODEL_CURVES)
+    return PageImage(curves, alt, ACCURACY_CURVES if has_accuracy else MODEL_CURVES)
 
 
 def _best_sentence(run: RunRecords) -> str:

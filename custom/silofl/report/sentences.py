@@ -204,7 +204,7 @@ def joining_sentence(results: Results) -> str:
     return federation_sentence(gains) + without
 
 
-def doubts(results: Results) -> list[tuple[str, str]]:
+def describe_problems(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
     Bad is a model near 0 at a site that keeps it, and a site that loses by joining; a warning is a federated model that

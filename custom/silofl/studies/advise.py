@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         cache=path_to_text(options.cache),
     )
     study, simulation = settle_job(options.job, wanted, read_changes(options))
-    found = advise(study, simulation)
+    found = advise_simulation(study, simulation)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
         return ExitCode.COMPLETE
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def advise(study: Study, simulation: Simulation) -> Advice:
+def advise_simulation(study: Study, simulation: Simulation) -> Advice:
     """Compare the sites of a simulation by their training data, and advise the answers of an algorithm.
 
     Raises:

@@ -44,7 +44,7 @@ from silofl.schema import read_file
 from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
-from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, plan_runs
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
 from silofl.studies.methods import method_names
 from silofl.studies.sweep import (
     NOTE,
@@ -100,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a comparison and return its exit code."""
     check_backend(options)
-    asked = Comparison(
+    asked = ComparisonPlan(
         jobs=tuple(options.jobs),
         methods=tuple(options.methods),
         variants=options.variants,
@@ -152,7 +152,7 @@ def _parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(parse_natural(seed) for seed in text.split(","))
 
 
-def compare(asked: Comparison, out: Path, console: Console, processes: int = 1) -> int:
+def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int = 1) -> int:
     """Run all runs that are not finished, print the table and write it as ``table.md`` and ``table.json``.
 
     Finished runs of the same study are used again and unfinished ones continue; the others run even if one fails.
@@ -253,7 +253,7 @@ def _read_result(run: ComparedRun, failure: str | None) -> Results:
 
 
 def _show_table(
-    methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison, out: Path, console: Console
+    methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan, out: Path, console: Console
 ) -> None:
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
     rows = _read_rows_records(methods, runs, is_pooled=False)
@@ -287,7 +287,7 @@ def _show_table(
             console.print(f"no page: {error}", markup=False)
 
 
-def _summarise(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> Summary:
+def _summarise(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan) -> Summary:
     """Return the table of all rows with its notes, and those of the sweep."""
     table = methods_table(methods, len(asked.seeds), is_comparable(methods))
     changed = {"every row": asked.changes, **asked.variants}
@@ -307,7 +307,7 @@ def _summarise(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Co
     return replace(summary, notes=[NOTE, *notes], known=known, swept=sweep_table(swept), figure=figure)
 
 
-def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Comparison) -> list[SweptRow]:
+def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan) -> list[SweptRow]:
     names = short_names(asked.sweep.values)
     # Of several seeds any: they differ in nothing that is read here.
     one = {run.name: run for run in runs}

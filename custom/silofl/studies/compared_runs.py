@@ -30,7 +30,7 @@ NO_SWEEP = Sweep()
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonPlan:
     """The jobs, methods and settings of a comparison.
 
     Attributes:
@@ -96,7 +96,7 @@ class ComparedRun:
         return (self.path / "run.json").is_file()
 
 
-def plan_runs(asked: Comparison, out: Path) -> list[ComparedRun]:
+def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     """Return the runs of all jobs, variants and methods in the order of the rows, every study and all data checked.
 
     Raises:
@@ -132,7 +132,7 @@ def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:
     return replace(pattern, name=f"{pattern.name} {point.name}", wanted=wanted, changes=changes, point=point)
 
 
-def make_seeded_runs(asked: Comparison, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
+def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
     """Return a checked run for each seed, with name, job, simulation and changes of the pattern."""
     runs = []
     for seed in asked.seeds:
@@ -181,7 +181,7 @@ def check_all_data(runs: Sequence[ComparedRun]) -> None:
             read.add(run.name)
 
 
-def _check_changes(asked: Comparison) -> None:
+def _check_changes(asked: ComparisonPlan) -> None:
     """Refuse changes to every row that would replace what a row is named for, and a sweep of what is settled so."""
     named = {f"--as {name}": changes for name, changes in asked.variants.items()}
     named |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}

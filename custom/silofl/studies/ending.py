@@ -4,7 +4,7 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.sentences import (
-    doubts,
+    describe_problems,
     early_sentence,
     joining_sentence,
     left_sentences,
@@ -49,7 +49,7 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([joining_sentence(results)], console)
         print_table(table, console)
     if results.is_finished:
-        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in doubts(results)], console)
+        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
     if results.sites:
         print_table(site_table(results), console)
     if results.tested.empty_cases:

@@ -11,7 +11,7 @@ from rich.console import Console
 from silofl.data.pooled import POOLED_SITE, group_by_site, pool_sites
 from silofl.errors import ConfigError
 from silofl.federation.results import Results
-from silofl.studies.compared_runs import CENTRALISED, ComparedRun, Comparison, check_all_data, make_seeded_runs
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
 from silofl.studies.simulation import Simulation, settle_job
 
 WARNING = (
@@ -20,7 +20,7 @@ WARNING = (
 )
 
 
-def plan_centralised_runs(asked: Comparison, out: Path, console: Console) -> list[ComparedRun]:
+def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) -> list[ComparedRun]:
     """Pool the sites' data under ``out`` with a printed warning, and return a run on them for each seed.
 
     Raises:

@@ -112,7 +112,7 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     for doubt in check_job(job, study):
         console.print(doubt, markup=False, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
-        watch = Watch(lead, study, job, out, console, open_files)
+        watch = WatchedRun(lead, study, job, out, console, open_files)
         try:
             if study.continue_run:
                 watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
@@ -147,7 +147,7 @@ def continue_command(out: Path, kit: Kit) -> str:
 
 
 @dataclass
-class Watch:
+class WatchedRun:
     """One run as its study lead sees it, through all jobs that carry it out.
 
     Attributes:

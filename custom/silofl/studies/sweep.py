@@ -16,7 +16,7 @@ from silofl.errors import ConfigError, quote_value
 from silofl.federation.results import SiteResult
 from silofl.options import parse_count, replaces
 from silofl.report.canvas import (
-    Image,
+    PageImage,
     draw_legend,
     encode_png,
     escape_math,
@@ -263,7 +263,7 @@ def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
     )
 
 
-def sweep_image(rows: Sequence[SweptRow], metric: str) -> Image:
+def sweep_image(rows: Sequence[SweptRow], metric: str) -> PageImage:
     """Draw each row over the last setting, one panel for validation and one for the test."""
     *others, last = rows[0].values
     figure, (axes,) = make_panels(1, len(PARTS), (10.4, 4.2), shares_y=True)
@@ -277,7 +277,7 @@ def sweep_image(rows: Sequence[SweptRow], metric: str) -> Image:
     names = (dict(zip(("", *others), line, strict=True)) for line in _distinct_lines(rows))
     draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
     caption = f"{NOTE} Bars are that deviation."
-    return Image(
+    return PageImage(
         encode_png(figure),
         f"{metric} over {last} = {', '.join(places)}, of {len(_distinct_lines(rows))} rows.",
         caption,

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
-            watch = Watch(lead, options.job)
+            watch = WatchedJob(lead, options.job)
             if not options.json:
                 return follow_job(watch, options.html, console, options.download)
             print(json.dumps(watch.ask_progress().as_dict(), indent=1))
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             return ExitCode.INTERRUPTED
 
 
-class Watch:
+class WatchedJob:
     """A job as it can be asked about again and again.
 
     Args:
@@ -120,7 +120,7 @@ class Watch:
             )
 
 
-def follow_job(watch: Watch, page: Path | None, console: Console, folder: Path | None = None) -> int:
+def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None) -> int:
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
@@ -174,12 +174,12 @@ def _make_page_writer(page: Path | None) -> Callable[[Watched], None]:
     return write
 
 
-def _fetch_advice(watch: Watch) -> str:
+def _fetch_advice(watch: WatchedJob) -> str:
     kit = quote(str(watch.lead.kit.folder))
     return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
 
 
-def _download_result(watch: Watch, folder: Path) -> str:
+def _download_result(watch: WatchedJob, folder: Path) -> str:
     """Download the job's result and say where it is."""
     make_folder(folder)
     found = watch.lead.download(watch.job, folder.resolve())

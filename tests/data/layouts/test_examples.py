@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from silofl.data.layouts.examples import MIN_EXAMPLES, Examples, Stacked, plan_examples
+from silofl.data.layouts.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.errors import ConfigError, DataError
 
@@ -23,7 +23,7 @@ def examples(**changes):
         "recordings": [str(n % 60 // 10) for n in numbers],
         "sites": [("east", "west")[n // 120] for n in numbers],
     }
-    return Examples(**values | changes)
+    return ClassificationSet(**values | changes)
 
 
 def records_of(plan):

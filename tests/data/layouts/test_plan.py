@@ -4,7 +4,7 @@ import pytest
 
 from silofl.data import importers
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, plan_pairs
+from silofl.data.layouts.plan import CaseFiles, plan_pairs
 
 OPTIONS = ImportOptions(test=0.25, validation=0.0)
 
@@ -16,7 +16,7 @@ def file(name):
 def contrasts(case, *names):
     """A case with a file for each contrast, None for one that it lacks."""
     images = tuple(None if name is None else file(f"{case}/{name}.nii") for name in names)
-    return Pair(case, case, images, file(f"{case}/seg.nii"))
+    return CaseFiles(case, case, images, file(f"{case}/seg.nii"))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def plan():
 
 
 def test_a_case_of_one_image_is_recorded_as_before():
-    pairs = [Pair(case, case, (file(f"{case}.png"),), file(f"{case}-mask.png")) for case in "ab"]
+    pairs = [CaseFiles(case, case, (file(f"{case}.png"),), file(f"{case}-mask.png")) for case in "ab"]
     content = plan_pairs("north", pairs, {1: "tumour"}, OPTIONS).dataset
     # without channel_names, and the image is no list
     assert list(content) == ["task", "labels", "split_unit", "training", "validation", "test"]

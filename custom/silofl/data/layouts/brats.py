@@ -42,7 +42,7 @@ TIME_POINT = re.compile(r"-\d{3}$")
 
 
 @dataclass(frozen=True)
-class Form:
+class Edition:
     """How the files of one year are named and numbered.
 
     Attributes:
@@ -76,8 +76,8 @@ class Form:
 
 
 FORMS = {
-    "2021": Form("_", ("t1", "t1ce", "t2", "flair"), (1, 2, 4), has_time_points=False),
-    "2023": Form("-", ("t1n", "t1c", "t2w", "t2f"), (1, 2, 3), has_time_points=True),
+    "2021": Edition("_", ("t1", "t1ce", "t2", "flair"), (1, 2, 4), has_time_points=False),
+    "2023": Edition("-", ("t1n", "t1c", "t2w", "t2f"), (1, 2, 3), has_time_points=True),
 }
 
 
@@ -107,7 +107,7 @@ def plan_brats(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return {site: replace(plan, notes=(*plan.notes, *notes)) for site, plan in plans.items()}
 
 
-def _detect_form(source: Path, places: Iterable[Path]) -> Form:
+def _detect_form(source: Path, places: Iterable[Path]) -> Edition:
     folders = [folder for place in places for folder in visible_folders(place)]
     found = [year for year, form in FORMS.items() if any(map(form.has_case, folders))]
     if not found:
@@ -123,7 +123,7 @@ def _detect_form(source: Path, places: Iterable[Path]) -> Form:
     return FORMS[found[0]]
 
 
-def _check_folders(place: Path, form: Form) -> None:
+def _check_folders(place: Path, form: Edition) -> None:
     odd = [folder.name for folder in visible_folders(place) if not form.has_case(folder)]
     if odd:
         wanted = form.patterns.images[0].replace(CASE, odd[0])
@@ -165,7 +165,7 @@ def _split_by_institution(
     return sites, ((f"cases of {TABLE} that have no folder are left out: {len(absent)}",) if absent else ())
 
 
-def _check_patient_sites(sites: Iterable[SiteCases], form: Form) -> None:
+def _check_patient_sites(sites: Iterable[SiteCases], form: Edition) -> None:
     seen: dict[str, str] = {}
     for found in sites:
         for patient in form.patients(found).values():

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from silofl.data.access import read_bytes
-from silofl.data.layouts.examples import Examples, Linked, plan_examples
+from silofl.data.layouts.examples import ClassificationSet, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import SitePlan, choose_labels
 from silofl.errors import DataError
@@ -29,7 +29,7 @@ from silofl.errors import DataError
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 
 
-class Patch(NamedTuple):
+class TissuePatch(NamedTuple):
     """A patch: its site, its patient, its file relative to SOURCE, and whether its centre holds tumour (0 or 1)."""
 
     site: str
@@ -45,7 +45,7 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
         DataError: metadata.csv is missing or not of this set, or a center has fewer than two patients.
     """
     patches = _read_patches(source)
-    examples = Examples(
+    examples = ClassificationSet(
         choose_labels(options.labels, ("normal", "tumor"), first=0),
         np.array([patch.tumor for patch in patches], dtype=np.int64),
         cases=[Path(patch.path).stem.removeprefix("patch_") for patch in patches],
@@ -56,7 +56,7 @@ def plan_camelyon17(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     return plan_examples(examples, options)
 
 
-def _read_patches(source: Path) -> list[Patch]:
+def _read_patches(source: Path) -> list[TissuePatch]:
     name = f"metadata.csv in {source.name}"
     if not (source / "metadata.csv").exists():
         raise DataError(f"{source.name} must hold metadata.csv and patches, of camelyon17_v1.0; it has no metadata.csv")
@@ -69,7 +69,7 @@ def _read_patches(source: Path) -> list[Patch]:
     return [_parse_patch(row, f"row {number} of {name}") for number, row in enumerate(rows, start=1)]
 
 
-def _parse_patch(row: dict[str, str | None], where: str) -> Patch:
+def _parse_patch(row: dict[str, str | None], where: str) -> TissuePatch:
     try:
         patient, node, x, y, tumor, center = (int(row[column] or "") for column in COLUMNS)
     except ValueError:
@@ -78,4 +78,4 @@ def _parse_patch(row: dict[str, str | None], where: str) -> Patch:
     if tumor not in (0, 1):
         raise DataError(f"{where} must have tumor 0 or 1, not {tumor}; correct it")
     folder = f"patient_{patient:03d}_node_{node}"
-    return Patch(f"center_{center}", f"{patient:03d}", f"patches/{folder}/patch_{folder}_x_{x}_y_{y}.png", tumor)
+    return TissuePatch(f"center_{center}", f"{patient:03d}", f"patches/{folder}/patch_{folder}_x_{x}_y_{y}.png", tumor)

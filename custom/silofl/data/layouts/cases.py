@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, make_copy_writer, plan_pairs
+from silofl.data.layouts.plan import CaseFiles, SitePlan, make_copy_writer, plan_pairs
 from silofl.errors import ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
@@ -248,9 +248,9 @@ def _wildcards(pattern: str) -> str:
     return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))))
 
 
-def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values) -> Pair:
+def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values) -> CaseFiles:
     named = zip(found.image_names(case), found.images[case], strict=True)
     images = tuple(None if name is None else (f"images/{name}", make_copy_writer(path)) for name, path in named)
     mask = found.masks[case]
     place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
-    return Pair(case, patient, images, plan_mask(mask, case, values, place))
+    return CaseFiles(case, patient, images, plan_mask(mask, case, values, place))

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.formats import PICTURES
-from silofl.data.layouts.examples import Examples, Linked, plan_examples
+from silofl.data.layouts.examples import ClassificationSet, Linked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import SitePlan, number_labels, visible_folders
 from silofl.errors import DataError
@@ -44,7 +44,7 @@ def plan_covid_xray(source: Path, options: ImportOptions) -> dict[str, SitePlan]
     if options.labels is not None and len(options.labels) != len(pictures):
         raise DataError(f"labels must name the {len(pictures)} classes of {source.name}, not {len(options.labels)}")
     names = [f"{folder}/{name}" for folder, found in pictures.items() for name in found]
-    examples = Examples(
+    examples = ClassificationSet(
         number_labels(options.labels or map(_class_name, folders), first=0),
         np.repeat(np.arange(len(pictures)), [len(found) for found in pictures.values()]),
         cases=names,

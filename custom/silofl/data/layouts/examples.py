@@ -1,9 +1,9 @@
 """Distribute the examples of a public classification set over sites and parts, whatever its files are.
 
-A layout reads its files into `Examples`; `plan_examples` deals these to sites, splits every site, and plans the files.
-Splits are as honest as the set allows: by recording where sites hold entire recordings, otherwise by patient, who is in
-one part at all sites. Windows of one recording that are dealt one by one come into several parts, and dataset.json says
-so.
+A layout reads its files into `ClassificationSet`; `plan_examples` deals these to sites, splits every site, and plans
+the files. Splits are as honest as the set allows: by recording where sites hold entire recordings, otherwise by
+patient, who is in one part at all sites. Windows of one recording that are dealt one by one come into several parts,
+and dataset.json says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class Linked:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ClassificationSet:
     """A classification set of N examples; every sequence has one value for each.
 
     Attributes:
@@ -104,7 +104,7 @@ class Examples:
         return [f"{self.patients[row]}/{self.recordings[row]}" for row in rows]
 
 
-def plan_examples(examples: Examples, options: ImportOptions) -> dict[str, SitePlan]:
+def plan_examples(examples: ClassificationSet, options: ImportOptions) -> dict[str, SitePlan]:
     """Deal examples to sites by ``options.partition`` and split every site.
 
     Args:
@@ -125,7 +125,7 @@ def plan_examples(examples: Examples, options: ImportOptions) -> dict[str, SiteP
     return {site: _plan_site(site, examples, rows, options) for site, rows in rows_by_site.items()}
 
 
-def _rows_by_site(examples: Examples, options: ImportOptions) -> dict[str, NDArray[np.int64]]:
+def _rows_by_site(examples: ClassificationSet, options: ImportOptions) -> dict[str, NDArray[np.int64]]:
     if options.partition == "own":
         own = np.asarray(examples.sites)
         return {site: np.flatnonzero(own == site) for site in sorted(set(examples.sites))}
@@ -133,7 +133,7 @@ def _rows_by_site(examples: Examples, options: ImportOptions) -> dict[str, NDArr
     return {f"site-{site + 1}": np.flatnonzero(numbers == site) for site in range(numbers.max() + 1)}
 
 
-def _deal_examples(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
+def _deal_examples(examples: ClassificationSet, options: ImportOptions) -> NDArray[np.int64]:
     if options.partition == "dirichlet":
         return _deal_by_shares(examples, options)
     if options.partition == "shards":
@@ -144,7 +144,7 @@ def _deal_examples(examples: Examples, options: ImportOptions) -> NDArray[np.int
     return group_sites(groups, num_sites, options.seed)
 
 
-def _deal_by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.int64]:
+def _deal_by_shares(examples: ClassificationSet, options: ImportOptions) -> NDArray[np.int64]:
     """Deal by Dirichlet shares; where the set's parts are kept, by the same shares in each."""
     targets, seed, deal = examples.targets, options.seed, _choose_dealer(examples, options)
     if options.test is not None:
@@ -156,7 +156,7 @@ def _deal_by_shares(examples: Examples, options: ImportOptions) -> NDArray[np.in
     return sites
 
 
-def _choose_dealer(examples: Examples, options: ImportOptions) -> Callable[..., NDArray[np.int64]]:
+def _choose_dealer(examples: ClassificationSet, options: ImportOptions) -> Callable[..., NDArray[np.int64]]:
     """Return the function of labels and a seed that deals by the drawn shares: of each site, or of each class."""
     num_sites, num_classes, alpha, seed = options.num_sites, len(examples.labels), options.alpha, options.seed
     if options.is_equal:
@@ -167,7 +167,7 @@ def _choose_dealer(examples: Examples, options: ImportOptions) -> Callable[..., 
     return partial(assign_sites, shares=shares, at_least=max(1, min(MIN_EXAMPLES, len(examples.targets) // num_sites)))
 
 
-def _plan_site(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> SitePlan:
+def _plan_site(site: str, examples: ClassificationSet, rows: NDArray[np.int64], options: ImportOptions) -> SitePlan:
     unit = _split_unit(examples, options)
     parts = (
         [examples.parts[row] for row in rows] if options.test is None else _split_site(site, examples, rows, options)
@@ -183,7 +183,7 @@ def _plan_site(site: str, examples: Examples, rows: NDArray[np.int64], options: 
     return SitePlan("classification", examples.labels, records, files, unit, notes)
 
 
-def _split_unit(examples: Examples, options: ImportOptions) -> str:
+def _split_unit(examples: ClassificationSet, options: ImportOptions) -> str:
     if examples.patients is None:
         return "unknown"
     if examples.recordings is None:
@@ -191,7 +191,7 @@ def _split_unit(examples: Examples, options: ImportOptions) -> str:
     return "examples" if options.partition in ONE_BY_ONE else "recordings"
 
 
-def _split_site(site: str, examples: Examples, rows: NDArray[np.int64], options: ImportOptions) -> list[str]:
+def _split_site(site: str, examples: ClassificationSet, rows: NDArray[np.int64], options: ImportOptions) -> list[str]:
     unit = _split_unit(examples, options)
     if unit == "recordings":
         units = examples.list_recordings(rows)

@@ -26,7 +26,7 @@ from silofl.data.formats import PICTURES
 from silofl.data.images import read_label
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
-    Pair,
+    CaseFiles,
     SitePlan,
     Writer,
     choose_labels,
@@ -62,8 +62,8 @@ def plan_fundus(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return {folder.name: plan_pairs(folder.name, _list_pairs(folder), labels, options) for folder in folders}
 
 
-def _list_pairs(folder: Path) -> list[Pair]:
-    pairs: list[Pair] = []
+def _list_pairs(folder: Path) -> list[CaseFiles]:
+    pairs: list[CaseFiles] = []
     for image_place, mask_place, prefix in PLACES:
         images, masks = _pictures_by_stem(folder / image_place), _pictures_by_stem(folder / mask_place)
         lonely = sorted(images.keys() ^ masks.keys())
@@ -75,7 +75,7 @@ def _list_pairs(folder: Path) -> list[Pair]:
         for stem, image in images.items():
             case = f"{prefix}{stem}"
             picture = f"images/{case}{image.suffix.lower()}", make_copy_writer(image)
-            pairs.append(Pair(case, None, (picture,), (f"masks/{case}.png", _make_grey_writer(masks[stem], case))))
+            pairs.append(CaseFiles(case, None, (picture,), (f"masks/{case}.png", _make_grey_writer(masks[stem], case))))
     if not pairs:
         raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
     return pairs

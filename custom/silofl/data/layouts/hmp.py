@@ -29,7 +29,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from silofl.data.access import open_error, read_bytes
-from silofl.data.layouts.examples import Examples, Stacked, plan_examples
+from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import SitePlan, choose_labels, read_description, sample_file
 from silofl.errors import DataError
@@ -81,7 +81,7 @@ def plan_hmp(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return plan_examples((_read_stored_windows if has_windows else _cut_windows)(source, options.labels), options)
 
 
-def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
+def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> ClassificationSet:
     folder = source / "HMP_Dataset" if (source / "HMP_Dataset").is_dir() else source
     missing = [activity for activity in ACTIVITIES if not (folder / activity).is_dir()]
     if missing:
@@ -105,7 +105,7 @@ def _cut_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
     lengths = [len(recording.windows) for recording in kept]
     volunteers = np.repeat([recording.volunteer for recording in kept], lengths).tolist()
     shown = ", ".join(f"{volunteer} ({count})" for volunteer, count in few.items())
-    return Examples(
+    return ClassificationSet(
         choose_labels(labels, ACTIVITIES, first=0),
         np.repeat([recording.target for recording in kept], lengths),
         cases=[f"{r.volunteer}-{r.name}-{number}" for r in kept for number in range(len(r.windows))],
@@ -144,7 +144,7 @@ def _slide_windows(signals: NDArray[np.float32]) -> NDArray[np.float32]:
     return sliding_window_view(filled, WINDOW, axis=0)[::STEP]
 
 
-def _read_stored_windows(source: Path, labels: tuple[str, ...] | None) -> Examples:
+def _read_stored_windows(source: Path, labels: tuple[str, ...] | None) -> ClassificationSet:
     description = read_description(source, ("classes", "samples"))
     names = choose_labels(labels, _parse_class_names(description["classes"], source), first=0)
     files = {_parse_site(sample, source): sample_file(source, sample, "file") for sample in description["samples"]}
@@ -152,7 +152,7 @@ def _read_stored_windows(source: Path, labels: tuple[str, ...] | None) -> Exampl
     if not arrays:
         raise DataError(f"dataset.json of {source.name} must name the samples of at least one volunteer, not 0")
     sites = [site for site, (_, targets, _) in arrays.items() for _ in targets]
-    return Examples(
+    return ClassificationSet(
         names,
         np.concatenate([targets for _, targets, _ in arrays.values()]),
         cases=[f"{site}-{row}" for site, (_, targets, _) in arrays.items() for row in range(len(targets))],

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import open_error
-from silofl.data.layouts.examples import Examples, Stacked, plan_examples
+from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import SitePlan, number_labels, read_description
 from silofl.errors import ConfigError, DataError
@@ -47,14 +47,14 @@ def plan_medmnist(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return plan_examples(_build_examples(path, arrays, options), options)
 
 
-def _build_examples(path: Path, arrays: Arrays, options: ImportOptions) -> Examples:
+def _build_examples(path: Path, arrays: Arrays, options: ImportOptions) -> ClassificationSet:
     targets = np.concatenate([arrays[f"{prefix}_labels"] for prefix in PREFIXES.values()])
     counts = {part: len(arrays[f"{prefix}_labels"]) for part, prefix in PREFIXES.items()}
     shapes = {arrays[f"{prefix}_images"].shape[1:] for prefix in PREFIXES.values()}
     if len(shapes) > 1:
         raise DataError(f"{path.name} must hold images of one size, not {sorted(shapes)}; download it again")
     images = np.concatenate([arrays[f"{prefix}_images"] for prefix in PREFIXES.values()])
-    return Examples(
+    return ClassificationSet(
         _name_classes(path, options, 1 + int(targets.max(initial=0))),
         targets,
         cases=[f"{PREFIXES[part]}-{number}" for part, count in counts.items() for number in range(count)],

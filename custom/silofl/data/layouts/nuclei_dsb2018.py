@@ -38,7 +38,7 @@ from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import Values, plan_mask
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
-    Pair,
+    CaseFiles,
     SitePlan,
     choose_labels,
     make_copy_writer,
@@ -90,21 +90,21 @@ def classify_look(pixels: NDArray[np.uint8]) -> str:
     return "white" if np.ptp(background) < MAX_WHITE else "purple"
 
 
-def _read_named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
-    pairs: dict[str, list[Pair]] = {}
+def _read_named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, list[CaseFiles]], tuple[str, ...]]:
+    pairs: dict[str, list[CaseFiles]] = {}
     for sample in read_description(source, ("samples",))["samples"]:
         if not isinstance(sample, dict) or not {"id", "site", "group"} <= sample.keys():
             raise DataError(f"every sample of {source.name} must have id, site and group, not {sample!r}")
         image, mask = sample_file(source, sample, "image"), sample_file(source, sample, "mask")
         case = str(sample["id"])
         images = ((f"images/{image.name}", make_copy_writer(image)),)
-        pair = Pair(case, str(sample["group"]), images, plan_mask(mask, case, Values(labels), mask.name))
+        pair = CaseFiles(case, str(sample["group"]), images, plan_mask(mask, case, Values(labels), mask.name))
         pairs.setdefault(str(sample["site"]), []).append(pair)
     return pairs, ()
 
 
-def _cut_tiles(source: Path) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
-    pairs: dict[str, list[Pair]] = {}
+def _cut_tiles(source: Path) -> tuple[dict[str, list[CaseFiles]], tuple[str, ...]]:
+    pairs: dict[str, list[CaseFiles]] = {}
     left_out: Counter[str] = Counter()
     for folder in _list_image_folders(source):
         pixels = _read_pixels(folder)
@@ -153,14 +153,14 @@ def _read_pixels(folder: Path) -> NDArray[np.uint8]:
     return pixels[:1] if (pixels == pixels[:1]).all() else pixels
 
 
-def _plan_tiles(folder: Path, shape: tuple[int, int], tiles: int) -> Iterator[Pair]:
+def _plan_tiles(folder: Path, shape: tuple[int, int], tiles: int) -> Iterator[CaseFiles]:
     first_row, first_column = ((size - tiles * TILE) // 2 for size in shape)
     for number, (row, column) in enumerate(np.ndindex(tiles, tiles)):
         top, left = first_row + row * TILE, first_column + column * TILE
         place = slice(top, top + TILE), slice(left, left + TILE)
         case = f"{folder.name}_{number}"
         image = f"images/{case}.png", partial(_save_image, folder, place)
-        yield Pair(case, folder.name, (image,), (f"masks/{case}.png", partial(_save_mask, folder, shape, place)))
+        yield CaseFiles(case, folder.name, (image,), (f"masks/{case}.png", partial(_save_mask, folder, shape, place)))
 
 
 def _save_image(folder: Path, place: tuple[slice, slice], target: Path) -> None:

@@ -40,7 +40,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import Pair, SitePlan, choose_labels, make_copy_writer, plan_pairs
+from silofl.data.layouts.plan import CaseFiles, SitePlan, choose_labels, make_copy_writer, plan_pairs
 from silofl.errors import DataError
 
 # Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;
@@ -66,7 +66,7 @@ HOSPITALS: Mapping[str, str] = {
 FIFTH = 0.2
 
 
-class Form(NamedTuple):
+class Collection(NamedTuple):
     """Where pictures are, how the file of a picture's nuclei is found, how its patient, and how its site.
 
     `is_test` says whether a set releases them for the test.
@@ -99,21 +99,21 @@ def _site_by_organ(picture: Path) -> str:
 
 
 FORMS = (
-    Form(
+    Collection(
         "Slide_*/*.png",
         lambda picture: picture.parents[1] / picture.parent.name.replace("Slide_", "GT_") / picture.name,
         lambda picture: picture.parent.name,
         lambda picture: "tnbc",
     ),
-    Form(
+    Collection(
         "Tissue Images/*.tif",
         lambda picture: picture.parents[1] / "Annotations" / f"{picture.stem}.xml",
         _barcode,
         lambda picture: "monuseg",
     ),
-    Form("MoNuSegTest*/TCGA-*.tif", _outlines_path, _barcode, lambda picture: "monuseg", is_test=True),
-    Form("MoNuSAC_*/TCGA-*/*.tif", _outlines_path, _barcode, _site_by_organ),
-    Form("MoNuSAC Test*/TCGA-*/*.tif", _outlines_path, _barcode, _site_by_organ, is_test=True),
+    Collection("MoNuSegTest*/TCGA-*.tif", _outlines_path, _barcode, lambda picture: "monuseg", is_test=True),
+    Collection("MoNuSAC_*/TCGA-*/*.tif", _outlines_path, _barcode, _site_by_organ),
+    Collection("MoNuSAC Test*/TCGA-*/*.tif", _outlines_path, _barcode, _site_by_organ, is_test=True),
 )
 
 
@@ -125,7 +125,7 @@ def plan_histology(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: SOURCE holds none of them, a picture lacks its nuclei, or its organ is not known.
     """
     labels = choose_labels(options.labels, ("nucleus",), first=1)
-    pairs: dict[str, list[Pair]] = {}
+    pairs: dict[str, list[CaseFiles]] = {}
     tested: dict[str, set[str]] = {}
     for form in FORMS:
         for picture in sorted(source.rglob(form.pictures)):
@@ -163,11 +163,11 @@ def parse_outlines(content: bytes, name: str) -> list[list[tuple[float, float]]]
     return [corners for corners in found if len(corners) > 2]
 
 
-def _plan_pair(picture: Path, nuclei: Path, patient: str) -> Pair:
+def _plan_pair(picture: Path, nuclei: Path, patient: str) -> CaseFiles:
     if not nuclei.is_file():
         raise DataError(f"{picture.name} must have its nuclei in {nuclei.parent.name}/{nuclei.name}; it is not there")
     mask = f"masks/{picture.stem}.png", partial(_save_mask, picture, nuclei)
-    return Pair(picture.stem, patient, ((f"images/{picture.name}", make_copy_writer(picture)),), mask)
+    return CaseFiles(picture.stem, patient, ((f"images/{picture.name}", make_copy_writer(picture)),), mask)
 
 
 def _save_mask(picture: Path, nuclei: Path, target: Path) -> None:

@@ -29,7 +29,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from silofl.data.access import open_error
-from silofl.data.layouts.examples import Examples, Stacked, plan_examples
+from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import SitePlan, choose_labels
 from silofl.errors import DataError
@@ -61,7 +61,7 @@ MAX_GAP = 20  # samples, 0.2 s: what a sensor loses for longer is not made up
 MAX_PAUSE_S = 0.1  # between two lines of one recording
 
 
-class Recording(NamedTuple):
+class Bout(NamedTuple):
     """A bout of one activity: subject, name, class, complete windows float32 (n, 27, 200), and the number left out."""
 
     subject: str
@@ -91,7 +91,7 @@ def plan_pamap2(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     note = (
         f"{left_out} windows left out: a sensor lost more than {MAX_GAP} samples in a row, or the bout's first or last"
     )
-    examples = Examples(
+    examples = ClassificationSet(
         choose_labels(options.labels, ACTIVITIES.values(), first=0),
         np.repeat([recording.target for recording in found], lengths),
         cases=[f"{r.subject}-{r.name}-{number}" for r in found for number in range(len(r.windows))],
@@ -126,7 +126,7 @@ def fill_gaps(values: NDArray[np.float64], max_gap: int) -> NDArray[np.float64]:
     return filled
 
 
-def _read_recordings(path: Path) -> Iterator[Recording]:
+def _read_recordings(path: Path) -> Iterator[Bout]:
     """Yield the bouts of a file's ten activities, named by the folder and their number in the file."""
     table, targets = _read_table(path), {activity: number for number, activity in enumerate(ACTIVITIES)}
     times, activities = table[:, 0], table[:, 1].astype(int)
@@ -135,7 +135,7 @@ def _read_recordings(path: Path) -> Iterator[Recording]:
         activity = activities[rows[0]]
         if activity in targets:
             windows, left_out = _cut_complete_windows(table[rows, 2:] / UNITS)
-            yield Recording(path.stem, f"{path.parent.name}-{number}", targets[activity], windows, left_out)
+            yield Bout(path.stem, f"{path.parent.name}-{number}", targets[activity], windows, left_out)
 
 
 def _cut_complete_windows(signals: NDArray[np.float64]) -> tuple[NDArray[np.float32], int]:

@@ -50,7 +50,7 @@ class SitePlan:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CaseFiles:
     """A case's image, or its images of several contrasts, and its mask.
 
     `images` has None for a contrast that the case lacks; `patient` is None where the set names none; `slices` are the
@@ -80,7 +80,7 @@ def list_paths(record: JsonRecord) -> list[object]:
 
 def plan_pairs(
     site: str,
-    pairs: Iterable[Pair],
+    pairs: Iterable[CaseFiles],
     labels: Mapping[int, str],
     options: ImportOptions,
     channel_names: tuple[str, ...] = (),

@@ -22,7 +22,7 @@ from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import save_with_header
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
-    Pair,
+    CaseFiles,
     SitePlan,
     Writer,
     choose_labels,
@@ -48,7 +48,7 @@ def plan_prostate(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     return {folder.name: plan_pairs(folder.name, _list_pairs(folder), labels, options) for folder in folders}
 
 
-def _list_pairs(folder: Path) -> list[Pair]:
+def _list_pairs(folder: Path) -> list[CaseFiles]:
     images, segmentations = _list_volumes(folder)
     if not images and not segmentations:
         raise DataError(f"site {folder.name!r} must have volumes like Case00.nii.gz, not none; remove its folder")
@@ -76,10 +76,10 @@ def _list_volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     return found
 
 
-def _plan_pair(case: str, image: Path, segmentation: Path) -> Pair:
+def _plan_pair(case: str, image: Path, segmentation: Path) -> CaseFiles:
     num_slices = read_image(image, f"{image.parent.name}/{image.name}").spatial_shape[-1]
     mask = f"labels/{case}.nii.gz", _make_prostate_writer(segmentation)
-    return Pair(case, case, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1))
+    return CaseFiles(case, case, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1))
 
 
 def _make_prostate_writer(segmentation: Path) -> Writer:

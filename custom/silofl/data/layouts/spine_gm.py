@@ -34,8 +34,8 @@ from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import Values, make_checked_writer, save_with_header
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
+    CaseFiles,
     JsonRecord,
-    Pair,
     SitePlan,
     choose_labels,
     make_copy_writer,
@@ -95,13 +95,13 @@ def _plan_challenge(source: Path, labels: dict[int, str], options: ImportOptions
             f"{source.name} must hold site1-sc01-image.nii.gz and its like, or a dataset.json that names volumes; "
             "neither is there: is it this set?"
         )
-    pairs: dict[str, list[Pair]] = {}
+    pairs: dict[str, list[CaseFiles]] = {}
     for match in matches:
         pairs.setdefault(match["site"], []).append(_plan_rated_pair(folder / match[0], match["patient"]))
     return {site: plan_pairs(site, found, labels, options) for site, found in pairs.items()}
 
 
-def _plan_rated_pair(image: Path, patient: str) -> Pair:
+def _plan_rated_pair(image: Path, patient: str) -> CaseFiles:
     masks = [image.with_name(f"{patient}-mask-r{rater}.nii.gz") for rater in RATERS]
     missing = [mask.name for mask in masks if not mask.is_file()]
     if missing:
@@ -110,7 +110,7 @@ def _plan_rated_pair(image: Path, patient: str) -> Pair:
         )
     num_slices = read_image(image).spatial_shape[-1]
     mask = f"labels/{patient}.nii.gz", partial(_save_majority, masks)
-    return Pair(
+    return CaseFiles(
         patient, patient, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1)
     )
 
