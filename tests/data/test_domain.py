@@ -25,6 +25,13 @@ def test_measures_are_mean_deviation_and_von_neumanns_ratio():
     np.testing.assert_allclose(found["roughness"], [2, 0])
 
 
+def test_a_contrast_that_is_not_there_changes_no_measure_of_the_others():
+    both = np.random.default_rng(0).random((1, 2, 8, 8), dtype=np.float32)
+    lacking = both.copy()
+    lacking[:, 1] = 0
+    assert measure_images(lacking) == {name: pytest.approx(one) for name, one in measure_images(both[:, :1]).items()}
+
+
 def test_roughness_is_near_one_for_noise_and_near_zero_for_a_ramp():
     noise = np.random.default_rng(0).random((1, 1, 64, 64), dtype=np.float32)
     assert measure_images(noise)["roughness"][0] == pytest.approx(1, abs=0.05)

@@ -210,17 +210,22 @@ def measure_images(images: NDArray[np.float32]) -> dict[Measure, NDArray[np.floa
     """Return the measures of each image (n,): the mean, the deviation, and how much neighbours differ.
 
     Roughness is the mean squared difference of neighbours along a row by twice the variance (von Neumann's ratio): near
-    0 in smooth images, 1 in noise, 0 where all is one value.
+    0 in smooth images, 1 in noise, 0 where all is one value. A channel of zeros counts in none of them.
 
     Args:
         images: (n, C, *spatial), prepared.
     """
-    pixels = np.asarray(images, dtype=np.float64)
-    own = tuple(range(1, pixels.ndim))
-    variance = pixels.var(axis=own)
-    steps = np.square(np.diff(pixels, axis=-1)).mean(axis=own) if pixels.shape[-1] > 1 else np.zeros(len(pixels))
-    roughness = np.divide(steps, 2 * variance, out=np.zeros(len(pixels)), where=variance > 0)
-    return {"mean": pixels.mean(axis=own), "contrast": np.sqrt(variance), "roughness": roughness}
+    each = [_measure_image(np.asarray(image, dtype=np.float64)) for image in images]
+    return dict(zip(("mean", "contrast", "roughness"), np.array(each).reshape(-1, 3).T, strict=True))
+
+
+def _measure_image(image: NDArray[np.float64]) -> tuple[float, float, float]:
+    # Zeros stand for a contrast that is not there: they say nothing of the others.
+    is_there = image.any(axis=tuple(range(1, image.ndim)))
+    pixels = image[is_there] if is_there.any() else image
+    variance = pixels.var()
+    steps = np.square(np.diff(pixels, axis=-1)).mean() if pixels.shape[-1] > 1 else 0.0
+    return pixels.mean(), np.sqrt(variance), steps / (2 * variance) if variance > 0 else 0.0
 
 
 def _axes(affine: NDArray[np.float64]) -> str:
