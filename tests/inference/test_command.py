@@ -145,6 +145,22 @@ def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, writ
     assert record["input"] == "pic.png"
 
 
+def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, picture):
+    inputs = []
+    for name in ("first", "second.case"):
+        (tmp_path / name).mkdir()
+        inputs.append(shutil.copy(picture, tmp_path / name / "t1.png"))
+    with pytest.raises(ConfigError, match="not t1.png and t1.png; .* call them by their folders with --by-folder, "):
+        predict(*map(Path, inputs))
+    code, records, text = predict(*map(Path, inputs), is_named_by_folder=True, has_picture=True)
+    assert code == ExitCode.COMPLETE and [record["input"] for record in records] == ["first", "second.case"]
+    assert [record["label_map"] for record in records] == ["first_labels.png", "second.case_labels.png"]
+    assert (tmp_path / "out" / "first_picture.png").exists() and text.startswith("first: ")
+    # The same image once more takes its own answer's place.
+    _, records, _ = predict(Path(inputs[0]), is_named_by_folder=True)
+    assert [record["input"] for record in records] == ["second.case", "first"]
+
+
 def test_two_inputs_of_one_name_are_refused_before_any_work(predict, tmp_path, picture, write_volume):
     with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
         predict(picture, tmp_path / "PIC.nii.gz")

@@ -20,7 +20,7 @@ def test_a_stem_is_the_name_without_the_formats_ending(name, stem):
 def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
     label_map = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     affine = np.float32([[0, -1.2, 0.1, 3], [0.9, 0, 0, 4], [0, 0.1, 3, 5], [0, 0, 0, 1]]).astype(float)
-    name = write_label_map(tmp_path, Path("scan.mha"), label_map, affine)
+    name = write_label_map(tmp_path / "scan", Path("scan.mha"), label_map, affine)
     image = nibabel.load(tmp_path / name)
     assert name == "scan_labels.nii.gz" and image.get_data_dtype() == np.uint8
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), label_map)
@@ -37,7 +37,7 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
     stored.header.set_xyzt_units(unit)
     nibabel.save(stored, tmp_path / "scan.nii")
     source = nibabel.load(tmp_path / "scan.nii")
-    name = write_label_map(tmp_path, tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
+    name = write_label_map(tmp_path / "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
     found = nibabel.load(tmp_path / name)
     np.testing.assert_array_equal(found.affine, source.affine)
     for key in ("qform_code", "sform_code", "pixdim", "srow_x", "quatern_d", "qoffset_x", "xyzt_units"):
@@ -47,7 +47,7 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
 
 def test_a_pictures_label_map_is_a_png(tmp_path):
     label_map = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    name = write_label_map(tmp_path, Path("x.png"), label_map, None)
+    name = write_label_map(tmp_path / "x", Path("x.png"), label_map, None)
     assert name == "x_labels.png"
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / name)), label_map)
 

@@ -106,7 +106,7 @@ class FilePredictor:
         if self.study.task == "classification":
             return self._write_class(folder / f"{input_stem(path)}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)
-        return folder / write_label_map(folder, path, label_map, prepared.affine)
+        return folder / write_label_map(folder / input_stem(path), path, label_map, prepared.affine)
 
     def _write_class(self, path: Path, scores: NDArray) -> Path:
         named = {name: float(scores[number]) for number, name in sorted(self.study.labels.items())}

@@ -1,5 +1,7 @@
 """Predict many inputs with one super model; the record is saved after each, and a bad one stops no other."""
 
+from __future__ import annotations
+
 import argparse
 import json
 from collections.abc import Iterable, Sequence
@@ -41,6 +43,7 @@ class Options:
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
         has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
+        is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
         site: The site whose model answers, instead of a choice.
         threshold: Replaces the super model's gamma.
         batch_size: Slices at a time.
@@ -49,10 +52,40 @@ class Options:
 
     has_picture: bool = False
     has_dicom_seg: bool = False
+    is_named_by_folder: bool = False
     site: str | None = None
     threshold: float | None = None
     batch_size: int = BATCH_SIZE
     device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A case to predict.
+
+    Attributes:
+        case: Its file, or files by the names of contrasts.
+        name: What messages and results call it by.
+    """
+
+    case: Case
+    name: str
+
+    @classmethod
+    def from_case(cls, case: Case, is_named_by_folder: bool) -> Input:
+        """Name a case by its first file, or by the folder that this lies in."""
+        first = list_case_files(case)[0]
+        return cls(case, input_name(first.absolute().parent if is_named_by_folder else first))
+
+    @property
+    def first(self) -> Path:
+        """Its first file, on whose grid the answer lies."""
+        return list_case_files(self.case)[0]
+
+    @property
+    def stem(self) -> str:
+        """What its results' files begin with."""
+        return input_stem(Path(self.name))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or an earlier prediction's")
     parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
+    parser.add_argument("--by-folder", action="store_true", help="call results by each input's folder, not by its file")
     parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
     parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
     parser.add_argument(
@@ -76,7 +110,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Predict the inputs and return the exit code."""
     how = Options(
-        options.picture, options.dicom_seg, options.site, options.threshold, options.batch_size, options.device
+        has_picture=options.picture,
+        has_dicom_seg=options.dicom_seg,
+        is_named_by_folder=options.by_folder,
+        site=options.site,
+        threshold=options.threshold,
+        batch_size=options.batch_size,
+        device=options.device,
     )
     cases = [parse_case(text) for text in options.inputs]
     code, records = predict_inputs(options.super_model, cases, options.out, how, make_console(options))
@@ -86,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def predict_inputs(
-    super_model: Path, inputs: Sequence[Case], out: Path, options: Options, console: Console
+    super_model: Path, cases: Sequence[Case], out: Path, options: Options, console: Console
 ) -> tuple[ExitCode, list[dict[str, Any]]]:
     """Predict each input and write label maps, overlays and ``prediction.json``, which grows with every input.
 
@@ -95,8 +135,8 @@ def predict_inputs(
 
     Args:
         super_model: The super model's folder.
-        inputs: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
-            one name, where that of a case with several files is its first one's.
+        cases: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
+            one name, where that of a case with several files is its first one's, or its folder's.
         out: New folder, or that of an earlier prediction.
         options: The options.
         console: Prints one line an input.
@@ -109,15 +149,15 @@ def predict_inputs(
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong, or the folder holds the
             answer to another image by an input's name; nothing was done then.
     """
+    inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
     records = _read_earlier_records(out)
     _check_same_images(inputs, records, out)
     runner, failed = _Runner(super_model, out, options), 0
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for case in progress.track(inputs, description="predicting"):
-            stem = input_stem(list_case_files(case)[0])
-            records = _remove_earlier(records, stem, out)
-            record, line = runner.predict(case)
+        for one in progress.track(inputs, description="predicting"):
+            records = _remove_earlier(records, one.stem, out)
+            record, line = runner.predict(one)
             records.append(record)
             failed += "error" in record
             # After every input, so that a stop loses none that were predicted.
@@ -143,31 +183,30 @@ class _Runner:
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
-    def predict(self, case: Case) -> tuple[dict[str, Any], str]:
+    def predict(self, one: Input) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
-        files = list_case_files(case)
-        name = input_name(files[0])
+        name = one.name
         record = {"input": name, "super_model": self.fingerprint, "versions": read_versions()}
         try:
-            prediction, line = self._predict_and_write(case)
+            prediction, line = self._predict_and_write(one)
             return record | prediction, f"{name}: {line}"
         except SiloFLError as error:
             reason = str(error)
         except Exception as error:  # one bad input must not stop the others; record and exit code report it
             message = str(error)
-            for path in files:
+            for path in list_case_files(one.case):
                 message = message.replace(str(path), path.name)
             message = " ".join(message.split())[:200]
             reason = f"it must be predicted without {type(error).__name__}; {message}: check the image, or report this"
         # A label map without its picture is no answer.
-        _delete_files(self.out, [input_stem(files[0])])
+        _delete_files(self.out, [one.stem])
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
-    def _predict_and_write(self, case: Case) -> tuple[dict[str, Any], str]:
+    def _predict_and_write(self, one: Input) -> tuple[dict[str, Any], str]:
         options = self.options
-        prediction = self.model.predict(case, options.batch_size, options.threshold, options.site)
+        prediction = self.model.predict(one.case, options.batch_size, options.threshold, options.site)
         try:
-            return self._write_answer(case, prediction)
+            return self._write_answer(one, prediction)
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise DataError(
@@ -175,34 +214,34 @@ class _Runner:
                 "another folder"
             ) from None
 
-    def _write_answer(self, case: Case, prediction: Prediction) -> tuple[dict[str, Any], str]:
+    def _write_answer(self, one: Input, prediction: Prediction) -> tuple[dict[str, Any], str]:
         """Write the files of an answer and return its entry in the record and its line."""
-        options, study, stem = self.options, self.model.contents.study, input_stem(list_case_files(case)[0])
+        options, study = self.options, self.model.contents.study
         # So that an answer can be told to be this image's, long after.
-        record = {"sha256": _checksums(case)} | prediction_record(prediction, study, self.threshold)
+        record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
             record["label_map"] = write_label_map(
-                self.out, list_case_files(case)[0], prediction.label_map, prediction.affine
+                self.out / one.stem, one.first, prediction.label_map, prediction.affine
             )
         if options.has_dicom_seg:
-            record |= self._write_segmentation(list_case_files(case)[0], prediction, record["warnings"])
+            record |= self._write_segmentation(one, prediction, record["warnings"])
         if options.has_picture:
-            record["picture"] = f"{stem}_picture.png"
-            content = self._draw_picture(list_case_files(case)[0], prediction)
+            record["picture"] = f"{one.stem}_picture.png"
+            content = self._draw_picture(one, prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
         return record, prediction_sentence(prediction, study, self.threshold)
 
-    def _write_segmentation(self, source: Path, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
+    def _write_segmentation(self, one: Input, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
-        name = f"{input_stem(source)}_seg.dcm"
+        name = f"{one.stem}_seg.dcm"
         try:
-            if not is_dicom(source):
+            if not is_dicom(one.first):
                 raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
             write_dicom_seg(
                 self.out / name,
-                source,
+                one.first,
                 prediction.label_map,
                 prediction.affine,
                 self.model.contents.study,
@@ -213,7 +252,7 @@ class _Runner:
             return {"warnings": [*warnings, str(error)]}
         return {"dicom_seg": name}
 
-    def _draw_picture(self, path: Path, prediction: Prediction) -> bytes:
+    def _draw_picture(self, one: Input, prediction: Prediction) -> bytes:
         # Imported here: matplotlib is slow to load, and most predictions need no picture.
         from silofl.data.header import read_header
         from silofl.data.images import read_image
@@ -221,41 +260,39 @@ class _Runner:
 
         study = self.model.contents.study
         said = model_sentence if prediction.label is None else partial(prediction_sentence, study=study)
-        title = f"{input_name(path)}: {said(prediction, threshold=self.threshold)}"
+        title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
         title = "\n".join(
             [title, "for research, no medical device", *(f"warning: {warning}" for warning in prediction.warnings)]
         )
-        image = read_image(path)
+        image = read_image(one.first)
         shown = image.array[:1] if image.has_contrasts else image.array
-        is_oriented = read_header(path).has_orientation
+        is_oriented = read_header(one.first).has_orientation
         return draw_overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
 
 
-def _check_input_names(inputs: Sequence[Case]) -> None:
-    seen: dict[str, Path] = {}
-    for path in (list_case_files(case)[0] for case in inputs):
-        stem, name = input_stem(path).casefold(), input_name(path)
-        if stem in seen and path == seen[stem]:
-            raise ConfigError(f"inputs must be named once, not {name} twice; leave one out")
-        if stem in seen:
+def _check_input_names(inputs: Sequence[Input]) -> None:
+    seen: dict[str, Input] = {}
+    for one in inputs:
+        other = seen.setdefault(one.stem.casefold(), one)
+        if other is not one and other.first == one.first:
+            raise ConfigError(f"inputs must be named once, not {one.name} twice; leave one out")
+        if other is not one:
+            by_folder = "call them by their folders with --by-folder, " if one.name == input_name(one.first) else ""
             raise ConfigError(
-                f"inputs must have different names, not {input_name(seen[stem])} and {name}; their results would be "
-                "one "
-                "file: predict them into two folders, or give links of other names"
+                f"inputs must have different names, not {other.name} and {one.name}; their results would be one file: "
+                f"{by_folder}predict them into two folders, or give links of other names"
             )
-        seen[stem] = path
 
 
-def _check_same_images(inputs: Sequence[Case], records: Sequence[dict[str, Any]], out: Path) -> None:
+def _check_same_images(inputs: Sequence[Input], records: Sequence[dict[str, Any]], out: Path) -> None:
     """Refuse an input of whose name another image was answered: that answer would be lost without a word."""
     answered = {_record_stem(record).casefold(): record for record in records if "error" not in record}
-    for case in inputs:
-        name = input_name(list_case_files(case)[0])
-        earlier = answered.get(input_stem(list_case_files(case)[0]).casefold())
-        if earlier is not None and not _is_same_image(case, earlier):
+    for one in inputs:
+        earlier = answered.get(one.stem.casefold())
+        if earlier is not None and not _is_same_image(one.case, earlier):
             raise ConfigError(
-                f"{name} must be the image of which {out.name} holds the answer by this name; it is another: predict "
-                "it into another folder, or give a link of another name"
+                f"{one.name} must be the image of which {out.name} holds the answer by this name; it is another: "
+                "predict it into another folder, or give a link of another name"
             )
 
 

@@ -34,20 +34,20 @@ def input_stem(path: Path) -> str:
     return name[: len(name) - len(ending)]
 
 
-def write_label_map(folder: Path, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
+def write_label_map(target: Path, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
     """Write an input's label map and return the file's name.
 
     Args:
-        folder: Where.
-        source: The input, after which it is called.
+        target: Folder and stem of the file's name.
+        source: The input.
         label_map: Label numbers, (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
     """
     is_picture = affine is None
-    name = f"{input_stem(source)}_labels.png" if is_picture else f"{input_stem(source)}_labels.nii.gz"
+    path = target.with_name(f"{target.name}_labels.{'png' if is_picture else 'nii.gz'}")
     content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
-    write_atomically(folder / name, lambda stream: stream.write(content))
-    return name
+    write_atomically(path, lambda stream: stream.write(content))
+    return path.name
 
 
 def prediction_record(prediction: Prediction, study: Study, threshold: float | None) -> dict[str, Any]:
