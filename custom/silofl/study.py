@@ -163,8 +163,7 @@ class Study(Section):
         if self.regions is not None and self.task == "classification":
             raise ConfigError(
                 "regions must be left out for classification, which scores each class, not "
-                f"{quote_value([*self.regions])}; "
-                "remove them"
+                f"{quote_value([*self.regions])}; remove them"
             )
         for name, labels in (self.regions or {}).items():
             is_text = name == name.strip() and name.isprintable() and len(name) <= LONGEST_NAME
@@ -177,8 +176,7 @@ class Study(Section):
             if not labels or unknown or len({*labels}) < len(labels):
                 raise ConfigError(
                     f"regions.{name} must hold labels among {quote_value(sorted(self.labels))}, at least one and each "
-                    "once, "
-                    f"not {quote_value(list(labels))}; correct it"
+                    f"once, not {quote_value(list(labels))}; correct it"
                 )
 
     def _check_volumes(self) -> None:

@@ -185,8 +185,7 @@ class DataSettings(Section):
         if names and (len(names) != self.channels or len({*names}) < len(names)):
             raise ConfigError(
                 f"data.channel_names must be data.channels, {self.channels}, different names, not "
-                f"{quote_value([*names])}; "
-                "set data.channels to their number, and name each once"
+                f"{quote_value([*names])}; set data.channels to their number, and name each once"
             )
         if self.resample and not names:
             raise ConfigError("data.resample must go with channel_names, whose files may differ; leave it out")

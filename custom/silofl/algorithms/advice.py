@@ -360,8 +360,7 @@ def _describe_home(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
     without = "" if has_batchnorm else " The network has no BatchNorm that could stay at home."
     return (
         f"{_describe_ratio(ratios, 'amplitude')} {_describe_ratio(ratios, 'features')} The first is {quotient:.1f} "
-        "times the "
-        f"second, {side} {STRUCTURE:g}, where zoom or direction differ rather than the look.{without}"
+        f"times the second, {side} {STRUCTURE:g}, where zoom or direction differ rather than the look.{without}"
     )
 
 

@@ -40,8 +40,7 @@ def check_inside(name: str) -> None:
     if path.is_absolute() or ".." in path.parts:
         raise TrainingError(
             f"the server must name files of a job below its folder, not {quote_value(name)}; nothing more was "
-            "downloaded: "
-            "ask the server's operator"
+            "downloaded: ask the server's operator"
         )
 
 

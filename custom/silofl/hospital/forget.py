@@ -97,8 +97,8 @@ def _explain_nothing_kept(site: Site, study: str, name: str | None) -> str:
     held = f"there are {', '.join(known)}" if known else "there is none of any study"
     return (
         f"STUDY must name a study of which this site keeps something, not {study!r}{suggest_nearest(study, known)}; "
-        "nothing is "
-        f"in {folder}, and {held}: correct STUDY, --site or --site-config where that is a slip; nothing was deleted"
+        f"nothing is in {folder}, and {held}: correct STUDY, --site or --site-config where that is a slip; nothing was "
+        "deleted"
     )
 
 

@@ -119,8 +119,7 @@ def _check_shape(contents: Contents) -> None:
     if math.prod(shape) > MOST_VOXELS:
         raise ConfigError(
             f"image_shape must have at most {MOST_VOXELS} pixels or voxels of all channels, not "
-            f"{quote_value(tuple(shape))}; "
-            "take the super model as it was written"
+            f"{quote_value(tuple(shape))}; take the super model as it was written"
         )
 
 

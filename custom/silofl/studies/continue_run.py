@@ -113,8 +113,7 @@ def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: M
         return _download_job(run, kit, scratch, changes)
     raise ConfigError(
         f"run must be a folder that silofl run has written, or NVFlare's id of a job, not {quote_value(run)}; of a "
-        "run's id "
-        "give --job too"
+        "run's id give --job too"
     )
 
 

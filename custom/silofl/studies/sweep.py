@@ -110,8 +110,7 @@ class Sweep:
         if not isinstance(epochs, int) or epochs < 1 or self.total_epochs % epochs:
             raise ConfigError(
                 f"--total-epochs must be a multiple of every {EPOCHS}, not {self.total_epochs} with "
-                f"{quote_value(epochs)}; "
-                "change one of them"
+                f"{quote_value(epochs)}; change one of them"
             )
         return self.total_epochs // epochs
 

@@ -129,8 +129,7 @@ def _check_folders(place: Path, form: Edition) -> None:
         wanted = form.patterns.images[0].replace(CASE, odd[0])
         raise DataError(
             f"{place.name} must hold folders of cases alone, with files as {wanted}, not {shorten_names(odd)}; remove "
-            "or "
-            "rename it"
+            "or rename it"
         )
 
 

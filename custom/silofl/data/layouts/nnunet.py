@@ -121,8 +121,7 @@ def _describe_similar_labels(kind: str, found: Mapping[str, Iterable[str]]) -> l
         return []
     return [
         f"{kind} NAMES NEARLY EQUAL: {shorten_names(pairs)} count as different {FOLLOWS[kind]} at the other's sites; "
-        "where they "
-        "are one, give it one name in dataset.json of nnU-Net at all sites and import again"
+        "where they are one, give it one name in dataset.json of nnU-Net at all sites and import again"
     ]
 
 
