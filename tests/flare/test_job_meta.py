@@ -15,7 +15,7 @@ from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.fuel.utils.config_factory import ConfigFactory
 
 from silofl.flare.job_files import JobFiles
-from silofl.flare.job_meta import OF_SERVER, refusal_of_meta
+from silofl.flare.job_meta import OF_SERVER, refuse_meta
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 META = {"name": "nuclei", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
@@ -69,12 +69,12 @@ def test_an_honest_job_is_begun(begun):
 @pytest.mark.parametrize("values", STOPPING)
 def test_nvflare_itself_begins_no_job_after_one_that_it_cannot_count_with(begun, values):
     # Once this fails, NVFlare has mended it.
-    assert begun(META | values) is None and refusal_of_meta(META | values) is not None
+    assert begun(META | values) is None and refuse_meta(META | values) is not None
 
 
 @pytest.mark.parametrize("key", sorted(OF_SERVER))
 def test_what_the_server_sets_a_lead_does_not(key):
-    assert refusal_of_meta(META | {key: "local"}) == f"meta.json of a job must leave {key} to the server; remove it"
+    assert refuse_meta(META | {key: "local"}) == f"meta.json of a job must leave {key} to the server; remove it"
 
 
 def test_a_jobs_id_status_and_submitter_are_the_servers():
@@ -83,13 +83,13 @@ def test_a_jobs_id_status_and_submitter_are_the_servers():
 
 @pytest.mark.parametrize("name", [None, "", 7, ["a"], "a\x1b[2Jb", "a\nb", "x" * 201])
 def test_a_name_that_commands_a_terminal_is_refused(name):
-    assert "must have a name of 1 to 200 printable characters" in refusal_of_meta(META | {"name": name})
+    assert "must have a name of 1 to 200 printable characters" in refuse_meta(META | {"name": name})
 
 
 @pytest.mark.parametrize("job", sorted(path.name for path in JOBS.iterdir() if path.is_dir()))
 def test_every_job_of_ours_is_taken(job):
     meta = json.loads((JOBS / job / "meta.json").read_text(encoding="utf-8"))
-    assert refusal_of_meta(meta | {"study": "default", "byoc": True}) is None
+    assert refuse_meta(meta | {"study": "default", "byoc": True}) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_every_job_of_ours_is_taken(job):
     [{"mandatory_clients": ["north"]}, {"scope": "silofl"}, {"resource_spec": {"north": {"num_of_gpus": 1}}}],
 )
 def test_what_a_lead_may_ask_for_is_taken(values):
-    assert refusal_of_meta(META | values) is None
+    assert refuse_meta(META | values) is None
 
 
 @pytest.mark.parametrize("values", [{}, {"job_id": "local"}])
@@ -106,4 +106,4 @@ def test_the_server_asks_before_it_takes_a_job(values, monkeypatch):
     context = FLContext()
     context.set_prop(FLContextKey.JOB_META, META | values, private=True, sticky=False)
     JobFiles().handle_event(EventType.SUBMIT_JOB, context)
-    assert context.get_prop(FLContextKey.JOB_BLOCK_REASON) == refusal_of_meta(META | values)
+    assert context.get_prop(FLContextKey.JOB_BLOCK_REASON) == refuse_meta(META | values)

@@ -137,14 +137,14 @@ def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
     """Refuse a series of which files lie in folders within its own: GDCM passes over them."""
     series = _read_header(read[0]).get("SeriesInstanceUID")
     for folder in sorted(member for member in path.iterdir() if member.is_dir()):
-        if any(file.is_file() and _series_of(file) == series for file in folder.rglob("*")):
+        if any(file.is_file() and _read_series(file) == series for file in folder.rglob("*")):
             raise DataError(
                 f"{name} must hold all files of its DICOM series itself, not some in {folder.name}; put them together, "
                 "or move the folder away"
             )
 
 
-def _series_of(file: Path) -> str | None:
+def _read_series(file: Path) -> str | None:
     import pydicom
 
     try:

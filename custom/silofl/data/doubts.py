@@ -34,23 +34,23 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
             f"{frames} of {len(records)} cases state several: see that they were registered, or leave them out"
         )
     parts = (data.training, data.validation, data.test)
-    ranges = [_ranges(part) for part in parts]
+    ranges = [_measure_ranges(part) for part in parts]
     blank = sum(low == high for cases in ranges for low, high in cases.values())
     if blank:
         found.append(
             f"images must differ from pixel to pixel; {blank} of {len(records)} cases hold one value alone: look at "
             "them, and take them out of dataset.json where nothing is on them"
         )
-    highest = max(high for _, high in ranges[0].values())
+    highest = max((high for _, high in ranges[0].values()), default=0.0)
     if study.data.intensity == "dtype" and 0 < highest < LEAST_RANGE:
         found.append(
             "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
             f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
-    return found + _sizes(data, study, parts, len(records))
+    return found + _find_size_doubts(data, study, parts, len(records))
 
 
-def _sizes(data: SiteData, study: Study, parts: tuple[Examples, ...], num_cases: int) -> list[str]:
+def _find_size_doubts(data: SiteData, study: Study, parts: tuple[Examples, ...], num_cases: int) -> list[str]:
     found = []
     large = [max(sizes) for part in parts for sizes in part.spacings.values() if max(sizes) > MOST_MM]
     if large:
@@ -70,9 +70,9 @@ def _sizes(data: SiteData, study: Study, parts: tuple[Examples, ...], num_cases:
     return found
 
 
-def label_doubts(data: SiteData, study: Study) -> list[str]:
+def find_label_doubts(data: SiteData, study: Study) -> list[str]:
     """Return a sentence where no training case has one of the labels that the site annotates."""
-    counts = label_counts(data.training, study)
+    counts = count_labels(data.training, study)
     absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
     if not absent:
         return []
@@ -82,10 +82,10 @@ def label_doubts(data: SiteData, study: Study) -> list[str]:
     ]
 
 
-def label_counts(part: Examples, study: Study) -> dict[str, int]:
+def count_labels(part: Examples, study: Study) -> dict[str, int]:
     """Return the number of examples in which each of the study's labels occurs, by the label's name."""
     counts = dict.fromkeys(sorted(study.labels), 0)
-    for piece in _pieces(part):
+    for piece in _yield_pieces(part):
         targets = np.asarray(part.targets[piece])
         rows = targets.reshape(len(targets), -1)
         for label in counts:
@@ -93,10 +93,10 @@ def label_counts(part: Examples, study: Study) -> dict[str, int]:
     return {study.labels[label]: count for label, count in counts.items()}
 
 
-def _ranges(part: Examples) -> dict[str, tuple[float, float]]:
+def _measure_ranges(part: Examples) -> dict[str, tuple[float, float]]:
     """Return the least and the largest value of each case."""
     found: dict[str, tuple[float, float]] = {}
-    for piece in _pieces(part):
+    for piece in _yield_pieces(part):
         images: NDArray = np.asarray(part.images[piece])
         rows = images.reshape(len(images), -1)
         for case, low, high in zip(part.cases[piece], rows.min(axis=1), rows.max(axis=1), strict=True):
@@ -105,7 +105,7 @@ def _ranges(part: Examples) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _pieces(part: Examples) -> Iterator[slice]:
+def _yield_pieces(part: Examples) -> Iterator[slice]:
     """Yield what is looked at together: memory-mapped, a part is never in memory all at once."""
     step = limit_batch_size(part.images, PIECE)
     return (slice(start, start + step) for start in range(0, len(part), step))

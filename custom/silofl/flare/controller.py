@@ -44,7 +44,7 @@ AGAIN = "it was started again, and NVFlare gives it no running job: continue the
 
 
 @contextmanager
-def _locked(folder: RunFolder, run: str) -> Iterator[None]:
+def _lock_folder(folder: RunFolder, run: str) -> Iterator[None]:
     """Hold a run's folder for this job; an error names the run, since its lead knows no folder of the server."""
     with ExitStack() as stack:
         try:
@@ -93,7 +93,7 @@ class RoundsController(ModelController):
             check_lead(path, lead, study.continue_run)
             folder = RunFolder(path, study)
             self._download = download_folder(self.fl_ctx) if settings.is_downloadable else None
-            with _locked(folder, run):
+            with _lock_folder(folder, run):
                 folder.claim(lead)
                 self._carry_out(study, run, folder)
         except ConfigError as error:

@@ -19,7 +19,7 @@ from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
-from silofl.flare.job_meta import refusal_of_meta
+from silofl.flare.job_meta import refuse_meta
 from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
 from silofl.models.weights import SUFFIXES
 
@@ -48,7 +48,7 @@ class JobFiles(AppValidator, FLComponent):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Guard the server's messages once it has begun, and block a job of which its lead says what nobody may."""
         if event_type == EventType.SUBMIT_JOB:
-            reason = refusal_of_meta(fl_ctx.get_prop(FLContextKey.JOB_META))
+            reason = refuse_meta(fl_ctx.get_prop(FLContextKey.JOB_META))
             if reason is not None:
                 fl_ctx.set_prop(FLContextKey.JOB_BLOCK_REASON, reason, private=True, sticky=False)
         if event_type == EventType.SYSTEM_BOOTSTRAP:

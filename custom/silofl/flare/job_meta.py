@@ -22,7 +22,7 @@ OF_SERVER = frozenset(one.value for one in JobMetaKey if one not in OF_LEADS)
 LONGEST_NAME = 200
 
 
-def refusal_of_meta(meta: Mapping[str, Any]) -> str | None:
+def refuse_meta(meta: Mapping[str, Any]) -> str | None:
     """Return why a server does not take a job, by its ``meta.json``; None where it may."""
     key = min(OF_SERVER & meta.keys(), default=None)
     if key is not None:

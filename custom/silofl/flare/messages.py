@@ -48,7 +48,7 @@ class DeployJob(DeployProcessor):
             return error_reply("a job must be named by its id; nothing was deployed")
         if job in app_ctx.get_all_job_ids():
             return error_reply("a job that runs must stay as it is; nothing was deployed")
-        reason = _too_large(req.body)
+        reason = _refuse_size(req.body)
         return error_reply(reason) if reason else super().process(req, app_ctx)
 
 
@@ -67,7 +67,7 @@ class BoundedJobs(JobMetaValidator):
 
     def validate(self, job_name: str, job_data: str | bytes) -> tuple[bool, str, dict]:
         """Return whether the job may be taken, else why not, and what its ``meta.json`` says."""
-        reason = _too_large(job_data)
+        reason = _refuse_size(job_data)
         return (False, reason, {}) if reason else super().validate(job_name, job_data)
 
 
@@ -123,7 +123,7 @@ def is_for_jobs(message: CellMessage) -> bool:
     return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
 
 
-def _too_large(job: object) -> str | None:
+def _refuse_size(job: object) -> str | None:
     """Return why a job is too large to be unpacked; None where it is not, or no archive, as NVFlare says itself."""
     try:
         with zipfile.ZipFile(io.BytesIO(job) if isinstance(job, bytes) else job) as archive:

@@ -33,7 +33,7 @@ class SiteLogs(JobLogReceiver):
     def _on_chunk_received(self, data: bytes, stream_ctx: StreamContext, fl_ctx: FLContext) -> None:
         stream = id(stream_ctx)
         if stream not in self._own:
-            self._own[stream] = {KEY_FILE_NAME: _file_of(stream_ctx)}
+            self._own[stream] = {KEY_FILE_NAME: _read_file_name(stream_ctx)}
         self._sizes[stream] = self._sizes.get(stream, 0) + len(data)
         if self._sizes[stream] > MOST_BYTES:
             raise TrainingError(f"a log must have at most {MOST_BYTES} bytes, not more; it was cut off")
@@ -57,7 +57,7 @@ class SiteLogs(JobLogReceiver):
         return client, job
 
 
-def _file_of(stream_ctx: StreamContext) -> str:
+def _read_file_name(stream_ctx: StreamContext) -> str:
     name = LogStreamer.get_file_name(stream_ctx)
     if name not in FILES:
         raise TrainingError(f"a log must be called one of {', '.join(FILES)}, not {quote_value(name)}")

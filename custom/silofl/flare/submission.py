@@ -9,7 +9,7 @@ from pathlib import Path
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.job_files import FILES, JobFiles
-from silofl.flare.job_meta import refusal_of_meta
+from silofl.flare.job_meta import refuse_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.methods.parts import list_kinds
 from silofl.models.weights import read_start
@@ -31,7 +31,7 @@ def check_job(job: Path, study: Study) -> list[str]:
         ConfigError: The job holds files, or says of itself, what no server takes, or lacks a file that it must hold.
     """
     app = job / "app"
-    reason = JobFiles(has_custom=True).validate(str(app))[0] or refusal_of_meta(read_json(job / "meta.json"))
+    reason = JobFiles(has_custom=True).validate(str(app))[0] or refuse_meta(read_json(job / "meta.json"))
     if reason:
         raise ConfigError(f"{job}: {reason}")
     for name in FILES:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from silofl.data.doubts import find_doubts, label_counts, label_doubts
+from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
 from silofl.data.manifest import Manifest
 from silofl.hospital.candidate import Candidate
@@ -32,7 +32,7 @@ def check_data(candidate: Candidate) -> Finding:
     found, study = candidate.data, candidate.study
     parts = {"training": found.training, "validation": found.validation, "test": found.test}
     cases = {name: len(records) for name, records in found.manifest.parts.items()}
-    counts = {name: label_counts(part, study) for name, part in parts.items()}
+    counts = {name: count_labels(part, study) for name, part in parts.items()}
     facts = {
         "cases": cases,
         "examples": {name: len(part) for name, part in parts.items()},
@@ -42,7 +42,7 @@ def check_data(candidate: Candidate) -> Finding:
         "spacing_mm": _measure_spacing(found.manifest),
         "domain": dump_record(found.domain),
     }
-    worth_a_look = label_doubts(found, study) + find_doubts(found, study)
+    worth_a_look = find_label_doubts(found, study) + find_doubts(found, study)
     if not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
     if worth_a_look:

@@ -40,14 +40,14 @@ Count = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 Side = Annotated[int, Strict(), Field(ge=1, le=2**14)]
 
 
-def _of_possible_images(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _check_image_size(shape: tuple[int, ...]) -> tuple[int, ...]:
     # The server builds a network, and maybe an amplitude, of this size.
     if math.prod(shape) > MOST_VOXELS:
         raise ValueError(f"of at most {MOST_VOXELS} pixels or voxels of all channels")
     return shape
 
 
-ImageShape = Annotated[tuple[Side, ...], Field(min_length=3, max_length=4), AfterValidator(_of_possible_images)]
+ImageShape = Annotated[tuple[Side, ...], Field(min_length=3, max_length=4), AfterValidator(_check_image_size)]
 # A round's training is measured by these; the losses of other learners than the site's own model are beside them.
 TRAINING = ("loss", "drift", "epsilon")
 LossName = Annotated[str, Field(pattern=r"^loss_[a-z_]{1,40}$")]

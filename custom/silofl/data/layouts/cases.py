@@ -153,7 +153,7 @@ def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_el
             )
 
 
-def in_one_form(name: str) -> str:
+def normalise_accents(name: str) -> str:
     """Return a name with each letter and its accents as one sign: file systems and tables differ in that."""
     return unicodedata.normalize("NFC", name)
 
@@ -230,7 +230,7 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
             check_utf8_name(site, name)
             split_ending(path, f"site {site!r}: {name}")
             taken.add(path)
-            case = in_one_form(match["case"])
+            case = normalise_accents(match["case"])
             if case in found[place]:
                 raise DataError(f"site {site!r} must have one file {name}, not two that write its accents in two ways")
             found[place][case] = path

@@ -32,7 +32,7 @@ from silofl.data.layouts.cases import (
     check_complete,
     check_utf8_name,
     find_cases,
-    in_one_form,
+    normalise_accents,
     parse_patterns,
     plan_cases,
 )
@@ -108,7 +108,7 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
             continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
         check_utf8_name(folder.name, path.name)
-        stem = in_one_form(stem)
+        stem = normalise_accents(stem)
         if stem in found:
             raise DataError(
                 f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"

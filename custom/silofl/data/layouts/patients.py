@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
-from silofl.data.layouts.cases import SiteCases, in_one_form, shorten_names
+from silofl.data.layouts.cases import SiteCases, normalise_accents, shorten_names
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.plan import UNKNOWN, SitePlan
 from silofl.errors import DataError
@@ -28,9 +28,13 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     table = f"{tables[0].name} of site {found.site!r}"
     rows: dict[str, set[str]] = {}
     for name, patients in read_columns(tables[0], table, "file", "patient").items():
-        rows.setdefault(_plain(name), set()).update(patients)
+        rows.setdefault(_normalise_name(name), set()).update(patients)
     named = {
-        case: {one for name in (case, *filter(None, found.image_names(case))) for one in rows.get(_plain(name), ())}
+        case: {
+            one
+            for name in (case, *filter(None, found.image_names(case)))
+            for one in rows.get(_normalise_name(name), ())
+        }
         for case in found.images
     }
     missing = [case for case, patients in named.items() if not patients]
@@ -42,10 +46,10 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     return {case: patients.pop() for case, patients in named.items()}
 
 
-def _plain(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """Return a name as it is compared: its letters in one form, the ending of a file without capitals."""
     ending = next((ending for ending in ENDINGS if name.lower().endswith(ending)), "")
-    return in_one_form(name[: len(name) - len(ending)]) + ending
+    return normalise_accents(name[: len(name) - len(ending)]) + ending
 
 
 def warn_unknown_patients(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
