@@ -84,7 +84,7 @@ def stubbed(monkeypatch, **scores):
         cases = list(dict.fromkeys(part.cases))
         return {name: Score.of(dict.fromkeys(cases, scores.get(name, 0.5))) for name in names}
 
-    monkeypatch.setattr(guard.SiteGuard, "_scores", found)
+    monkeypatch.setattr(guard.SiteGuard, "_score_candidates", found)
     # Two validation cases a site are too few for any margin.
     monkeypatch.setattr(
         guard, "choose_candidate", lambda units, default: GuardChoice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
