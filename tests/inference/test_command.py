@@ -343,6 +343,9 @@ def test_a_class_is_recorded_without_a_label_map(tmp_path, make_contents, make_s
 
 def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, bad, tmp_path, capsys):
     common = ["predict", str(super_model), "--device", "cpu", "-o"]
+    assert main([*common, str(tmp_path / "named"), str(picture), "--by-folder"]) == ExitCode.COMPLETE
+    (record,) = json.loads((tmp_path / "named" / "prediction.json").read_text())
+    assert record["input"] == tmp_path.name
     assert main([*common, str(tmp_path / "a"), str(picture), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["input"] == "pic.png"
     assert main([*common, str(tmp_path / "b"), str(picture), str(bad)]) == 3
