@@ -177,7 +177,7 @@ class Site(Section):
             raise ConfigError(f"the server's run id must be {WORDS['string_pattern_mismatch']}, not {run!r}")
         folder = self.state_folder(study, site) / run
         if self.cache_folder(study, site).is_relative_to(folder):
-            # Nobody looks for a record of what left there, `forget` neither.
+            # Nobody looks for a record of what left there, the command forget neither.
             raise ConfigError(f"the server's run id must be another than the name of the site's cache, not {run!r}")
         return folder
 

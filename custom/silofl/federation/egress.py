@@ -105,7 +105,7 @@ class Request:
 
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
-        """Return what a message of the server asks for; the errors of `Asked.of`."""
+        """Return what a message of the server asks for; the errors of `TaskHeader.of`."""
         shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, TaskHeader.of(message)
         return cls(task, asked.run, asked.round, asked.step, shapes)
 

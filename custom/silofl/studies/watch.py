@@ -133,8 +133,9 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
         0 where NVFlare calls the job completed, else 1.
 
     Raises:
-        ConfigError: The job has ended before and nothing is to be downloaded, or the errors of `Watch.look`.
-        TrainingError: As for `Watch.look`.
+        ConfigError: The job has ended before and nothing is to be downloaded, or the errors of
+            `WatchedJob.ask_progress`.
+        TrainingError: As for `WatchedJob.ask_progress`.
     """
     seen = watch.ask_progress()
     if seen.has_ended and folder is None:
