@@ -2,7 +2,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.data.doubts import find_doubts, find_label_doubts
+from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.site_data import load_site_data
 
 
@@ -18,8 +18,12 @@ def asked(empty_site, study, tmp_path):
     return ask
 
 
+def label_doubts(data, study):
+    return find_label_doubts(data, study, count_labels(data.training, study))
+
+
 def test_ordinary_pictures_are_beyond_doubt(site, asked):
-    assert asked() == [] and asked(find_label_doubts) == []
+    assert asked() == [] and asked(label_doubts) == []
 
 
 def test_images_of_one_value_are_counted_and_not_named(site, asked):
@@ -76,7 +80,7 @@ def test_twelve_bits_in_sixteen_are_faint_to_the_network(site, asked):
 
 
 def test_a_label_that_no_training_case_has_is_named(site, asked):
-    assert asked(find_label_doubts, labels={1: "nucleus", 2: "spot"}) == [
+    assert asked(label_doubts, labels={1: "nucleus", 2: "spot"}) == [
         "every label must stand in a training case; spot stands in none: look at the labels, or where nobody "
         "drew it list the others alone as labels_annotated in dataset.json"
     ]

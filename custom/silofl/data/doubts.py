@@ -1,12 +1,12 @@
 """Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.batches import limit_batch_size
-from silofl.data.contrasts import has_several_frames
+from silofl.data.contrasts import ImageFiles, has_several_frames
 from silofl.data.header import read_header
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
@@ -25,20 +25,20 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         data: The data, read from their dataset.json.
         study: The study that they were read for.
     """
-    records = [record for part in data.manifest.parts.values() for record in part]
+    sources = [data.manifest.source(record) for records in data.manifest.parts.values() for record in records]
     found = []
-    frames = sum(has_several_frames(data.manifest.source(record)) for record in records)
+    frames = sum(map(has_several_frames, sources))
     if frames:
         found.append(
             "contrasts of a case must lie in one frame of reference (FrameOfReferenceUID) or be registered; those of "
-            f"{frames} of {len(records)} cases state several: see that they were registered, or leave them out"
+            f"{frames} of {len(sources)} cases state several: see that they were registered, or leave them out"
         )
     parts = (data.training, data.validation, data.test)
     ranges = [_measure_ranges(part) for part in parts]
     blank = sum(low == high for cases in ranges for low, high in cases.values())
     if blank:
         found.append(
-            f"images must differ from pixel to pixel; {blank} of {len(records)} cases hold one value alone: look at "
+            f"images must differ from pixel to pixel; {blank} of {len(sources)} cases hold one value alone: look at "
             "them, and take them out of dataset.json where nothing is on them"
         )
     highest = max((high for _, high in ranges[0].values()), default=0.0)
@@ -47,32 +47,36 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
             "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
             f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
-    return found + _find_size_doubts(data, study, parts, len(records))
+    return found + _find_size_doubts(sources, study, parts)
 
 
-def _find_size_doubts(data: SiteData, study: Study, parts: tuple[Examples, ...], num_cases: int) -> list[str]:
+def _find_size_doubts(sources: Sequence[ImageFiles], study: Study, parts: Sequence[Examples]) -> list[str]:
     found = []
     large = [max(sizes) for part in parts for sizes in part.spacings.values() if max(sizes) > MOST_MM]
     if large:
         found.append(
-            f"voxels must measure at most {MOST_MM:g} mm, as scanners have them; {len(large)} of {num_cases} cases "
+            f"voxels must measure at most {MOST_MM:g} mm, as scanners have them; {len(large)} of {len(sources)} cases "
             f"have up to {max(large):g} mm: correct their headers, which may count in micrometres"
         )
     if not any(step.name.startswith("Spacing") for step in study.data.volume_transforms):
         return found
-    sources = [data.manifest.source(record) for records in data.manifest.parts.values() for record in records]
     unknown = sum(not read_header(source.first[0]).has_spacing for source in sources)
     if unknown:
         found.append(
-            f"volumes must state the size of their voxels in mm, which Spacing goes by; {unknown} of {num_cases} cases "
-            "do not: give their files a grid in mm, or take Spacing out of data.volume_transforms"
+            f"volumes must state the size of their voxels in mm, which Spacing goes by; {unknown} of {len(sources)} "
+            "cases do not: give their files a grid in mm, or take Spacing out of data.volume_transforms"
         )
     return found
 
 
-def find_label_doubts(data: SiteData, study: Study) -> list[str]:
-    """Return a sentence where no training case has one of the labels that the site annotates."""
-    counts = count_labels(data.training, study)
+def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -> list[str]:
+    """Return a sentence where no training case has one of the labels that the site annotates.
+
+    Args:
+        data: The data.
+        study: The study that they were read for.
+        counts: `count_labels` of the training part.
+    """
     absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
     if not absent:
         return []

@@ -42,7 +42,7 @@ def check_data(candidate: Candidate) -> Finding:
         "spacing_mm": _measure_spacing(found.manifest),
         "domain": dump_record(found.domain),
     }
-    worth_a_look = find_label_doubts(found, study) + find_doubts(found, study)
+    worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
     if not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
     if worth_a_look:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
-from silofl.data.doubts import find_doubts, find_label_doubts
+from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
@@ -269,8 +269,10 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
 def _say_doubts(study: Study, data: Mapping[str, SiteData], console: Console) -> None:
     for site, found in data.items():
         # That a site has examples of some classes alone is what many partitions are made for.
-        of_labels = find_label_doubts(found, study) if study.task == "segmentation" else []
-        for sentence in of_labels + find_doubts(found, study):
+        doubts = find_doubts(found, study)
+        if study.task == "segmentation":
+            doubts = find_label_doubts(found, study, count_labels(found.training, study)) + doubts
+        for sentence in doubts:
             console.print(f"CAUTION  {site}: {sentence}", markup=False)
 
 

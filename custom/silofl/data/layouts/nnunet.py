@@ -146,8 +146,8 @@ def _find_site_cases(site: str, folder: Path, described: Description) -> SiteCas
         if lacking:
             raise DataError(
                 f"site {site!r} must have imagesTr/{described.file_name(place)} ({name}) of every case; missing of "
-                f"{shorten_names(lacking)}: add it, or remove the case, or take import "
-                "folders with patterns, where a case may lack one"
+                f"{shorten_names(lacking)}: add it, or remove the case, or take import folders "
+                "with patterns, where a case may lack one"
             )
     return found
 
