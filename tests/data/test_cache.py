@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.data.cache import fingerprint_preparation, load_or_prepare, open_parts
+from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare, open_parts
 from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase, join_examples
@@ -28,7 +28,7 @@ def cases():
 
 @pytest.fixture
 def name_of(site):
-    return lambda study: fingerprint_preparation(read_manifest(site.folder, study), study)
+    return lambda study: fingerprint_preparation(describe_source(read_manifest(site.folder, study)), study)
 
 
 def test_what_is_prepared_is_what_is_opened(tmp_path):

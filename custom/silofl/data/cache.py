@@ -52,16 +52,13 @@ def describe_source(manifest: Manifest) -> CacheSource:
     return CacheSource(str(manifest.folder.resolve()), digest.hexdigest())
 
 
-def fingerprint_preparation(manifest: Manifest, study: Study) -> str:
-    """Return a hash of all that the preparation depends on: dataset.json, the study's settings, every file's state.
+def fingerprint_preparation(source: CacheSource, study: Study) -> str:
+    """Return a hash of all that the preparation depends on: dataset.json, every file's state, the study's settings.
 
     Augmentation and patches are left out, since they come after the cache.
-
-    Raises:
-        DataError: A file cannot be looked at.
     """
     settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
-    deciding = [describe_source(manifest).state, settings, sorted(study.labels.items()), study.task]
+    deciding = [source.state, settings, sorted(study.labels.items()), study.task]
     return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 
 

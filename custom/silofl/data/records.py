@@ -96,11 +96,11 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     return Record(case, images, label, patient, slices, index, recording)
 
 
-def locate(folder: Path, path: str, case: str) -> Path:
+def locate(root: Path, path: str, case: str) -> Path:
     """Return the resolved path of a record's file.
 
     Args:
-        folder: The folder of dataset.json.
+        root: The folder of dataset.json, resolved.
         path: The path that dataset.json gives.
         case: The case that the message names.
 
@@ -112,7 +112,7 @@ def locate(folder: Path, path: str, case: str) -> Path:
         raise _outside_path_error(path, case)
     try:
         # Links are resolved, because one may lead out of the folder.
-        root, found = folder.resolve(), (folder / path).resolve()
+        found = (root / path).resolve()
         if root not in found.parents:
             raise DataError(
                 f"case {case!r} must name files inside the folder of dataset.json, not {path!r}, a link that leads out "

@@ -70,7 +70,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     manifest = read_manifest(folder, study)
     prepare = partial(_prepare_cases, manifest, study, has_progress)
     source = describe_source(manifest)
-    parts = load_or_prepare(cache_dir, fingerprint_preparation(manifest, study), prepare, source)
+    parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
     prune(cache_dir, source)
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):

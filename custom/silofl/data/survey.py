@@ -173,7 +173,7 @@ def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int,
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
-    files = [None if path is None else (locate(folder, path, record.case), path) for path in record.images]
+    files = [None if path is None else (locate(folder.resolve(), path, record.case), path) for path in record.images]
     check_channels(record, settings.channel_names)
     source = ImageFiles(tuple(files), settings.channel_names, record.index)
     return Sample(record, source, read_source(source, settings))

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import silofl
-from silofl.data.cache import fingerprint_preparation, open_parts
+from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.errors import ConfigError, SiloFLError
@@ -152,7 +152,8 @@ def _cache_bytes(candidate: Candidate) -> int | None:
     """Return the size of the cache as if every case were as large as the first; None where that cannot be read."""
     try:
         manifest = read_manifest(candidate.data_folder, candidate.study)
-        if open_parts(candidate.cache_folder / fingerprint_preparation(manifest, candidate.study)) is not None:
+        entry = fingerprint_preparation(describe_source(manifest), candidate.study)
+        if open_parts(candidate.cache_folder / entry) is not None:
             return 0
         case = prepare_case(manifest.training[0], manifest, build_preparation(candidate.study))
     except SiloFLError:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.steps import Loss, OwnDraws, plain_step
-from silofl.data.cache import fingerprint_preparation
+from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import DamagedError
@@ -127,7 +127,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     if study.recipe.head_width:
         deciding |= {"head_width": study.recipe.head_width}
-    entry = fingerprint_preparation(data.manifest, study)
+    entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
 
