@@ -203,6 +203,12 @@ def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl
     _, output, _ = silofl("simulate", JOB, "--data", data, "--sites", "north,south", "--out", tmp_path / "run")
     assert "CAUTION  north: every label must stand in a training case; lesion stands in none" in output
     assert "CAUTION  south" not in output
+    silofl("report", tmp_path / "run")
+    silofl("report", shutil.copytree(tmp_path / "run", tmp_path / "again"), tmp_path / "run", "--out", "both.html")
+    for page in (tmp_path / "run" / "report.html", tmp_path / "both.html"):
+        assert page.read_text().count("<li>north: every label must stand in a training case") == 1
+    (tmp_path / "run" / "results.json").unlink()
+    assert "CAUTION  north: every label must stand" in silofl("resume", tmp_path / "run")[1]
 
 
 def test_threads_have_no_place_where_sites_take_turns(refused):

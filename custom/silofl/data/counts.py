@@ -1,6 +1,6 @@
-"""The size of a site's data: cases, patients and examples of each part, as a simulation writes them to data.json."""
+"""What a simulation writes of each site's data to data.json: its size, and what should be looked at."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -34,7 +34,7 @@ class PartCounts:
 
 @dataclass(frozen=True)
 class SiteCounts:
-    """The size of one site's data.
+    """The size of one site's data, and what is doubtful about them.
 
     Attributes:
         training: Of the cases to learn from.
@@ -42,6 +42,7 @@ class SiteCounts:
         test: Of the cases to measure on.
         digest: SHA-256 of its dataset.json.
         labels_annotated: Numbers of the labels that its label maps show; None where that was not recorded.
+        doubts: What should be looked at, sentences of `silofl.data.doubts`.
     """
 
     training: PartCounts
@@ -49,12 +50,13 @@ class SiteCounts:
     test: PartCounts
     digest: str | None
     labels_annotated: tuple[int, ...] | None = declare_optional()
+    doubts: tuple[str, ...] = declare_optional(())
 
     @classmethod
-    def of(cls, data: SiteData) -> Self:
-        """Count a site's data."""
+    def of(cls, data: SiteData, doubts: Sequence[str] = ()) -> Self:
+        """Count a site's data, and keep what is doubtful about them."""
         digest, annotated = (data.manifest.digest, data.manifest.labels_annotated) if data.manifest else (None, None)
-        return cls(*map(PartCounts.of, (data.training, data.validation, data.test)), digest, annotated)
+        return cls(*map(PartCounts.of, (data.training, data.validation, data.test)), digest, annotated, tuple(doubts))
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,11 @@ def data_table(run: RunRecords) -> TextTable | None:
     return TextTable(("site", *head), rows) if rows else None
 
 
+def data_doubts(runs: Iterable[RunRecords]) -> list[str]:
+    """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
+    return list(dict.fromkeys(f"{site}: {text}" for run in runs for site in run.data for text in run.data[site].doubts))
+
+
 def data_tables(runs: RowRuns) -> dict[str, TextTable]:
     """Return the rows with the same data, as ``a, b`` -> the data table of one run; a run without any site has none."""
     tables: dict[tuple[tuple[str, ...], ...], tuple[list[str], TextTable]] = {}

@@ -20,6 +20,7 @@ from silofl.report.comparison import comparison_notes, comparison_table, site_co
 from silofl.report.conditions import (
     RowRuns,
     all_settings,
+    data_doubts,
     data_table,
     data_tables,
     list_differences,
@@ -225,6 +226,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "participation": participation_table(run.ledger, run.sites) if run.ledger else None,
         "incidents": list_incidents(run.ledger),
         "data": data_table(run),
+        "doubts": data_doubts([run]),
         "comparisons": [(page, link) for page in run.comparisons if (link := _page_address(run.path / page, run.path))],
         "recipe": list(run.results.questions.items()),
         "settings": _settings_facts(run),
@@ -269,6 +271,7 @@ def comparison_values(
         "settings": shared,
         "other_settings": others,
         "data": data_tables(rows),
+        "doubts": data_doubts(runs),
         "results": comparison_table(results),
         "by_site": site_comparison_table(results),
         "notes": comparison_notes(results),

@@ -167,7 +167,9 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
     check_pretrained(job, study, simulation)
     data = read_data(study, simulation, run)
     make_folder(run)
-    _write_counts(run, simulation, data)
+    if changes:
+        console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
+    _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
     shutil.copytree(job, run / "job")
     if changes:
@@ -179,9 +181,6 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
     if given:
         shutil.copy(given, study_file(run / "job").with_name(study.model_file))
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
-    if changes:
-        console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
-    _say_doubts(study, data, console)
     return _run_prepared_job(run, simulation, study, console)
 
 
@@ -213,7 +212,7 @@ def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: boo
     if moved != UNMOVED:
         folders = {"data": simulation.data, "cache": simulation.cache}
         write_json(run / "run.json", read_json(run / "run.json") | folders)
-    _write_counts(run, simulation, found)
+    _look_at_data(run, simulation, study, found, console)
     return _run_prepared_job(run, simulation, study, console)
 
 
@@ -266,20 +265,23 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     return data
 
 
-def _say_doubts(study: Study, data: Mapping[str, SiteData], console: Console) -> None:
-    for site, found in data.items():
-        # That a site has examples of some classes alone is what many partitions are made for.
-        doubts = find_doubts(found, study)
-        if study.task == "segmentation":
-            doubts = find_label_doubts(found, study, count_labels(found.training, study)) + doubts
-        for sentence in doubts:
+def _look_at_data(
+    run: Path, simulation: Simulation, study: Study, data: Mapping[str, SiteData], console: Console
+) -> None:
+    """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
+    doubts = {site: _find_doubts(found, study) for site, found in data.items()}
+    counts = DataCounts({name: SiteCounts.of(data[name], doubts[name]) for name in simulation.sites})
+    write_json(run / DATA, dump_record(counts))
+    for site, sentences in doubts.items():
+        for sentence in sentences:
             console.print(f"CAUTION  {site}: {sentence}", markup=False)
 
 
-def _write_counts(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:
-    """Write the size of the training sites' data, which in a real federation only the sites know."""
-    counts = DataCounts({name: SiteCounts.of(data[name]) for name in simulation.sites})
-    write_json(run / DATA, dump_record(counts))
+def _find_doubts(data: SiteData, study: Study) -> list[str]:
+    if study.task == "classification":
+        # That a site has examples of some classes alone is what many partitions are made for.
+        return find_doubts(data, study)
+    return find_label_doubts(data, study, count_labels(data.training, study)) + find_doubts(data, study)
 
 
 def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
