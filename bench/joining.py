@@ -28,8 +28,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedbn": {"algorithm": {"name": "fedbn"}, **BATCH},
     "harmofl": {"algorithm": {"name": "harmofl"}, **BATCH},
     "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
-    "fedsm": {"algorithm": {"name": "fedsm"}, **WITHOUT},
+    "fedsm": {"algorithm": {"name": "fedsm"}},
 }
+# FedSM's own jobs on these sets have InstanceNorm; no other job of this table goes without BatchNorm.
+OF_FEDSM = {"spine": {"model.normalization": "instance"}, "phantoms": {"model.normalization": "instance"}}
 SCHEDULES = ("constant", "poly")
 
 
@@ -50,6 +52,7 @@ class Wanted:
     def alone(self, device: str, rounds: int | None) -> Alone:
         """Return how it is carried out, with other rounds than the job's where they are given."""
         changes = METHODS[self.method] | {"training.schedule": self.schedule, "algorithm.average_last": 0.25}
+        changes |= OF_FEDSM.get(self.set, WITHOUT) if self.method == "fedsm" else {}
         changes |= {"seed": self.seed, "device": device} | ({"rounds": rounds} if rounds else {})
         return Alone(self.set, self.name, changes)
 
