@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
@@ -34,7 +35,7 @@ def ended(tmp_path, make_study, monkeypatch):
     monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
     monkeypatch.setattr(module, "read_server_settings", lambda context: settings)
 
-    def run(course):
+    def run(course, panic=None):
         controller, reasons = RoundsController(), []
         controller.fl_ctx = FLContext()
         controller.engine = SimpleNamespace(register_app_command=lambda topic, answer: None)
@@ -42,6 +43,10 @@ def ended(tmp_path, make_study, monkeypatch):
         controller._course = lambda server, folder: SimpleNamespace(run=course)
         controller.system_panic = lambda reason, context: reasons.append(reason)
         controller.exception = lambda message: None
+        context = FLContext()
+        context.set_prop(FLContextKey.EVENT_DATA, panic, private=True, sticky=False)
+        for handler, _ in controller.get_event_handlers()[EventType.FATAL_SYSTEM_ERROR] if panic else ():
+            handler(EventType.FATAL_SYSTEM_ERROR, context)
         controller.run()
         results = json.loads((tmp_path / "run" / "results.json").read_text())
         assert json.loads((tmp_path / "download" / "results.json").read_text()) == results
@@ -76,6 +81,14 @@ def test_an_aborted_job_has_its_reason_and_says_how_to_go_on(ended):
     results, reasons = ended(lambda: None)
     assert results["status"] == "FAILED" and reasons == []
     assert results["reasons"] == ["the job was aborted after round 0 of 3; submit the job again to begin it"]
+
+
+def test_a_job_that_nvflare_ends_names_the_site_for_which_it_did(ended):
+    results, _ = ended(lambda: None, panic="fatal return code UNSAFE_JOB\nfrom client east")
+    assert results["reasons"] == [
+        "NVFlare ended the job (fatal return code UNSAFE_JOB from client east) after round 0 of 3; "
+        "submit the job again to begin it"
+    ]
 
 
 class KilledError(BaseException):

@@ -159,4 +159,4 @@ def test_a_log_without_end_is_cut_off_and_not_kept(stream, store, tmp_path, monk
     receiver = SiteLogs()
     assert stream(receiver, pieces=(b"12345678",) * 3)[:2] == ["OK", "EXECUTION_EXCEPTION"]
     assert kept(store) == {} and sum(path.stat().st_size for path in (tmp_path / "tmp").rglob("*.txt")) == 8
-    assert not receiver._own and not receiver._sizes
+    assert not receiver._logs

@@ -205,9 +205,9 @@ class RunFolder:
         except OSError:
             logger.error("the run failed, and its result could not be written: %s", reason)
 
-    def write_stop(self, server: ServerRounds) -> None:
-        """Write the result of a run that was ended from outside."""
-        stopped = stopped_results(self.study, server.id, server.finished_rounds, "the job was aborted")
+    def write_stop(self, server: ServerRounds, what: str) -> None:
+        """Write the result of a run that was ended from outside, as `stopped_results` names what ended it."""
+        stopped = stopped_results(self.study, server.id, server.finished_rounds, what)
         write_json(self.path / RESULT, dump_record(stopped))
 
     def copy_results(self, target: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.apis.controller_spec import ClientTask
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
@@ -35,6 +36,7 @@ from silofl.flare.places import (
     read_server_settings,
 )
 from silofl.flare.tracking import Tracking
+from silofl.methods.answer import plain_text
 from silofl.methods.task import TRAIN, Message
 from silofl.study import Study
 
@@ -71,6 +73,8 @@ class RoundsController(ModelController):
         self._late: set[str] = set()
         self._left: set[str] = set()
         self._waiting = Waiting(None)
+        self._ending = "the job was aborted"
+        self.register_event_handler(EventType.FATAL_SYSTEM_ERROR, self._take_panic)
         self._download: Path | None = None
         self._tracking = Tracking()
 
@@ -117,7 +121,7 @@ class RoundsController(ModelController):
             gc.freeze()
             tests = self._course(server, folder).run()
             if tests is None:
-                folder.write_stop(server)
+                folder.write_stop(server, self._ending)
             folder.finish(server, tests)
         except Exception as error:  # without a result nobody would learn that the run is over, and why
             if not isinstance(error, (SiloFLError, OSError)):
@@ -217,6 +221,12 @@ class RoundsController(ModelController):
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
         return separate_failures(settled, list(late))
+
+    def _take_panic(self, event: str, context: FLContext) -> None:
+        """Keep why NVFlare itself ends the job, as where a site answers that the job is not safe."""
+        reason = context.get_prop(FLContextKey.EVENT_DATA)
+        if isinstance(reason, str):
+            self._ending = f"NVFlare ended the job ({plain_text(reason)})"
 
     def _take_left(self, topic: str, data: object, context: FLContext) -> dict[str, Any]:
         """Take from the server's lasting process which sites have left this job; see `LeftSites`."""

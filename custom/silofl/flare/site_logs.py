@@ -4,6 +4,9 @@ NVFlare 2.9 believes a sender its name, its job and the place of its log at the 
 have any file of the server moved into a job, whose lead downloads it, or overwritten.
 """
 
+import secrets
+from dataclasses import dataclass
+
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.streaming import StreamContext, StreamContextKey
 from nvflare.app_common.logging.job_log_receiver import JobLogReceiver
@@ -16,6 +19,16 @@ from silofl.flare.messages import is_job
 FILES = ("log.txt", "error_log.txt", "log.json", "log_fl.txt")
 # More than twice what NVFlare writes before it turns a log over.
 MOST_BYTES = 48 * 1024**2
+# In the sender's context: nobody else's log can be named by it, since it is drawn here and never sent.
+NUMBER = "SiteLogs.number"
+
+
+@dataclass
+class _Log:
+    """One stream: the context that NVFlare's receiver sees, and how many bytes have come."""
+
+    context: StreamContext
+    size: int = 0
 
 
 class SiteLogs(JobLogReceiver):
@@ -26,24 +39,24 @@ class SiteLogs(JobLogReceiver):
 
     def __init__(self) -> None:
         super().__init__()
-        # The sender's own context says where its log lies, too.
-        self._own: dict[int, StreamContext] = {}
-        self._sizes: dict[int, int] = {}
+        # The sender's own context says where its log lies, too. Of ours it has no more than a number to find it by.
+        self._logs: dict[str, _Log] = {}
 
     def _on_chunk_received(self, data: bytes, stream_ctx: StreamContext, fl_ctx: FLContext) -> None:
-        stream = id(stream_ctx)
-        if stream not in self._own:
-            self._own[stream] = {KEY_FILE_NAME: _read_file_name(stream_ctx)}
-        self._sizes[stream] = self._sizes.get(stream, 0) + len(data)
-        if self._sizes[stream] > MOST_BYTES:
+        if stream_ctx.get(NUMBER) not in self._logs:
+            log, stream_ctx[NUMBER] = _Log({KEY_FILE_NAME: _read_file_name(stream_ctx)}), secrets.token_hex()
+            self._logs[stream_ctx[NUMBER]] = log
+        log = self._logs[stream_ctx[NUMBER]]
+        log.size += len(data)
+        if log.size > MOST_BYTES:
             raise TrainingError(f"a log must have at most {MOST_BYTES} bytes, not more; it was cut off")
-        super()._on_chunk_received(data, self._own[stream], fl_ctx)
+        super()._on_chunk_received(data, log.context, fl_ctx)
 
     def _on_stream_done(self, stream_ctx: StreamContext, fl_ctx: FLContext) -> None:
-        own, _ = self._own.pop(id(stream_ctx), None), self._sizes.pop(id(stream_ctx), None)
+        log = self._logs.pop(stream_ctx.get(NUMBER), None)
         # Where no piece has come there is nothing to keep.
-        if own is not None:
-            super()._on_stream_done(own | {StreamContextKey.RC: LogStreamer.get_rc(stream_ctx)}, fl_ctx)
+        if log is not None:
+            super()._on_stream_done(log.context | {StreamContextKey.RC: LogStreamer.get_rc(stream_ctx)}, fl_ctx)
 
     def _get_trusted_stream_identity(self, fl_ctx: FLContext) -> tuple[str, str]:
         client, job = super()._get_trusted_stream_identity(fl_ctx)
