@@ -99,6 +99,21 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _check_settings(self) -> Study:
+        self._check_labels()
+        self._check_regions()
+        self._check_volumes()
+        self._check_task()
+        self._check_inputs()
+        self._check_shared_rounds()
+        self._check_patience()
+        self._check_privacy()
+        for answer in self.recipe.answers:
+            answer.check_training(self.training)
+            answer.check_model(self.model)
+        return self
+
+    def _check_labels(self) -> None:
+        """Refuse labels that no label map holds, or that results and pages cannot tell apart by their names."""
         # Label maps are uint8.
         if len(self.labels) > 255:
             raise ConfigError(
@@ -125,38 +140,6 @@ class Study(Section):
             )
         if self.task == "classification" and len(self.labels) < 2:
             raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
-        self._check_regions()
-        self._check_volumes()
-        fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
-        network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
-        chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
-        for key, value in chosen.items():
-            is_open = key in ("model.network", "training.loss")
-            if value not in fits[key] and not (is_open and is_extension(value)):
-                raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
-        if self.data.neighbours and self.model.name == "activity_cnn":
-            raise ConfigError(
-                "data.neighbours must be 0 for activity_cnn, whose windows have no slices, not "
-                f"{self.data.neighbours}; remove it"
-            )
-        if self.training.drop_channels and not self.data.channel_names:
-            raise ConfigError(
-                f"training.drop_channels must be 0 without data.channel_names, not {self.training.drop_channels}; name "
-                "the channels"
-            )
-        if self.model.weights and self.recipe.needs_pretrained:
-            raise ConfigError(
-                "model.weights must be left out with an algorithm that needs a pretrained model, not "
-                f"{self.model.weights!r}; leave it out, or choose start_from_pretrained: false, and statistics.source: "
-                "running where sites are compared"
-            )
-        self._check_shared_rounds()
-        self._check_patience()
-        self._check_privacy()
-        for answer in self.recipe.answers:
-            answer.check_training(self.training)
-            answer.check_model(self.model)
-        return self
 
     def _check_regions(self) -> None:
         """Refuse regions that are no unions of the study's labels, or have names that results cannot hold."""
@@ -199,6 +182,35 @@ class Study(Section):
             raise ConfigError(
                 "model.normalization must be another than batch_stateless with data.patches: an answer would depend on "
                 "the other patches of a volume; take batch, instance or group"
+            )
+
+    def _check_task(self) -> None:
+        """Refuse a metric, a network or a loss of the other task."""
+        fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
+        network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
+        chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
+        for key, value in chosen.items():
+            is_open = key in ("model.network", "training.loss")
+            if value not in fits[key] and not (is_open and is_extension(value)):
+                raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
+
+    def _check_inputs(self) -> None:
+        """Refuse images, and weights to start from, that the network or the algorithm cannot use."""
+        if self.data.neighbours and self.model.name == "activity_cnn":
+            raise ConfigError(
+                "data.neighbours must be 0 for activity_cnn, whose windows have no slices, not "
+                f"{self.data.neighbours}; remove it"
+            )
+        if self.training.drop_channels and not self.data.channel_names:
+            raise ConfigError(
+                f"training.drop_channels must be 0 without data.channel_names, not {self.training.drop_channels}; name "
+                "the channels"
+            )
+        if self.model.weights and self.recipe.needs_pretrained:
+            raise ConfigError(
+                "model.weights must be left out with an algorithm that needs a pretrained model, not "
+                f"{self.model.weights!r}; leave it out, or choose start_from_pretrained: false, and statistics.source: "
+                "running where sites are compared"
             )
 
     def _check_shared_rounds(self) -> None:
