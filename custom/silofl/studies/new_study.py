@@ -142,46 +142,64 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
     if found.labels != template.labels:
         # They are unions of the job's own labels.
         values.pop("regions", None)
+    comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
+    comments |= _fit_channels(values, found, where)
+    comments |= _fit_intensity(values["data"], found)
+    comments |= _fit_geometry(values, template, found)
+    if len(found.sites) < template.federation.min_sites:
+        values["federation"]["min_sites"] = len(found.sites)
+        comments["federation.min_sites"] = "the sites that have data here"
+    return comments
+
+
+def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str, str]:
+    """Begin the section ``data`` with the channels of the data; return the remarks."""
     named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
     others = {key: value for key, value in values.get("data", {}).items() if key not in ("channels", "channel_names")}
     settings = values["data"] = {"channels": found.channels, **named, **others}
-    settings |= {"split_unit": found.split_unit, "transforms": []}
-    comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
-    comments["data.channels"] = "of the first images"
-    comments["data.channel_names"] = f"of {where}; the network sees zeros where a site lacks one"
-    settings["modality"] = found.modality
+    settings |= {"split_unit": found.split_unit, "transforms": [], "modality": found.modality}
+    comments = {
+        "data.channels": "of the first images",
+        "data.channel_names": f"of {where}; the network sees zeros where a site lacks one",
+    }
     if not found.channel_names:
         # Of contrasts alone.
         settings.pop("resample", None)
     elif found.is_resampled:
         settings["resample"] = True
         comments["data.resample"] = "contrasts of one of the first cases lie on different grids"
+    return comments
+
+
+def _fit_intensity(settings: dict[str, Any], found: Survey) -> dict[str, str]:
     is_picture, faint = found.kind == "pictures", found.faint
-    if settings.get("intensity", "dtype") == "dtype" and not (found.is_integer and is_picture and not faint):
-        settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
-        if is_picture and faint:
-            comments["data.intensity"] = faint
+    if settings.get("intensity", "dtype") != "dtype" or (found.is_integer and is_picture and not faint):
+        return {}
+    settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
+    return {"data.intensity": faint} if is_picture and faint else {}
+
+
+def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dict[str, str]:
+    """Choose directions, spacing and size of the images; return the remarks."""
+    settings, turned = values["data"], {"Orientation": {"axcodes": "RAS"}}
     if found.kind == "volumes":
-        settings["volume_transforms"] = settings.get("volume_transforms") or [{"Orientation": {"axcodes": "RAS"}}]
+        settings["volume_transforms"] = settings.get("volume_transforms") or [turned]
     else:
         # Of volumes alone.
         for key in ("volume_transforms", "neighbours"):
             settings.pop(key, None)
     if template.data.dimensions == 3:
-        settings["volume_transforms"] = [
-            {"Orientation": {"axcodes": "RAS"}},
-            {"Spacing": {"pixdim": _median_spacing(found)}},
-        ]
-        comments["data.volume_transforms"] = "the spacing is the median of the first images, in mm"
-        comments["data.patches"] = f"those of {template.name}; the network must be able to halve them"
-    elif found.kind != "windows":
-        study = parse(Study, values, "the new study.yaml")
-        sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
-        settings["transforms"], comments["data.transforms"] = _choose_resize(sizes, template)
-    if len(found.sites) < template.federation.min_sites:
-        values["federation"]["min_sites"] = len(found.sites)
-        comments["federation.min_sites"] = "the sites that have data here"
-    return comments
+        settings["volume_transforms"] = [turned, {"Spacing": {"pixdim": _median_spacing(found)}}]
+        return {
+            "data.volume_transforms": "the spacing is the median of the first images, in mm",
+            "data.patches": f"those of {template.name}; the network must be able to halve them",
+        }
+    if found.kind == "windows":
+        return {}
+    study = parse(Study, values, "the new study.yaml")
+    sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
+    settings["transforms"], remark = _choose_resize(sizes, template)
+    return {"data.transforms": remark}
 
 
 def _median_spacing(found: Survey) -> list[float]:
