@@ -2,24 +2,27 @@
 
 import zipfile
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey, ReservedKey
+from nvflare.apis.fl_constant import FLContextKey, ProcessType, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.streaming import StreamableEngine
+from nvflare.app_common.logging import site_log_streamer
 from nvflare.app_common.logging.constants import LIVE_LOG_TOPIC, Channels
 from nvflare.app_common.logging.job_log_receiver import JobLogReceiver
+from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.app_common.streamers.streamer_base import KEY_DATA, KEY_DATA_SIZE, KEY_EOF, KEY_FILE_NAME
 from nvflare.private.aux_runner import AuxRunner
 from nvflare.private.stream_runner import TOPIC_STREAM_REQUEST, HeaderKey, ObjectStreamer
 
 from silofl.flare import site_logs
-from silofl.flare.site_logs import SiteLogs
+from silofl.flare.site_logs import FinishedLog, SiteLogs
 
 JOB, OTHER = "b055da9b-09df-4cc3-9a66-94a5722acc6b", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
 PATH = "JobLogReceiver.recv_path"
@@ -160,3 +163,45 @@ def test_a_log_without_end_is_cut_off_and_not_kept(stream, store, tmp_path, monk
     assert stream(receiver, pieces=(b"12345678",) * 3)[:2] == ["OK", "EXECUTION_EXCEPTION"]
     assert kept(store) == {} and sum(path.stat().st_size for path in (tmp_path / "tmp").rglob("*.txt")) == 8
     assert not receiver._logs
+
+
+@pytest.fixture
+def deployed(tmp_path):
+    """A laboratory's job as the server has deployed it, and the context in which NVFlare tells of it."""
+    for name in ("startup", "local"):
+        (tmp_path / name).mkdir()
+    config = tmp_path / JOB / "app_lab" / "config" / "config_fed_client.json"
+    config.parent.mkdir(parents=True)
+    config.write_text('{"format_version": 2, "executors": []}')
+    (tmp_path / JOB / "error_log.txt").write_text("an error")
+    context = FLContext()
+    context.set_prop(ReservedKey.ENGINE, None, private=True, sticky=False)
+    context.set_prop(ReservedKey.IDENTITY_NAME, "lab", private=False, sticky=True)
+    context.set_prop(ReservedKey.PROCESS_TYPE, ProcessType.CLIENT_PARENT, private=True, sticky=True)
+    context.set_prop(FLContextKey.JOB_META, {"job_id": JOB}, private=True, sticky=False)
+    context.set_prop(FLContextKey.WORKSPACE_ROOT, str(tmp_path), private=True, sticky=True)
+    context.set_prop(FLContextKey.CURRENT_JOB_ID, JOB, private=True, sticky=False)
+    return config, context
+
+
+def fire(component, event, context):
+    for handler, _ in component.get_event_handlers()[event]:
+        handler(event, context)
+
+
+@pytest.mark.parametrize(("kind", "is_changed"), [(SiteLogStreamer, True), (FinishedLog, False)])
+def test_a_laboratorys_job_stays_as_it_was_signed_where_its_log_is_sent(deployed, monkeypatch, kind, is_changed):
+    # Once this fails for NVFlare's own, NVFlare has mended it.
+    config, context = deployed
+    monkeypatch.setattr(site_log_streamer, "is_log_streaming_allowed", lambda fl_ctx: True)
+    before = config.read_bytes()
+    fire(kind("error_log.txt"), EventType.BEFORE_JOB_LAUNCH, context)
+    assert (config.read_bytes() != before) == is_changed
+
+
+def test_a_laboratorys_log_is_sent_when_its_job_has_ended(deployed, tmp_path, monkeypatch):
+    sent = Queue()
+    monkeypatch.setattr(site_log_streamer, "is_log_streaming_allowed", lambda fl_ctx: True)
+    monkeypatch.setattr(FinishedLog, "_stream_completed_log", lambda self, context, *what: sent.put(what))
+    fire(FinishedLog("error_log.txt"), EventType.JOB_COMPLETED, deployed[1])
+    assert sent.get(timeout=10) == (str(tmp_path / JOB / "error_log.txt"), "lab", JOB)

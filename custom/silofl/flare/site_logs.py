@@ -1,4 +1,4 @@
-"""The logs that laboratories stream to the server, under the names of sites and jobs and in their own files alone.
+"""The logs that laboratories send to the server, under the names of sites and jobs and in their own files alone.
 
 NVFlare 2.9 believes a sender its name, its job and the place of its log at the server: anybody with a site's kit could
 have any file of the server moved into a job, whose lead downloads it, or overwritten.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.streaming import StreamContext, StreamContextKey
 from nvflare.app_common.logging.job_log_receiver import JobLogReceiver
+from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 from nvflare.app_common.streamers.log_streamer import LogStreamer
 from nvflare.app_common.streamers.streamer_base import KEY_FILE_NAME
 
@@ -68,6 +69,17 @@ class SiteLogs(JobLogReceiver):
                 f"a log of site {client!r} must be of a job that it may know, not of {quote_value(job)}"
             )
         return client, job
+
+
+class FinishedLog(SiteLogStreamer):
+    """Sends a laboratory's error log when its job has ended.
+
+    NVFlare's own adds a component to the job that was deployed, to send the log while it runs: a laboratory that pins
+    its studies then finds the job signed by nobody.
+    """
+
+    def _on_before_job_launch(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Leave the job as its lead has signed it."""
 
 
 def _read_file_name(stream_ctx: StreamContext) -> str:
