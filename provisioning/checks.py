@@ -15,11 +15,16 @@ from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.kit import DAYS_TO_WARN, Kit
-from silofl.flare.policy import WITHOUT_JOB_FILES, checks_files, read_class_policy, read_site_rights, streams_logs
+from silofl.flare.policy import (
+    WITHOUT_JOB_FILES,
+    checks_files,
+    list_replaced,
+    read_class_policy,
+    read_site_rights,
+    streams_logs,
+)
 
 KEY_MARK = b"PRIVATE KEY-----"
-NVFLARES_LOGS = "nvflare.app_common.logging.job_log_receiver.JobLogReceiver"
-OWN_LOGS = "silofl.flare.site_logs.SiteLogs"
 # Kind of kit -> the side of a job whose classes it builds.
 SIDES = {"server": "server", "hospital": "client"}
 # Where results are recorded for people; a hospital or server adds the line by hand.
@@ -154,15 +159,9 @@ def _find_policy_faults(kit: Kit) -> Iterator[str]:
             check_scope(effective_scope(kit))
         except ConfigError as error:
             yield str(error)
-    if kit.kind != "server":
-        return
+    yield from list_replaced(kit)
     resources = kit.local("resources.json")[1]
-    if NVFLARES_LOGS in {part.get("path") for part in resources.get("components") or ()}:
-        yield (
-            f"local/resources.json must have {OWN_LOGS} in place of {NVFLARES_LOGS}, by which whoever has a site's kit "
-            "takes and overwrites the server's files; take it from the resources.json of site_configs/"
-        )
-    for place in read_stores(resources):
+    for place in read_stores(resources) if kit.kind == "server" else ():
         if is_volatile(place):
             yield f"local/resources.json must keep jobs and snapshots in a durable folder, not {place}; name another"
 

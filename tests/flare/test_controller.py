@@ -21,7 +21,7 @@ from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.exchange import from_model
-from silofl.flare.left_sites import LEFT
+from silofl.flare.left_sites import AGAIN, LEFT
 from silofl.methods.task import Message
 
 
@@ -206,16 +206,16 @@ def test_a_site_that_nvflare_no_longer_knows_fails_at_once(asked):
 
 
 def test_a_site_that_was_started_again_fails_at_once(asked):
-    failed, _ = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": ["south"]}, None))
+    failed, _ = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": {"south": AGAIN}}, None))
     assert failed["south"].startswith("it was started again") and "continue the run" in failed["south"]
 
 
 def test_a_site_that_left_is_waited_for_once_it_takes_a_task(asked, monkeypatch):
     monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
-    _, controller = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": ["south"]}, None))
-    assert controller._left == {"south"}
+    _, controller = asked(meanwhile=lambda controller: controller._take_left(LEFT, {"sites": {"south": AGAIN}}, None))
+    assert controller._left == {"south": AGAIN}
     controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name="south")), None)
-    assert controller._left == set()
+    assert controller._left == {}
 
 
 def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
@@ -228,10 +228,10 @@ def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
     assert sent() is None
 
 
-@pytest.mark.parametrize("data", [None, [], {"sites": "south"}, {"sites": {"south": 1}}, {"rounds": 1}])
+@pytest.mark.parametrize("data", [None, [], {"sites": "south"}, {"sites": ["south"]}, {"sites": {"south": 1}}, {}])
 def test_no_word_of_another_form_makes_a_site_leave(data):
     controller = RoundsController()
-    assert controller._take_left(LEFT, data, None) == {} and controller._left == set()
+    assert controller._take_left(LEFT, data, None) == {} and controller._left == {}
 
 
 def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):

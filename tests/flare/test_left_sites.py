@@ -5,10 +5,13 @@ from types import SimpleNamespace
 import pytest
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import RunProcessKey
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.defs import CellChannelTopic
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import CellMessageHeaderKeys
 
-from silofl.flare.left_sites import LEFT, LeftSites, find_left_sites
+from silofl.flare.left_sites import AGAIN, LEFT, UNBEGUN, LeftSites, find_left_sites
 
 JOB = [Client("east", "e1"), Client("north", "n1")]
 
@@ -53,9 +56,54 @@ def told():
 
 def test_a_heartbeat_under_a_new_token_is_told_to_the_sites_own_jobs_alone(told):
     back = [JOB[0], Client("north", "n2")]
-    assert told(EventType.CLIENT_HEARTBEAT_PROCESSED, back) == [("one", LEFT, {"sites": ["north"]})]
+    assert told(EventType.CLIENT_HEARTBEAT_PROCESSED, back) == [("one", LEFT, {"sites": {"north": AGAIN}})]
     assert told(EventType.CLIENT_HEARTBEAT_PROCESSED, JOB) == []
 
 
 def test_other_events_are_not_told(told):
     assert told(EventType.CLIENT_REGISTER_PROCESSED, [JOB[0], Client("north", "n2")]) == []
+
+
+@pytest.fixture
+def report():
+    """Send a report of a job's process to a server's component; returns what NVFlare saw and what jobs are told."""
+
+    def send(code, token="n1", pending=("north",), job="one"):
+        component, callbacks, seen, said = LeftSites(), {}, [], []
+        server = SimpleNamespace(
+            cell=SimpleNamespace(register_request_cb=lambda channel, topic, cb: callbacks.update({topic: cb})),
+            client_manager=SimpleNamespace(clients={one.token: one for one in JOB}),
+            engine=SimpleNamespace(
+                job_runner=SimpleNamespace(is_client_outcome_pending=lambda job, name: name in pending),
+                run_processes={"one": {RunProcessKey.PARTICIPANTS: {one.token: one for one in JOB}}},
+                get_clients=lambda: JOB,
+                send_app_command=lambda job, topic, data, timeout: said.append((job, topic, data)),
+            ),
+            process_job_failure=lambda request: seen.append(dict(request.payload)),
+        )
+        context = FLContext()
+        context.get_engine = lambda: server.engine
+        context.set_prop(FLContextKey.SITE_OBJ, server, private=True, sticky=False)
+        component.handle_event(EventType.SYSTEM_BOOTSTRAP, context)
+        message = Message({CellMessageHeaderKeys.TOKEN: token}, {"job_id": job, "code": code, "reason": "\x1b[2J"})
+        callbacks[CellChannelTopic.REPORT_JOB_FAILURE](message)
+        component.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+        return seen[0]["code"], said
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(102, "unsafe component"), (103, "config error"), (104, "infrastructure error")]
+)
+def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, code, words):
+    seen, said = report(code)
+    assert seen is None and said == [("one", LEFT, {"sites": {"north": UNBEGUN.format(words)}})]
+
+
+@pytest.mark.parametrize(
+    "report_of",
+    [{"code": 0}, {"code": 103, "token": "nobody"}, {"code": 103, "pending": ()}, {"code": 101}, {"code": 9}],
+)
+def test_other_reports_are_nvflares_affair(report, report_of):
+    assert report(**report_of) == (report_of["code"], [])

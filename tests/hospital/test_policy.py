@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import yaml
+from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 
 from silofl import extensions
 from silofl.errors import ConfigError
@@ -169,9 +170,20 @@ def test_a_log_that_may_go_to_the_server_is_worth_a_look(candidate, kit, value, 
     path = kit / "local" / "resources.json"
     resources = json.loads(path.read_text())
     del resources["allow_log_streaming"]
+    resources["components"] = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
     path.write_text(json.dumps(resources | ({} if value is None else {"allow_log_streaming": value})))
     answer = check_site(candidate(), set(CHECKS) - {"logs"}).answers["logs"]
     assert answer.status == status and "allow_log_streaming" in answer.sentence
+
+
+def test_a_sender_of_logs_that_changes_jobs_keeps_the_site_from_joining(candidate, kit):
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    streamer = f"{SiteLogStreamer.__module__}.{SiteLogStreamer.__name__}"
+    assert streamer in {part["path"] for part in resources["components"]}
+    path.write_text(json.dumps(resources | {"allow_log_streaming": True}))
+    answer = check_site(candidate(), set(CHECKS) - {"logs"}).answers["logs"]
+    assert answer.status == "failed" and "must have silofl.flare.site_logs.FinishedLog in place of" in answer.sentence
 
 
 def test_a_key_that_others_may_read_keeps_the_site_from_joining(candidate, kit):

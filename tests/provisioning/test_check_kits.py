@@ -8,11 +8,11 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
-from provisioning.checks import NVFLARES_LOGS, OWN_LOGS, TRACKING
+from provisioning.checks import TRACKING
 from provisioning.workspace import PROJECT, REPOSITORY
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
-from silofl.flare.policy import SITE_CLASSES
+from silofl.flare.policy import REPLACED, SITE_CLASSES
 
 JOBS = REPOSITORY / "jobs"
 
@@ -237,10 +237,14 @@ def test_stores_that_a_restart_empties_are_found(kits):
     assert "durable folder, not /tmp/nvflare/jobs-storage" in the_only_failure(kits / "server")
 
 
-def test_a_receiver_of_logs_that_believes_its_senders_is_found(kits):
-    resources = kits / "server" / "local" / "resources.json"
-    resources.write_text(resources.read_text().replace(OWN_LOGS, NVFLARES_LOGS))
-    assert f"must have {OWN_LOGS} in place of {NVFLARES_LOGS}" in the_only_failure(kits / "server")
+@pytest.mark.parametrize(("replaced", "kit"), list(zip(REPLACED, ["server", "north"], strict=True)))
+def test_a_component_of_nvflares_that_harms_is_found(kits, replaced, kit):
+    resources, (own, _) = kits / kit / "local" / "resources.json", REPLACED[replaced]
+    found = json.loads(resources.read_text())
+    parts = [part for part in found["components"] if part["path"] != own]
+    found |= {"allow_log_streaming": True, "components": [*parts, {"id": "log", "path": replaced, "args": {}}]}
+    resources.write_text(json.dumps(found))
+    assert f"must have {own} in place of {replaced}" in the_only_failure(kits / kit)
 
 
 def test_findings_are_an_exit_code(kits, capsys):

@@ -220,6 +220,20 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
     assert f"not by {OTHER_LEAD}" in ledgers[1]["failed"]["north"]
 
 
+def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(network, tmp_path):
+    """NVFlare ends a job for everybody where one site reports that its process for the job cannot begin."""
+    resources = next(kit for kit in network.hospitals if kit.name == "north").folder / "local" / "resources.json"
+    before = resources.read_text()
+    resources.write_text(json.dumps(json.loads(before) | {"class_allow_list": []}))
+    try:
+        number, status = network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S)
+    finally:
+        resources.write_text(before)
+    results = read_results(result_of(network, number, tmp_path / "results"))
+    assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
+    assert any("north" in reason and "its process for this job could not begin" in reason for reason in results.reasons)
+
+
 # --- what is refused, in the words that the guide gives
 
 
@@ -261,8 +275,10 @@ def test_a_job_that_names_a_class_outside_the_allow_list_is_refused_by_the_hospi
     config = json.loads(path.read_text())
     name = "nvflare.app_opt.pt.file_model_persistor.PTFileModelPersistor"
     path.write_text(json.dumps(config | {"components": [{"id": "x", "path": name, "args": {}}]}))
-    _, status = network.run_job(job, LIMIT_S)
-    assert status == "FINISHED:ABNORMAL"
+    number, status = network.run_job(job, LIMIT_S)
+    assert status == "FINISHED:EXECUTION_EXCEPTION"
+    (reason,) = read_results(result_of(network, number, tmp_path / "results")).reasons
+    assert all(f"{site}: its process for this job could not begin" in reason for site in SITES), reason
     said = "".join(log_of(network, site) for site in SITES)
     assert f"Component '{name}' at config path 'components.#1' is not in allow_list" in said
 

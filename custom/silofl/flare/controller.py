@@ -42,7 +42,6 @@ from silofl.study import Study
 
 POLL_S = 0.05
 GONE = "its process has ended, or it does not take part in this job"
-AGAIN = "it was started again, and NVFlare gives it no running job: continue the run to take it in"
 
 
 @contextmanager
@@ -71,7 +70,7 @@ class RoundsController(ModelController):
         # the first site that fails, whereas here the study's quorum decides.
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
-        self._left: set[str] = set()
+        self._left: dict[str, str] = {}
         self._waiting = Waiting(None)
         self._ending = "the job was aborted"
         self.register_event_handler(EventType.FATAL_SYSTEM_ERROR, self._take_panic)
@@ -210,7 +209,7 @@ class RoundsController(ModelController):
             here = {client.name for client in self.engine.get_clients()}
             for site in waiting:
                 if site in self._left or site not in here:
-                    given.setdefault(site, Message(meta={"error": AGAIN if site in self._left else GONE}))
+                    given.setdefault(site, Message(meta={"error": self._left.get(site, GONE)}))
             if self.abort_signal.triggered or time.monotonic() > started + limit_s:
                 break
             time.sleep(POLL_S)
@@ -229,9 +228,10 @@ class RoundsController(ModelController):
             self._ending = f"NVFlare ended the job ({plain_text(reason)})"
 
     def _take_left(self, topic: str, data: object, context: FLContext) -> dict[str, Any]:
-        """Take from the server's lasting process which sites have left this job; see `LeftSites`."""
-        names = data.get("sites") if isinstance(data, dict) else None
-        self._left |= {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+        """Take from the server's lasting process which sites have left this job, and why; see `LeftSites`."""
+        told = data.get("sites") if isinstance(data, dict) else None
+        if isinstance(told, dict):
+            self._left |= {site: why for site, why in told.items() if isinstance(site, str) and isinstance(why, str)}
         return {}
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
@@ -249,5 +249,5 @@ class RoundsController(ModelController):
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Wait again for a site that was late or seemed to have left, now that it takes a task."""
         self._late.discard(client_task.client.name)
-        self._left.discard(client_task.client.name)
+        self._left.pop(client_task.client.name, None)
         super()._prepare_task_data(client_task, fl_ctx)

@@ -1,5 +1,6 @@
 """A site's policies as NVFlare reads them: which classes jobs may use, and which rights people have."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -26,6 +27,17 @@ WITHOUT_JOB_FILES = (
     f"app_validator in local/resources.json must be {JOB_FILES}, which keeps out a job's other files, code among them; "
     "take it from the resources.json of site_configs/"
 )
+# Component of NVFlare's -> the one that stands in its place, and what NVFlare's does.
+REPLACED = {
+    "nvflare.app_common.logging.job_log_receiver.JobLogReceiver": (
+        "silofl.flare.site_logs.SiteLogs",
+        "by which whoever has a site's kit takes and overwrites the server's files",
+    ),
+    "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer": (
+        "silofl.flare.site_logs.FinishedLog",
+        "which adds a class to every job that no allow list has",
+    ),
+}
 SITE_CLASSES = ("silofl.flare.executor.SiteExecutor", "silofl.flare.filters.BatchNormStaysHome")
 
 
@@ -112,6 +124,18 @@ def count_job_gpus(kit: Kit) -> int:
     _, resources = kit.local("resources.json")
     arguments = [one.get("args") or {} for one in resources.get("components") or ()]
     return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
+
+
+def list_replaced(kit: Kit) -> Iterator[str]:
+    """Yield a sentence for each component of NVFlare's in local/resources.json that ours must stand in place of."""
+    for part in kit.local("resources.json")[1].get("components") or ():
+        # A streamer that may send nothing changes no job either.
+        if (path := part.get("path")) in REPLACED and (kit.kind == "server" or streams_logs(kit)):
+            own, does = REPLACED[path]
+            yield (
+                f"local/resources.json must have {own} in place of {path}, {does}; take it from the resources.json of "
+                "site_configs/"
+            )
 
 
 def streams_logs(kit: Kit) -> bool:

@@ -7,6 +7,7 @@ from silofl.flare.policy import (
     SITE_CLASSES,
     WITHOUT_JOB_FILES,
     checks_files,
+    list_replaced,
     read_class_policy,
     read_site_rights,
     streams_logs,
@@ -93,7 +94,9 @@ def check_egress(candidate: Candidate) -> Finding:
 
 
 def check_logs(candidate: Candidate) -> Finding:
-    """Say whether the site's log may go to the server while a job runs."""
+    """Say whether the site's log may go to the server, and refuse what would keep jobs from beginning for it."""
+    if replaced := list(list_replaced(candidate.kit)):
+        return failed(replaced[0])
     if streams_logs(candidate.kit):
         return warning(
             "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
