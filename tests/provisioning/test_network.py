@@ -278,7 +278,7 @@ def test_a_job_that_names_a_class_outside_the_allow_list_is_refused_by_the_hospi
     number, status = network.run_job(job, LIMIT_S)
     assert status == "FINISHED:EXECUTION_EXCEPTION"
     (reason,) = read_results(result_of(network, number, tmp_path / "results")).reasons
-    assert all(f"{site}: its process for this job could not begin" in reason for site in SITES), reason
+    assert f"{', '.join(SITES)}: its process for this job could not begin" in reason
     said = "".join(log_of(network, site) for site in SITES)
     assert f"Component '{name}' at config path 'components.#1' is not in allow_list" in said
 
