@@ -4,7 +4,6 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 
@@ -141,13 +140,15 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     if seen.has_ended and folder is None:
         on = "" if seen.status == COMPLETED else f"; to go on: silofl continue {watch.job}"
         raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
-    show, shown = _make_page_writer(page), 0
+    before, shown = None, 0
     with Live(console=console, auto_refresh=False) as live:
         while True:
             for number in range(shown, len(seen.ledger)):
                 live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
             shown = len(seen.ledger)
-            show(seen)
+            if page is not None and seen != before:
+                write_watched(seen, page)
+            before = seen
             table = [rich_table(sites_table(seen), console)] if seen.ledger else []
             live.update(Group(*table, Text(status_line(seen))), refresh=True)
             if seen.has_ended:
@@ -160,19 +161,6 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
     console.print(make_printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
-
-
-def _make_page_writer(page: Path | None) -> Callable[[Watched], None]:
-    """Return a function that writes the page where the job is another than before."""
-    before: Watched | None = None
-
-    def write(seen: Watched) -> None:
-        nonlocal before
-        if page is not None and seen != before:
-            write_watched(seen, page)
-        before = seen
-
-    return write
 
 
 def _fetch_advice(watch: WatchedJob) -> str:
