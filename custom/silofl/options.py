@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from silofl.errors import ConfigError, make_printable, quote_value
-from silofl.settings import read_value
+from silofl.settings import flatten_keys, read_value
 
 
 def parse_count(text: str) -> int:
@@ -159,20 +159,11 @@ def collect_settings(settings: Iterable[tuple[str, object]]) -> dict[str, object
     for key, value in settings:
         if key in changes:
             raise ConfigError(f"{key} must be given once, not {changes[key]!r} and {value!r}; leave one out")
-        for other in list_changed_keys(changes):
+        for other, _ in flatten_keys(changes):
             if replaces(key, other):
                 raise ConfigError(f"{other} must not be set before {key}, which would replace it; leave one out")
         changes[key] = value
     return changes
-
-
-def list_changed_keys(changes: Mapping[str, object], section: str = "") -> Iterator[str]:
-    """Yield the dotted keys that changes to a study set; of a section that is given as one value those within it."""
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and value:
-            yield from list_changed_keys(value, f"{section}{key}.")
-        else:
-            yield f"{section}{key}"
 
 
 def replaces(key: str, other: str) -> bool:

@@ -1,7 +1,7 @@
 """Settings files in YAML: sections that check themselves, and one sentence for the first thing that is wrong."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -275,6 +275,15 @@ def _find_field_section(field: FieldInfo) -> type[BaseModel] | None:
     """Return the section that a field holds, None where it holds a value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def flatten_keys(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested sections by dotted key; an empty section is a value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten_keys(value, f"{section}{key}.")
+        else:
+            yield f"{section}{key}", value
 
 
 def numbers_in(value: object) -> list[int | float]:

@@ -1,7 +1,7 @@
 """The server's checkpoint: a run as plain values and tensors, and the way back."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from silofl import schema
@@ -13,7 +13,7 @@ from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
 from silofl.methods.parts import start_parts
-from silofl.settings import parse
+from silofl.settings import flatten_keys, parse
 from silofl.study import Study
 
 # 3: behind its checksum, and with the study. Raised whenever an older file would be misread.
@@ -85,7 +85,7 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
         StateError: Names the keys, with the values of the run.
     """
     plain = json.loads(state["json"])
-    before, now = (dict(_flatten_keys(one)) for one in (_add_defaults(plain["study"]), plain_study(study)))
+    before, now = (dict(flatten_keys(one)) for one in (_add_defaults(plain["study"]), plain_study(study)))
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
     if changed == ["rounds"] and _means_the_same(
@@ -138,15 +138,6 @@ def _closes_the_same(before: Study, now: Study, finished: int) -> bool:
     """Return whether the closing rounds are the same as far as they are finished, or none of them is."""
     held, wanted = ({number for number in study.closing_rounds if number <= finished} for study in (before, now))
     return not wanted or wanted == held
-
-
-def _flatten_keys(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of nested sections by dotted key."""
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _flatten_keys(inner, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
 
 
 def _format_value(value: object) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from silofl.errors import ConfigError
 from silofl.files import is_free
 from silofl.inference.directory import plain_study
-from silofl.options import list_changed_keys, replaces
+from silofl.options import replaces
 from silofl.report.conditions import flat_settings
+from silofl.settings import flatten_keys
 from silofl.studies import simulate
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.simulation import (
@@ -185,7 +186,7 @@ def _check_changes(asked: ComparisonPlan) -> None:
     """Refuse changes to every row that would replace what a row is named for, and a sweep of what is settled so."""
     named = {f"--as {name}": changes for name, changes in asked.variants.items()}
     named |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
-    by_rows = {key: option for option, changes in named.items() for key in list_changed_keys(changes)}
+    by_rows = {key: option for option, changes in named.items() for key, _ in flatten_keys(changes)}
     check_sweep(asked.sweep, by_rows | dict.fromkeys(asked.changes, "--set or --rounds"), asked.data)
     if DATA in asked.sweep.values and asked.pretrained:
         raise ConfigError(

@@ -23,7 +23,7 @@ from silofl.algorithms.presets import algorithm_names, find_recipe
 from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.files import write_text
 from silofl.schema import read_meanings, read_summary
-from silofl.settings import LARGEST, NAME
+from silofl.settings import LARGEST, NAME, flatten_keys
 from silofl.study import Study
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
@@ -179,7 +179,8 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
     """Return a recipe's plain values and the constants of its answers by dotted key."""
     named = recipe.as_dict()
     plain = {key: named[key] for key in ("stays_home", "weights", "server_lr", "start_from_pretrained", "extra_rounds")}
-    return _flatten_constants(named["constants"]) | plain
+    constants = {section: values for section, values in named["constants"].items() if values}
+    return dict(flatten_keys(constants)) | plain
 
 
 def _section_page(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
@@ -252,13 +253,6 @@ def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
     if least and most and least.min_length == most.max_length:
         return text.replace("list of", f"list of {NUMBERS.get(least.min_length, least.min_length)}:", 1)
     return text
-
-
-def _flatten_constants(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flatten_constants(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
 
 
 def _default_text(value: object) -> str:
