@@ -21,6 +21,7 @@ from runs import BATCH, SETS, TOO_SMALL, WITHOUT, Alone, carry_out, is_finished,
 from silofl.algorithms.gain import holm
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
+from silofl.training.metrics import mean_of_known
 
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"algorithm": {"name": "local"}},
@@ -110,12 +111,14 @@ class Row:
     @property
     def chosen(self) -> list[float]:
         """The same of the models that the sites chose."""
-        return [_mean(site.test["chosen"] for site in one.joining.values()) for one in self.results if one.joining]
+        sites = [one.joining.values() for one in self.results if one.joining]
+        return [mean_of_known(site.test["chosen"] for site in of_run) for of_run in sites]
 
     @property
     def local(self) -> list[float]:
         """The same of the models that they trained alone beside the algorithm's."""
-        return [_mean(site.test["local"] for site in one.joining.values()) for one in self.results if one.joining]
+        sites = [one.joining.values() for one in self.results if one.joining]
+        return [mean_of_known(site.test["local"] for site in of_run) for of_run in sites]
 
     @property
     def p_below(self) -> dict[str, float]:
@@ -193,11 +196,6 @@ def _spread(values: Sequence[float | None]) -> str:
     if not known:
         return "-"
     return f"{np.mean(known):.3f}" + (f" +- {np.std(known, ddof=1):.3f}" if len(known) > 1 else "")
-
-
-def _mean(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 if __name__ == "__main__":

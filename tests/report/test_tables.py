@@ -11,7 +11,6 @@ from silofl.report.tables import (
     label_table,
     last_weights,
     markdown_table,
-    mean_of_known,
     metric_columns,
     missing_labels_sentence,
     print_table,
@@ -269,8 +268,3 @@ def test_bytes_are_told_in_decimal_units(size, text):
 @pytest.mark.parametrize(("seconds", "text"), [(2.04, "2.0 s"), (120, "2.0 min"), (7200, "2.0 h")])
 def test_times_are_told_in_the_unit_that_suits_them(seconds, text):
     assert format_duration(seconds) == text
-
-
-def test_a_mean_is_over_the_values_that_there_are():
-    assert mean_of_known([0.5, None, 0.25]) == 0.375
-    assert mean_of_known([None]) is None

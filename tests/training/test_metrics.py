@@ -12,6 +12,7 @@ from silofl.training.metrics import (
     dice_by_case,
     group_positions,
     mean_auroc,
+    mean_of_known,
     pool_values,
     pooled_score,
 )
@@ -403,3 +404,8 @@ def test_an_area_is_never_above_one(normal, ill):
     scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}
     table = {label: {f"{label} {x}": (1 - x, x) for x in values} for label, values in scores.items()}
     assert mean_auroc(table) == 1
+
+
+def test_a_mean_is_over_the_values_that_there_are():
+    assert mean_of_known([0.5, None, 0.25]) == 0.375
+    assert mean_of_known([None]) is None

@@ -21,12 +21,13 @@ from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.options import add_json, add_moved
 from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
-from silofl.report.tables import TextTable, format_number, mean_of_known
+from silofl.report.tables import TextTable, format_number
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
+from silofl.training.metrics import mean_of_known
 
 # Of all sites' test data together.
 EVERYONE = "all sites"

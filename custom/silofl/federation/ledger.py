@@ -14,6 +14,7 @@ from silofl.errors import AggregationError
 from silofl.methods.task import Message
 from silofl.schema import declare_optional, read_list
 from silofl.software import Software, read_software
+from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
 
 FILE = "ledger.json"
@@ -80,8 +81,7 @@ class Round:
     @property
     def validation_mean(self) -> float | None:
         """The mean over the sites that validated the round's model; None without any."""
-        values = list(self.validated.values())
-        return float(np.mean(values)) if values else None
+        return mean_of_known(self.validated.values())
 
     def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
         """Count the bytes of one exchange with every site."""
@@ -110,8 +110,7 @@ class Round:
         self.examples, self.metrics = examples, metrics
         rows = zip(self.answered, weights.tolist(), strict=True)
         self.weights = {site: dict(zip(self.answered, row, strict=True)) for site, row in rows}
-        drifts = [values["drift"] for values in metrics.values() if "drift" in values]
-        self.drift = float(np.mean(drifts)) if drifts else None
+        self.drift = mean_of_known(values.get("drift") for values in metrics.values())
 
     def take_software(self, said: Mapping[str, Software], before: Sequence[Round]) -> None:
         """Note what sites run, where the rounds before do not have it, and how it differs from the server's."""

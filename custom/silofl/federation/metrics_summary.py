@@ -7,12 +7,11 @@ takes means over examples, and leaves nothing for the rounds before a restart.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from silofl.federation.ledger import Round
+from silofl.training.metrics import mean_of_known
 
 SUMMARY, ROUNDS = "metrics_summary.json", "round_metrics.jsonl"
 VERSION = "1"
@@ -35,7 +34,7 @@ def metrics_summary(
         tests: Site -> value on its test data; empty before the test.
     """
     last, chosen = ledger[-1], ledger[best - 1]
-    tested = _mean_or_none(value for value in tests.values() if value is not None)
+    tested = mean_of_known(tests.values())
     return {
         "schema_version": VERSION,
         "status": "metrics_reported",
@@ -71,20 +70,13 @@ def _site_metrics(record: Round, site: str, metric: str) -> dict[str, Any]:
 def _mean_metrics(record: Round, metric: str) -> list[dict[str, Any]]:
     """Return the mean over sites of each number of the training, and of the validation."""
     names = sorted({name for values in record.metrics.values() for name in values})
-    means = {
-        name: _mean_or_none(values[name] for values in record.metrics.values() if name in values) for name in names
-    }
+    means = {name: mean_of_known(values.get(name) for values in record.metrics.values()) for name in names}
     return _list_metrics({**means, _validation_name(metric): record.validation_mean})
 
 
 def _list_metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
     known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
     return [{"name": name, "value": value} for name, value in known.items()]
-
-
-def _mean_or_none(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return float(np.mean(known)) if known else None
 
 
 def _validation_name(metric: str) -> str:

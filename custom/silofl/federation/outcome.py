@@ -14,7 +14,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
 from silofl.schema import dump_record
 from silofl.study import Study
-from silofl.training.metrics import pooled_score
+from silofl.training.metrics import mean_of_known, pooled_score
 from silofl.training.site_score import SiteScore
 
 OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
@@ -38,7 +38,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         best_round=reported.round,
         model=reported.how,
         sites=values,
-        mean=float(np.mean(known)) if known else None,
+        mean=mean_of_known(known),
         spread=float(np.std(known)) if known else None,
         pooled=pooled_score(dump_record([*scores.values()]), study.metric),
         run=server.id,

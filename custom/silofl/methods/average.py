@@ -22,6 +22,7 @@ from silofl.methods.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Messag
 from silofl.models.roles import add_role
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
+from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
 
 ROLE = "average"
@@ -165,9 +166,8 @@ class AveragePart(Part):
         return Message(arrays, {ROLE: {"is_sent": True}})
 
     def _describe_decision(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:
-        means = [
-            f"{mean:.4f}" if (mean := _average_scores(one)) is not None else "none" for one in (scores, best.validation)
-        ]
+        known = [mean_of_known(score.value for score in one.values()) for one in (scores, best.validation)]
+        means = ["none" if mean is None else f"{mean:.4f}" for mean in known]
         what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
         return f"the {self._name}, validation {means[0]} against {means[1]}, {what}"
 
@@ -220,8 +220,3 @@ def _update_mean(mean: Tensor | None, value: Tensor, count: int) -> Tensor:
         return value.clone()
     value = value.double()
     return value if mean is None else mean + (value - mean) / count
-
-
-def _average_scores(scores: Mapping[str, SiteScore]) -> float | None:
-    values = [score.value for score in scores.values() if score.value is not None]
-    return float(np.mean(values)) if values else None

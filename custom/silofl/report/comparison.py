@@ -26,12 +26,11 @@ from silofl.report.tables import (
     TextTable,
     format_count,
     format_number,
-    mean_of_known,
     print_lines,
     print_table,
     surface_texts,
 )
-from silofl.training.metrics import pool_values
+from silofl.training.metrics import mean_of_known, pool_values
 from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8

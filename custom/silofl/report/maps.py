@@ -31,6 +31,7 @@ from silofl.report.canvas import (
 )
 from silofl.report.run_records import RunRecords, SelectorFeatures, SiteWeights
 from silofl.report.tables import TextTable, markdown_table, print_lines, print_table
+from silofl.training.metrics import mean_of_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,8 +186,7 @@ def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
     """
     rows = [site for site in after.sites if site in before.sites]
     columns = list(dict.fromkeys([*before.sites, *after.sites]))
-    steps = [sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows]
-    return float(np.mean(steps)) if steps else None
+    return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)
 
 
 def draw_weights(shown: SiteWeights) -> bytes:

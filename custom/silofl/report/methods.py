@@ -30,6 +30,7 @@ from silofl.report.sentences import (
     split_sentence,
 )
 from silofl.report.tables import MISSING, TextTable
+from silofl.training.metrics import mean_of_known
 
 WON, WINNER = "sites won", "winner"
 CLIENT_AVERAGE, POOLED = "client average", "pooled"
@@ -184,7 +185,7 @@ def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
 
 def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
     return {
-        "mean": float(np.mean(values)) if values else None,
+        "mean": mean_of_known(values),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
         "values": list(values),
     }

@@ -24,8 +24,8 @@ from silofl.report.canvas import (
     style_rounds,
 )
 from silofl.report.run_records import RunRecords, run_names
-from silofl.report.tables import MISSING, TextTable, format_bytes, format_duration, format_number, mean_of_known
-from silofl.training.metrics import pool_values
+from silofl.report.tables import MISSING, TextTable, format_bytes, format_duration, format_number
+from silofl.training.metrics import mean_of_known, pool_values
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:

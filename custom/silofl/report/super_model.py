@@ -15,11 +15,11 @@ from silofl.report.tables import (
     case_metric,
     format_count,
     format_number,
-    mean_of_known,
     print_lines,
     print_table,
     tested_sites,
 )
+from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"

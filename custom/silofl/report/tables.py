@@ -1,9 +1,8 @@
 """Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -15,6 +14,7 @@ from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.metrics import mean_of_known
 from silofl.training.units import WITHIN_ONE_PERSON
 
 MISSING = "-"
@@ -113,12 +113,6 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
-
-
-def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the mean over the values that there are; None without any."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def site_table(results: Results) -> TextTable:

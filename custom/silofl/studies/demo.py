@@ -17,10 +17,11 @@ from silofl.options import add_rounds, make_console, parse_natural, read_changes
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
 from silofl.report.run_records import read_run
-from silofl.report.tables import TextTable, format_number, mean_of_known, print_lines, print_table
+from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 from silofl.training.joined import CHOSEN, LOCAL
+from silofl.training.metrics import mean_of_known
 
 # Run -> its job and the changes to the job's study.
 RUNS: dict[str, tuple[str, dict[str, object]]] = {

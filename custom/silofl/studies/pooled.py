@@ -13,6 +13,7 @@ from silofl.errors import ConfigError
 from silofl.federation.results import Results
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
 from silofl.studies.simulation import Simulation, settle_job
+from silofl.training.metrics import mean_of_known
 
 WARNING = (
     "CENTRALISED: this pools the patients' data of all sites in one place, {folder}. It is possible in a simulation "
@@ -60,9 +61,9 @@ def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
     return replace(
         results,
         sites=means,
-        mean=float(np.mean(list(means.values()))) if means else None,
+        mean=mean_of_known(means.values()),
         spread=float(np.std(list(means.values()))) if means else None,
-        pooled=float(np.mean(list(scores.values()))) if scores else None,
+        pooled=mean_of_known(scores.values()),
         tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
         # The one model is every site's.
         everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),

@@ -12,7 +12,8 @@ from silofl.federation.round_line import seconds_left
 from silofl.report.canvas import PageImage
 from silofl.report.pages import render, write_page
 from silofl.report.rounds import KINDS, draw_training_curves, list_incidents
-from silofl.report.tables import MISSING, TextTable, format_duration, format_number, mean_of_known
+from silofl.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl.training.metrics import mean_of_known
 
 # Seconds after which a browser loads the page again.
 RELOAD_S = 5

@@ -81,7 +81,7 @@ class Score:
             # The value alone does not show them: a stray voxel in such a case makes it count, as 0.
             with_truth = [value for case, value in self.by_case.items() if case not in self.empty]
             numbers |= {"num_empty": len(self.empty), "num_false_positive": sum(self.empty.values())}
-            numbers["value_with_truth"] = _mean(with_truth) if with_truth else None
+            numbers["value_with_truth"] = mean_of_known(with_truth)
         cases = {str(label): count for label, count in self.label_cases.items()}
         return numbers | {"also": also, "label_cases": cases} if (also := self.also) else numbers
 
@@ -149,7 +149,7 @@ def dice_by_case(
         if has_background:
             found = {region: 1.0 if value is None else value for region, value in found.items()}
         counted = {region: value for region, value in found.items() if value is not None}
-        by_case[case] = float(np.mean(list(counted.values()))) if counted else None
+        by_case[case] = mean_of_known(counted.values())
         if not np.isin(truth, foreground).any():
             empty[case] = bool(np.isin(said, foreground).any())
         for region, value in counted.items():
@@ -242,8 +242,13 @@ def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | No
         for label, cases in score.get("label_cases", {}).items():
             recalls.setdefault(label, []).append((score["labels"][label], cases))
     # A site may name a class of which no case counts.
-    known = [recall for recall in map(pool_values, recalls.values()) if recall is not None]
-    return _mean(known) if known else None
+    return mean_of_known(map(pool_values, recalls.values()))
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the mean over the values that there are; None without any."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def group_positions(cases: Sequence[Key]) -> dict[Key, list[int]]:
