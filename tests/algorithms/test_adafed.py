@@ -179,6 +179,15 @@ def test_running_statistics_approach_those_of_the_inputs_as_in_figure_4():
     assert mean.dtype == variance.dtype == np.float64
 
 
+def test_running_statistics_come_in_the_models_order():
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model[0].running_mean.copy_(torch.tensor([1.0, 2.0]))
+    model[2].running_var.copy_(torch.tensor([4.0, 5.0, 6.0]))
+    first, second = running_statistics(model)
+    assert first[0].tolist() == [1, 2] and first[1].tolist() == [1, 1]
+    assert second[0].tolist() == [0, 0, 0] and second[1].tolist() == [4, 5, 6]
+
+
 def test_batchnorm_that_keeps_no_statistics_is_refused():
     with pytest.raises(ConfigError, match="must keep running statistics"):
         running_statistics(nn.BatchNorm1d(2, track_running_stats=False))

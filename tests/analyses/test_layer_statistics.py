@@ -2,10 +2,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from silofl.analyses.layer_statistics import correlations, read_running_statistics, statistics_image, statistics_table
+from silofl.analyses.layer_statistics import correlations, statistics_image, statistics_table
 
 from ..studies.conftest import JOB
 from .test_cross_test import SMALL
@@ -13,15 +11,6 @@ from .test_cross_test import SMALL
 
 def pair(running, of_inputs):
     return np.array(running, np.float32), np.array(of_inputs, np.float32)
-
-
-def test_layers_come_in_the_models_order():
-    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3), nn.BatchNorm1d(3))
-    model[0].running_mean.copy_(torch.tensor([1.0, 2.0]))
-    model[2].running_var.copy_(torch.tensor([4.0, 5.0, 6.0]))
-    first, second = read_running_statistics(model)
-    assert first[0].tolist() == [1, 2] and first[1].tolist() == [1, 1]
-    assert second[0].tolist() == [0, 0, 0] and second[1].tolist() == [4, 5, 6]
 
 
 def test_a_correlation_is_one_up_minus_one_down_and_none_of_one_value():

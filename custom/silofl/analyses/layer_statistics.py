@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.algorithms.adafed import collect_statistics
+from silofl.algorithms.adafed import collect_statistics, running_statistics
 from silofl.analyses.finished import FinishedRun, read_finished_run, report_measurement
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, ExitCode
@@ -66,18 +64,12 @@ def layer_pairs(found: FinishedRun) -> dict[str, dict[str, list[Pair]]]:
     for site, model in load_site_networks(found.models, device):
         batches = evaluation_batches(found.data[site].training, study.training.batch_size, device)
         collected = collect_statistics(model, (inputs for inputs, _ in batches))
-        running = read_running_statistics(model)
+        running = running_statistics(model)
         pairs[site] = {
             kind: [(own[place], of_inputs[place]) for own, of_inputs in zip(running, collected, strict=True)]
             for place, kind in enumerate(("mean", "variance"))
         }
     return pairs
-
-
-def read_running_statistics(model: nn.Module) -> list[tuple[NDArray, NDArray]]:
-    """Return running mean and variance of each BatchNorm layer, each of shape (channels,), in the model's order."""
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    return [(layer.running_mean.cpu().numpy(), layer.running_var.cpu().numpy()) for layer in layers]
 
 
 def correlations(pairs: Pairs) -> dict[str, dict[str, list[float | None]]]:
