@@ -50,8 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
-    found = read_finished_run(options.run, Moved(options.data, options.cache))
-    values, metric = cross_test(found.models, found.data), found.models.study.metric
+    models, data = read_finished_run(options.run, Moved(options.data, options.cache))
+    values, metric = cross_test(models, data), models.study.metric
     report_measurement(
         options, "cross_test", {"metric": metric, "values": values}, cross_image(values, metric), cross_table(values)
     )

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.counts import FILE as DATA
@@ -21,21 +21,8 @@ from silofl.studies.simulation import Moved, read_simulation, study_file
 from silofl.study import Study, load_study
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """What is there of a finished simulation.
-
-    Attributes:
-        models: The sites' models, with the study.
-        data: Training site -> its data.
-    """
-
-    models: Contents
-    data: dict[str, SiteData]
-
-
-def read_finished_run(path: Path, moved: Moved) -> FinishedRun:
-    """Read the sites' models and data of a finished simulation.
+def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, SiteData]]:
+    """Read the sites' models of a finished simulation, with the study, and each training site's data.
 
     Args:
         path: Folder of the run.
@@ -56,7 +43,7 @@ def read_finished_run(path: Path, moved: Moved) -> FinishedRun:
         load_study(study_file(path / "job")),
         read_file(DataCounts, path / DATA),
     )
-    return FinishedRun(models, read_sites(study, path, moved, {path: counts.sites} if counts else {}))
+    return models, read_sites(study, path, moved, {path: counts.sites} if counts else {})
 
 
 def read_sites(

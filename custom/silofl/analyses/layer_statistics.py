@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
-from silofl.analyses.finished import FinishedRun, read_finished_run, report_measurement
+from silofl.analyses.finished import read_finished_run, report_measurement
 from silofl.data.batches import evaluation_batches
+from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, ExitCode
+from silofl.inference.contents import Contents
 from silofl.options import add_json, add_moved
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
@@ -41,28 +43,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the correlations, and write them and the figure into the run's folder."""
-    pairs = layer_pairs(read_finished_run(options.run, Moved(options.data, options.cache)))
+    pairs = layer_pairs(*read_finished_run(options.run, Moved(options.data, options.cache)))
     report_measurement(
         options, "layer_statistics", correlations(pairs), statistics_image(pairs), statistics_table(pairs)
     )
     return ExitCode.COMPLETE
 
 
-def layer_pairs(found: FinishedRun) -> dict[str, dict[str, list[Pair]]]:
+def layer_pairs(models: Contents, data: Mapping[str, SiteData]) -> dict[str, dict[str, list[Pair]]]:
     """Return site -> ``mean`` and ``variance`` -> for each BatchNorm layer (running, of the inputs), each (channels,).
 
     Raises:
         ConfigError: The network has no BatchNorm with running statistics.
     """
-    study, device = found.models.study, choose_device(found.models.study.device)
+    study, device = models.study, choose_device(models.study.device)
     if study.model.normalization != "batch":
         raise ConfigError(
             f"the run's network must have BatchNorm, not normalization {study.model.normalization}; name another run"
         )
     torch.set_num_threads(study.torch_threads)
     pairs = {}
-    for site, model in load_site_networks(found.models, device):
-        batches = evaluation_batches(found.data[site].training, study.training.batch_size, device)
+    for site, model in load_site_networks(models, device):
+        batches = evaluation_batches(data[site].training, study.training.batch_size, device)
         collected = collect_statistics(model, (inputs for inputs, _ in batches))
         running = running_statistics(model)
         pairs[site] = {
