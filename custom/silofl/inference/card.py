@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from silofl.data.manifest import PARTS
 from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 from silofl.inference.readme import describe_images, describe_labels
@@ -17,7 +18,6 @@ from silofl.training.joined import BLEND, WORDS
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
-PARTS = ("training", "validation", "test")
 VALIDATION = "Validation data, by which the round was chosen"
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 

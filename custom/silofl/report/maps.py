@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from silofl.data.manifest import PARTS
 from silofl.files import write_atomically, write_text
 from silofl.report.canvas import (
     GRID,
@@ -45,7 +46,6 @@ RINGED = "ringed: taken for another site's"
 MOST_SITES_WITH_NUMBERS = 10
 COLOURS = "Blues"
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
-PARTS = ("training", "validation", "test")
 NOTE = "A class's column counts training examples; the last three columns count all examples of each part."
 CELL_INCH = 0.42
 LARGEST_DOT = 0.92
