@@ -109,10 +109,6 @@ class _Following:
         self._inner: Step = pulled_step(plain_step, self._shared, answer.strength)
         self._has_begun = False
 
-    @torch.no_grad()
-    def _follow(self, rate: float) -> None:
-        write_tensors(self._shared, follow_personal(self._shared, self._personal, rate * self._answer.strength))
-
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step theta K times on a batch, then w towards it; returns theta's loss before."""
         if not self._has_begun:
@@ -125,5 +121,6 @@ class _Following:
             losses = [self._inner(model, optimizer, loss, batch) for _ in range(self._answer.inner_steps)]
         finally:
             group["lr"] = rate
-        self._follow(rate)
+        with torch.no_grad():
+            write_tensors(self._shared, follow_personal(self._shared, self._personal, rate * self._answer.strength))
         return losses[0]

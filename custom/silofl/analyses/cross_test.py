@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib import colormaps
-from torch import nn
 
 from silofl.analyses.finished import read_finished_run, report_measurement
-from silofl.data.parts import Examples, join_examples
+from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
 from silofl.inference.case_results import value_or_none
@@ -24,7 +23,6 @@ from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, e
 from silofl.report.tables import TextTable, format_number
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
-from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
 from silofl.training.metrics import mean_of_known
@@ -75,7 +73,10 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     torch.set_num_threads(study.torch_threads)
     found: dict[str, dict[str, float | None]] = {}
     for owner, model in load_site_networks(contents, device):
-        found[owner] = {site: _test_model(model, part, study, device) for site, part in tests.items()}
+        found[owner] = {
+            site: value_or_none(evaluate(model, part, study, device)[1]) if len(part) else None
+            for site, part in tests.items()
+        }
     return found
 
 
@@ -116,10 +117,6 @@ def cross_image(values: Values, metric: str) -> PageImage:
     return PageImage(
         encode_png(figure), alt, NOTE + (f" No model of {', '.join(missing)} was kept." if missing else "")
     )
-
-
-def _test_model(model: nn.Module, part: Examples, study: Study, device: torch.device) -> float | None:
-    return value_or_none(evaluate(model, part, study, device)[1]) if len(part) else None
 
 
 def _row_with_mean(found: Mapping[str, float | None], sites: list[str], together: str) -> list[float | None]:

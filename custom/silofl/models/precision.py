@@ -42,7 +42,8 @@ def widen_arrays(arrays: Arrays, study: Study) -> Arrays:
     """Return received arrays as both ends compute with them: float16 as float32, where the study lets it travel."""
     if study.federation.precision == "float32":
         return arrays
-    return {name: torch.tensor(array).float().numpy() if _is_half(array) else array for name, array in arrays.items()}
+    halves = {name for name, array in arrays.items() if isinstance(array, np.ndarray) and array.dtype == np.float16}
+    return {name: torch.tensor(array).float().numpy() if name in halves else array for name, array in arrays.items()}
 
 
 def round_as_received(arrays: Arrays, study: Study) -> Arrays:
@@ -64,7 +65,3 @@ def _fits(array: object) -> bool:
     # Of a number that is none the comparison fails: the server refuses it as it is.
     is_single = isinstance(array, np.ndarray) and array.dtype == np.float32
     return is_single and bool(array.size == 0 or max(array.max(), -array.min()) <= LARGEST)
-
-
-def _is_half(array: object) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype == np.float16

@@ -43,7 +43,8 @@ def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | Non
     found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
     keys = list(dict.fromkeys(key for settings in found.values() for one in settings for key in one))
     cells = {
-        key: [_join_distinct(one.get(key, NOT_SET) for one in settings) for settings in found.values()] for key in keys
+        key: [", ".join(dict.fromkeys(one.get(key, NOT_SET) for one in settings)) for settings in found.values()]
+        for key in keys
     }
     shared = [(key, values[0]) for key, values in cells.items() if len(set(values)) == 1]
     others = tuple((key, *values) for key, values in cells.items() if len(set(values)) > 1)
@@ -173,10 +174,6 @@ def _known_settings(results: Results) -> dict[str, str]:
     return {key: text for key, text in flat_settings(known).items() if text != "null"}
 
 
-def _join_distinct(texts: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(texts))
-
-
 def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
     """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
     if site in run.data:
@@ -194,20 +191,18 @@ def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]
 
 def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
-    known = [_facts(run, site) for run in runs if site in run.sites]
+    known = [(_data_digest(run, site), *_count_data(run, site).values()) for run in runs if site in run.sites]
     return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
 
 
-def _facts(run: RunRecords, site: str) -> list[object]:
-    digest = run.data[site].digest if site in run.data else None
-    return [digest, *_count_data(run, site).values()]
+def _data_digest(run: RunRecords, site: str) -> str | None:
+    return run.data[site].digest if site in run.data else None
 
 
 def _cases_text(run: RunRecords, site: str) -> str:
     if site not in run.sites:
         return "none"
-    sizes = _count_data(run, site)
-    digest = run.data[site].digest if site in run.data else None
+    sizes, digest = _count_data(run, site), _data_digest(run, site)
     cases = " / ".join(_count_text(sizes[part, "cases"]) for part in PARTS)
     return f"{cases}, dataset.json {digest[:8]}" if digest else cases
 

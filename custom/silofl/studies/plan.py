@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from silofl.algorithms.plan import AXES, Decision, Plan, make_plan
+from silofl.algorithms.plan import AXES, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
@@ -151,16 +151,13 @@ def print_plan(plan: Plan, console: Console) -> None:
     columns = ("site", "training cases", f"median spacing {' x '.join(AXES)}, mm; 1 of pictures", "median voxels")
     print_table(TextTable(columns, tuple(rows)), console)
     console.print()
-    print_table(TextTable(("planned", "value"), tuple(map(_decision_row, plan.decisions)), num_text=2), console)
+    values = tuple((one.key, one_line(json.dumps(one.value), LONGEST_VALUE)) for one in plan.decisions)
+    print_table(TextTable(("planned", "value"), values, num_text=2), console)
     console.print()
     for one in plan.decisions:
         console.print(f"{one.key}: {one.reason}", markup=False)
     for warning in plan.warnings:
         console.print(f"warning: {warning}", markup=False)
-
-
-def _decision_row(one: Decision) -> tuple[str, str]:
-    return one.key, one_line(json.dumps(one.value), LONGEST_VALUE)
 
 
 def _format_axes(values: Sequence[float]) -> str:
