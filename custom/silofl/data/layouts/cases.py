@@ -9,11 +9,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import CaseFiles, SitePlan, make_copy_writer, plan_pairs
+from silofl.data.layouts.plan import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.errors import ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
@@ -250,7 +251,7 @@ def _wildcards(pattern: str) -> str:
 
 def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values) -> CaseFiles:
     named = zip(found.image_names(case), found.images[case], strict=True)
-    images = tuple(None if name is None else (f"images/{name}", make_copy_writer(path)) for name, path in named)
+    images = tuple(None if name is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
     mask = found.masks[case]
     place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
     return CaseFiles(case, patient, images, plan_mask(mask, case, values, place))

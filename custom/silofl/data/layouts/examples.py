@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.access import link_or_copy
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, make_link_writer, split_patients
+from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
 from silofl.data.manifest import PARTS
 from silofl.data.partition import (
     assign_sites,
@@ -59,8 +60,9 @@ class Linked:
 
     def at_site(self, rows: NDArray[np.int64]) -> tuple[list[JsonRecord], dict[str, Writer]]:
         """Return what the records of some examples say of their place, and the site's files."""
-        names = [self.names[row] for row in rows]
-        return [{"image": name} for name in names], {name: make_link_writer(self.folder / name) for name in names}
+        paths = {self.names[row]: self.folder / self.names[row] for row in rows}
+        files = {name: partial(link_or_copy, path, name=path.name) for name, path in paths.items()}
+        return [{"image": self.names[row]} for row in rows], files
 
 
 @dataclass(frozen=True)

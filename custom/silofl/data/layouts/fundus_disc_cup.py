@@ -18,6 +18,7 @@ label 2; the disc is both together (``regions`` of a study). The train and test 
 sets name no patients: they are unknown.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,8 @@ from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     CaseFiles,
     SitePlan,
-    Writer,
     choose_labels,
-    make_copy_writer,
+    copy_image,
     plan_pairs,
     visible_folders,
 )
@@ -74,8 +74,10 @@ def _list_pairs(folder: Path) -> list[CaseFiles]:
             )
         for stem, image in images.items():
             case = f"{prefix}{stem}"
-            picture = f"images/{case}{image.suffix.lower()}", make_copy_writer(image)
-            pairs.append(CaseFiles(case, None, (picture,), (f"masks/{case}.png", _make_grey_writer(masks[stem], case))))
+            picture = f"images/{case}{image.suffix.lower()}", partial(copy_image, image)
+            pairs.append(
+                CaseFiles(case, None, (picture,), (f"masks/{case}.png", partial(_save_greys, masks[stem], case)))
+            )
     if not pairs:
         raise DataError(f"site {folder.name!r} must have pictures in images or train/ROIs/image, not none; add them")
     return pairs
@@ -92,18 +94,14 @@ def _pictures_by_stem(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _make_grey_writer(mask: Path, case: str) -> Writer:
-    """Return a writer that saves a mask's greys as label numbers."""
+def _save_greys(mask: Path, case: str, target: Path) -> None:
+    """Save a mask's greys as label numbers."""
+    from PIL import Image
 
-    def write(target: Path) -> None:
-        from PIL import Image
-
-        grey = read_label(mask, f"the mask of {case}").array[0]
-        if grey.max() <= GREYS[1]:
-            raise DataError(
-                f"the mask {mask.name} of {case} must hold 0 (cup), 128 (rim of the disc) and 255 (background), not "
-                f"greys up to {grey.max()} alone; save it in these greys"
-            )
-        Image.fromarray(LABELS[np.digitize(grey, GREYS, right=True)]).save(target)
-
-    return write
+    grey = read_label(mask, f"the mask of {case}").array[0]
+    if grey.max() <= GREYS[1]:
+        raise DataError(
+            f"the mask {mask.name} of {case} must hold 0 (cup), 128 (rim of the disc) and 255 (background), not "
+            f"greys up to {grey.max()} alone; save it in these greys"
+        )
+    Image.fromarray(LABELS[np.digitize(grey, GREYS, right=True)]).save(target)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.images import Image, check_values, read_label
-from silofl.data.layouts.plan import File, Writer, make_copy_writer, number_labels
+from silofl.data.layouts.plan import File, copy_image, number_labels
 from silofl.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
@@ -99,18 +99,14 @@ def plan_mask(mask: Path, case: str, values: Values, name: str) -> File:
     if ending.lower() in PICTURES:
         return f"masks/{case}.png", partial(_save_picture, mask, values, name)
     if values.is_kept:
-        return f"masks/{case}{ending}", make_checked_writer(mask, values, name)
+        return f"masks/{case}{ending}", partial(copy_checked, mask, values, name)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, values, name)
 
 
-def make_checked_writer(mask: Path, values: Values, name: str) -> Writer:
-    """Return a writer that copies a mask if it holds no other number; arguments as `plan_mask`."""
-
-    def write(target: Path) -> None:
-        values.check(read_label(mask, name).array, name)
-        make_copy_writer(mask)(target)
-
-    return write
+def copy_checked(mask: Path, values: Values, name: str, target: Path) -> None:
+    """Copy a mask if it holds no other number; arguments as `plan_mask`."""
+    values.check(read_label(mask, name).array, name)
+    copy_image(mask, target)
 
 
 def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:

@@ -41,7 +41,7 @@ from silofl.data.layouts.plan import (
     CaseFiles,
     SitePlan,
     choose_labels,
-    make_copy_writer,
+    copy_image,
     plan_pairs,
     read_description,
     sample_file,
@@ -97,7 +97,7 @@ def _read_named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, l
             raise DataError(f"every sample of {source.name} must have id, site and group, not {sample!r}")
         image, mask = sample_file(source, sample, "image"), sample_file(source, sample, "mask")
         case = str(sample["id"])
-        images = ((f"images/{image.name}", make_copy_writer(image)),)
+        images = ((f"images/{image.name}", partial(copy_image, image)),)
         pair = CaseFiles(case, str(sample["group"]), images, plan_mask(mask, case, Values(labels), mask.name))
         pairs.setdefault(str(sample["site"]), []).append(pair)
     return pairs, ()

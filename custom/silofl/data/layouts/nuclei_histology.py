@@ -40,7 +40,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import CaseFiles, SitePlan, choose_labels, make_copy_writer, plan_pairs
+from silofl.data.layouts.plan import CaseFiles, SitePlan, choose_labels, copy_image, plan_pairs
 from silofl.errors import DataError
 
 # Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;
@@ -167,7 +167,7 @@ def _plan_pair(picture: Path, nuclei: Path, patient: str) -> CaseFiles:
     if not nuclei.is_file():
         raise DataError(f"{picture.name} must have its nuclei in {nuclei.parent.name}/{nuclei.name}; it is not there")
     mask = f"masks/{picture.stem}.png", partial(_save_mask, picture, nuclei)
-    return CaseFiles(picture.stem, patient, ((f"images/{picture.name}", make_copy_writer(picture)),), mask)
+    return CaseFiles(picture.stem, patient, ((f"images/{picture.name}", partial(copy_image, picture)),), mask)
 
 
 def _save_mask(picture: Path, nuclei: Path, target: Path) -> None:

@@ -4,10 +4,9 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
-from silofl.data.access import link_or_copy, read_bytes
+from silofl.data.access import read_bytes
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
@@ -147,21 +146,12 @@ def visible_folders(source: Path) -> list[Path]:
     return sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def make_copy_writer(source: Path) -> Writer:
-    """Return a writer that copies a file, or a folder (a DICOM series)."""
-
-    def write(target: Path) -> None:
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            target.write_bytes(read_bytes(source, source.name))
-
-    return write
-
-
-def make_link_writer(source: Path) -> Writer:
-    """Return a writer that links a file, and copies it where the disk has no such links."""
-    return partial(link_or_copy, source, name=source.name)
+def copy_image(source: Path, target: Path) -> None:
+    """Copy a file, or a folder (a DICOM series)."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        target.write_bytes(read_bytes(source, source.name))
 
 
 def number_labels(names: Iterable[str], first: int) -> dict[int, str]:

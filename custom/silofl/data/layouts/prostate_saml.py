@@ -14,6 +14,7 @@ copied unchanged, with all their slices.
 """
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,8 @@ from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     CaseFiles,
     SitePlan,
-    Writer,
     choose_labels,
-    make_copy_writer,
+    copy_image,
     plan_pairs,
     visible_folders,
 )
@@ -78,15 +78,13 @@ def _list_volumes(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
 
 def _plan_pair(case: str, image: Path, segmentation: Path) -> CaseFiles:
     num_slices = read_image(image, f"{image.parent.name}/{image.name}").spatial_shape[-1]
-    mask = f"labels/{case}.nii.gz", _make_prostate_writer(segmentation)
-    return CaseFiles(case, case, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1))
+    mask = f"labels/{case}.nii.gz", partial(_save_prostate, segmentation)
+    return CaseFiles(
+        case, case, ((f"images/{image.name}", partial(copy_image, image)),), mask, slices=(0, num_slices - 1)
+    )
 
 
-def _make_prostate_writer(segmentation: Path) -> Writer:
-    """Return a writer that saves every number but 0 as 1, on the same grid."""
-
-    def write(target: Path) -> None:
-        numbers = read_label(segmentation, f"{segmentation.parent.name}/{segmentation.name}").array[0]
-        save_with_header(segmentation, (numbers != 0).astype(np.uint8), target)
-
-    return write
+def _save_prostate(segmentation: Path, target: Path) -> None:
+    """Save every number but 0 as 1, on the same grid."""
+    numbers = read_label(segmentation, f"{segmentation.parent.name}/{segmentation.name}").array[0]
+    save_with_header(segmentation, (numbers != 0).astype(np.uint8), target)

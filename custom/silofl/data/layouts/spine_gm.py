@@ -31,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import Values, make_checked_writer, save_with_header
+from silofl.data.layouts.masks import Values, copy_checked, save_with_header
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     CaseFiles,
     JsonRecord,
     SitePlan,
     choose_labels,
-    make_copy_writer,
+    copy_image,
     plan_pairs,
     read_description,
     sample_file,
@@ -111,7 +111,7 @@ def _plan_rated_pair(image: Path, patient: str) -> CaseFiles:
     num_slices = read_image(image).spatial_shape[-1]
     mask = f"labels/{patient}.nii.gz", partial(_save_majority, masks)
     return CaseFiles(
-        patient, patient, ((f"images/{image.name}", make_copy_writer(image)),), mask, slices=(0, num_slices - 1)
+        patient, patient, ((f"images/{image.name}", partial(copy_image, image)),), mask, slices=(0, num_slices - 1)
     )
 
 
@@ -156,7 +156,7 @@ def _add_volume(plan: SitePlan, source: Path, sample: dict) -> None:
     if names[0] in plan.files:  # every slice of the public set is a sample; the volume is added once
         return
     plan.files.update(
-        {names[0]: make_copy_writer(volume), names[1]: make_checked_writer(label, Values(plan.labels), label.name)}
+        {names[0]: partial(copy_image, volume), names[1]: partial(copy_checked, label, Values(plan.labels), label.name)}
     )
     stem = volume.name.split(".")[0]
     for part, slices in slices_by_part(read_image(volume).spatial_shape[-1]).items():
