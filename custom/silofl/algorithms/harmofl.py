@@ -6,8 +6,8 @@ AAAI 2022, arXiv:2112.10775.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +17,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics, full_precision, random_state, set_random_state
+from silofl.algorithms.steps import (
+    Batch,
+    Loss,
+    Step,
+    frozen_statistics,
+    full_precision,
+    move_parameters,
+    random_state,
+    set_random_state,
+)
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.settings import MOST, Fraction, Positive
 
@@ -300,33 +309,13 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
     return step
 
 
-@contextmanager
-def _perturb_parameters(model: nn.Module, alpha: float) -> Iterator[None]:
-    """Move the parameters by alpha along their gradient, and put the very same numbers back afterwards."""
+def _perturb_parameters(model: nn.Module, alpha: float) -> AbstractContextManager[None]:
+    """Move the parameters by alpha along their gradient for a while."""
     parameters = [p for p in model.parameters() if p.grad is not None]
     gradients = [p.grad for p in parameters]
     norm = torch.nn.utils.get_total_norm(gradients)
     scale = torch.where(norm > 0, alpha / norm, torch.zeros_like(norm))
-    with torch.no_grad():
-        before = [p.clone() for p in parameters]
-        torch._foreach_add_(parameters, torch._foreach_mul(gradients, scale))
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            # Not minus delta: (theta + delta) - delta rounds.
-            torch._foreach_copy_(parameters, before)
-
-
-def drift(trajectory: ArrayLike, start: ArrayLike) -> float:
-    """Return the drift of Eq. 9: the mean over sites and steps of ``||theta_{i,k} - theta^t||^2``.
-
-    Args:
-        trajectory: Parameters of every site after every step, shape (K, S, P).
-        start: Parameters that all sites started from, shape (P,).
-    """
-    difference = np.asarray(trajectory, np.float64) - np.asarray(start, np.float64)
-    return float(np.mean(np.sum(difference**2, axis=-1)))
+    return move_parameters(parameters, torch._foreach_mul(gradients, scale))
 
 
 def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:

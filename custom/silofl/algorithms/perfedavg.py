@@ -6,8 +6,7 @@ HF takes the difference of two gradients; where a network has kinks (ReLU, max p
 makes much of it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -21,6 +20,7 @@ from silofl.algorithms.steps import (
     Step,
     frozen_statistics,
     full_precision,
+    move_parameters,
     random_state,
     set_random_state,
 )
@@ -113,7 +113,7 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
         if not found:
             value, gradient = _gradient(model, parameters, loss, batch)
         elif len(found) == 1:
-            with frozen_statistics(model), _move_parameters(parameters, found[0], -alpha):
+            with frozen_statistics(model), move_parameters(parameters, found[0], -alpha):
                 value, gradient = _gradient(model, parameters, loss, batch)
         else:
             value, gradient = _hessian_times(found[1], model, parameters, loss, batch, delta)
@@ -138,10 +138,10 @@ def _hessian_times(
     # digits would leave nothing of it.
     drawn = random_state(device)
     with frozen_statistics(model), full_precision(model):
-        with _move_parameters(parameters, direction, delta):
+        with move_parameters(parameters, direction, delta):
             above, after = _gradient(model, parameters, loss, batch)
         set_random_state(device, drawn)
-        with _move_parameters(parameters, direction, -delta):
+        with move_parameters(parameters, direction, -delta):
             below, before = _gradient(model, parameters, loss, batch)
     return (above + below) / 2, list(torch._foreach_div(torch._foreach_sub(after, before), 2 * delta))
 
@@ -151,17 +151,3 @@ def _gradient(model: nn.Module, parameters: Sequence[Tensor], loss: Loss, batch:
     inputs, targets = batch
     value = loss(model(inputs), targets)
     return value.detach(), list(torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True))
-
-
-@contextmanager
-def _move_parameters(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float) -> Iterator[None]:
-    """Move parameters along a direction for a while, and put the very same numbers back afterwards."""
-    with torch.no_grad():
-        before = [p.clone() for p in parameters]
-        torch._foreach_add_(list(parameters), list(direction), alpha=length)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            # Not minus the way: (w + d) - d rounds.
-            torch._foreach_copy_(list(parameters), before)

@@ -129,6 +129,20 @@ class OwnDraws:
 
 
 @contextmanager
+def move_parameters(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float = 1.0) -> Iterator[None]:
+    """Move parameters along a direction for a while, and put the very same numbers back afterwards."""
+    with torch.no_grad():
+        before = [p.clone() for p in parameters]
+        torch._foreach_add_(list(parameters), list(direction), alpha=length)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            # Not minus the way: (w + d) - d rounds.
+            torch._foreach_copy_(list(parameters), before)
+
+
+@contextmanager
 def full_precision(model: nn.Module) -> Iterator[None]:
     """Run modules that have an ``is_autocast`` without autocast for a while."""
     switched = [module for module in model.modules() if getattr(module, "is_autocast", False)]
