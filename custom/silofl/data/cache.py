@@ -31,6 +31,7 @@ VERSION = 8
 SUMS = "SHA256SUMS"
 # Each attempt opens the cache, or else builds it for the next one to open.
 ATTEMPTS = 3
+KINDS = ("images", "targets")
 Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
 
@@ -123,14 +124,14 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
 
 def _list_checksums(folder: Path) -> str:
     lines = []
-    for name in sorted([INDEX, SOURCE, *(f"{part}_{kind}.npy" for part in PARTS for kind in ("images", "targets"))]):
+    for name in sorted([INDEX, SOURCE, *(f"{part}_{kind}.npy" for part in PARTS for kind in KINDS)]):
         with (folder / name).open("rb") as file:
             lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
     return "".join(lines)
 
 
 def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
-    images, targets = (_open_array(folder / f"{part}_{kind}.npy", index[kind]) for kind in ("images", "targets"))
+    images, targets = (_open_array(folder / f"{part}_{kind}.npy", index[kind]) for kind in KINDS)
     names = (tuple(index[key]) for key in ("cases", "slices", "patients"))
     spacings = {case: tuple(sizes) for case, sizes in index["spacings"].items()}
     found = Examples(images, targets, *names, spacings=spacings)
@@ -171,17 +172,20 @@ def _publish_entry(temporary: Path, target: Path) -> None:
 
 
 def _write_cases(folder: Path, cases: Cases) -> None:
-    lists, shapes_of = ("cases", "slices", "patients"), {"images": None, "targets": None}
+    lists, shapes_of = ("cases", "slices", "patients"), dict.fromkeys(KINDS)
     index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}} for part in PARTS}
-    streams: dict[str, tuple[NpyStream, NpyStream]] = {}
+    streams: dict[str, list[NpyStream]] = {}
     for part, case in cases:
         # The first case gives type and shape to the files of all parts, those without any case too.
         if not streams:
-            streams = {part: _open_streams(folder, part, case) for part in PARTS}
+            types = [(kind, getattr(case, kind).dtype) for kind in KINDS]
+            streams = {
+                part: [NpyStream(folder / f"{part}_{kind}.npy", dtype) for kind, dtype in types] for part in PARTS
+            }
             shapes = [() if case.has_own_size else rows.shape[1:] for rows in (case.images, case.targets)]
-            kinds = ("images", "targets") if case.has_own_size else ()
+            kinds = KINDS if case.has_own_size else ()
             index = {part: known | {kind: [] for kind in kinds} for part, known in index.items()}
-        for stream, kind in zip(streams[part], ("images", "targets"), strict=True):
+        for stream, kind in zip(streams[part], KINDS, strict=True):
             rows = getattr(case, kind)
             stream.append(rows.ravel() if case.has_own_size else rows)
             if case.has_own_size:
@@ -196,8 +200,3 @@ def _write_cases(folder: Path, cases: Cases) -> None:
             stream.finish(shape)
     (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
     (folder / SUMS).write_text(_list_checksums(folder), encoding="utf-8")
-
-
-def _open_streams(folder: Path, part: str, case: PreparedCase) -> tuple[NpyStream, NpyStream]:
-    images = NpyStream(folder / f"{part}_images.npy", case.images.dtype)
-    return images, NpyStream(folder / f"{part}_targets.npy", case.targets.dtype)
