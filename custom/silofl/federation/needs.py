@@ -68,11 +68,15 @@ def server_disk_bytes(study: Study, num_sites: int) -> int:
     return 3 * checkpoint + kinds * models + in_the_end + beside
 
 
+def site_names(num_sites: int) -> list[str]:
+    """Return placeholder names for a number of sites."""
+    return [f"site-{number}" for number in range(1, num_sites + 1)]
+
+
 def _model_bytes(study: Study, roles: Sequence[str]) -> int:
     models = build_models(study, None)
     return sum(value.nbytes for role in roles for value in models[role].state_dict().values())
 
 
 def _start_study_parts(study: Study, num_sites: int) -> list[Part]:
-    sites = [f"site-{number}" for number in range(1, num_sites + 1)]
-    return list(start_parts(study, sites, {}).values())
+    return list(start_parts(study, site_names(num_sites), {}).values())

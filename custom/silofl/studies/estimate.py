@@ -30,7 +30,7 @@ from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
-from silofl.studies.traffic import Traffic, count_traffic, site_names
+from silofl.studies.traffic import Traffic, count_traffic
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
 from silofl.training.private import compute_study_epsilon, spent_in_round
@@ -327,7 +327,7 @@ def _check_setting(study: Study, setting: Setting) -> None:
 
 def _count_round_steps(study: Study, setting: Setting) -> int:
     """Return the training steps of a round; a further exchange of a part counts like a pass of all models."""
-    server = ServerRounds.start(study, "estimate", site_names(setting.sites), {})
+    server = ServerRounds.start(study, "estimate", needs.site_names(setting.sites), {})
     passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
     return study.steps_an_epoch(setting.examples) * passes
 
@@ -335,7 +335,7 @@ def _count_round_steps(study: Study, setting: Setting) -> int:
 def _measure_step(study: Study, shape: tuple[int, ...], sites: int) -> StepCost:
     """Measure a step on random examples, with the models that the first round trains; the errors of `check_network`."""
     check_network(study, shape)
-    names = site_names(sites)
+    names = needs.site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
     data = SiteData(part, part.select_rows([]), part.select_rows([]))

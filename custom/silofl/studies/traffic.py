@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from silofl.algorithms.mixing import Arrays
+from silofl.federation import needs
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import VALIDATE, Exchange, Message
@@ -53,7 +54,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     Raises:
         ConfigError: The study does not allow so many sites.
     """
-    server = ServerRounds.start(study, "estimate", site_names(num_sites), _random_pretrained(study))
+    server = ServerRounds.start(study, "estimate", needs.site_names(num_sites), _random_pretrained(study))
     server.image_shape = tuple(image_shape)
     traffic = Traffic()
 
@@ -82,11 +83,6 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
 
     Course(server, weigh).run()
     return traffic
-
-
-def site_names(num_sites: int) -> list[str]:
-    """Return placeholder names for a number of sites."""
-    return [f"site-{number}" for number in range(1, num_sites + 1)]
 
 
 def _random_pretrained(study: Study) -> Arrays | None:
