@@ -15,42 +15,46 @@ def recordings(cases, names, patient="p"):
     return [Record(case, ("a.npz",), 0, patient, recording=name) for case, name in zip(cases, names, strict=True)]
 
 
+def count(units):
+    return len(units), units.name, units.is_one_person
+
+
 def test_slices_of_a_case_and_cases_of_a_patient_are_one_unit():
     units = find_units(part("aabbc", ["p", "p", "p", "p", "q"]))
-    assert (units.name, units.unit_of, units.is_one_person) == ("patient", {"a": "p", "b": "p", "c": "q"}, False)
-    assert (len(units), units.sentence) == (2, "2 patients")
+    assert units == Units("patient", {"a": "p", "b": "p", "c": "q"}, is_one_person=False)
+    assert len(units) == 2
 
 
 def test_recordings_count_where_patients_do_not():
     alone = find_units(part("abc", "ppp"), recordings("abc", ["1", "1", "2"]))
-    assert alone.sentence == "2 recordings within one person"
+    assert count(alone) == (2, "recording", True)
     unknown = find_units(part("abc", [None] * 3), recordings("abc", ["1", "1", "2"], patient=None))
-    assert unknown.sentence == "2 recordings"
+    assert count(unknown) == (2, "recording", False)
 
 
 def test_patients_count_before_recordings_and_cases_where_a_recording_is_unknown():
-    assert find_units(part("ab", "pq"), recordings("ab", "11")).sentence == "2 patients"
-    assert find_units(part("ab", "pp"), recordings("ab", ["1", None])).sentence == "2 cases within one person"
+    assert count(find_units(part("ab", "pq"), recordings("ab", "11"))) == (2, "patient", False)
+    assert count(find_units(part("ab", "pp"), recordings("ab", ["1", None]))) == (2, "case", True)
 
 
 def test_cases_of_one_known_patient_are_units_within_one_person():
     units = find_units(part("aab", "ppp"))
     assert units == Units("case", {"a": "a", "b": "b"}, is_one_person=True)
-    assert find_units(part("a", "p")).sentence == "1 case within one person"
+    assert count(find_units(part("a", "p"))) == (1, "case", True)
 
 
 def test_cases_whose_patient_nobody_knows_are_units():
-    assert find_units(part("abb", [None] * 3)).sentence == "2 cases"
+    assert count(find_units(part("abb", [None] * 3))) == (2, "case", False)
 
 
 def test_of_known_patients_beside_unknown_ones_each_counts_once():
     # a and b are of p; the case named p is of nobody known, and not taken for that patient
-    assert find_units(part("abp", ["p", "p", None])).sentence == "2 cases"
+    assert count(find_units(part("abp", ["p", "p", None]))) == (2, "case", False)
 
 
 def test_a_part_without_cases_has_no_unit():
     units = find_units(part("", ""))
-    assert (units.sentence, len(average_by_unit({}, units.unit_of))) == ("0 cases", 0)
+    assert (count(units), len(average_by_unit({}, units.unit_of))) == ((0, "case", False), 0)
 
 
 def test_a_unit_counts_as_the_mean_of_its_cases_that_count():

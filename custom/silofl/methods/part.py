@@ -84,10 +84,7 @@ class Reported:
 class Run(Protocol):
     """What a part may read of its run."""
 
-    study: Study
-    id: str
     sites: list[str]
-    best_round: int | None
     image_shape: tuple[int, ...] | None
     domain: Domain
     parts: dict[str, Part]

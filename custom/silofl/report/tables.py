@@ -15,7 +15,6 @@ from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
-from silofl.training.units import WITHIN_ONE_PERSON
 
 MISSING = "-"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
@@ -330,7 +329,7 @@ def surface_sentence(results: Results) -> str:
 
 def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
     units = f"{one.num_test_units} {one.unit}{'' if one.num_test_units == 1 else 's'}"
-    units += f" {WITHIN_ONE_PERSON}" if one.is_one_person else ""
+    units += " within one person" if one.is_one_person else ""
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))

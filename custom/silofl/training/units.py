@@ -10,8 +10,6 @@ from silofl.data.parts import Examples
 from silofl.data.records import Record
 from silofl.training.metrics import group_positions
 
-WITHIN_ONE_PERSON = "within one person"
-
 
 @dataclass(frozen=True)
 class Units:
@@ -29,12 +27,6 @@ class Units:
 
     def __len__(self) -> int:
         return len({*self.unit_of.values()})
-
-    @property
-    def sentence(self) -> str:
-        """How many there are of what, as ``12 patients`` or ``3 cases within one person``."""
-        number = f"{len(self)} {self.name}{'' if len(self) == 1 else 's'}"
-        return f"{number} {WITHIN_ONE_PERSON}" if self.is_one_person else number
 
 
 def find_units(part: Examples, records: Iterable[Record] = ()) -> Units:
