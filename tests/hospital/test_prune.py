@@ -88,7 +88,7 @@ def test_the_folder_of_a_running_job_stays_however_old_it_is(silofl, old):
 
 def test_one_file_written_since_keeps_a_jobs_folder(old):
     write(old / JOBS[0] / "app_north" / "notes", 3)
-    assert old / JOBS[0] not in find_outdated(old, 30, time.time()).paths
+    assert old / JOBS[0] not in find_outdated(old, 30, time.time())[0]
 
 
 def test_a_folder_with_a_record_of_what_left_stays(silofl, old):
@@ -106,7 +106,7 @@ def test_only_known_folders_are_looked_at_and_no_link_is_followed(old, tmp_path)
     write(old / "00000008-f689-4b58-ac96-387029a47d9a" / "log.txt", 400)
     age(old / "00000008-f689-4b58-ac96-387029a47d9a", 400)
     write_job(old, "state", 400)
-    assert {path.name for path in find_outdated(old, 30, time.time()).paths} == {
+    assert {path.name for path in find_outdated(old, 30, time.time())[0]} == {
         JOBS[0],
         JOBS[2],
         "log.txt.1",

@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from silofl.errors import ConfigError, ExitCode
@@ -29,19 +28,6 @@ STUDY = "app_*/config/study.yaml"
 FULL_LOG = re.compile(r"(log|error_log|log_fl)\.(txt|json)\.\d+")
 
 
-@dataclass(frozen=True)
-class Outdated:
-    """What is older than a site wants it.
-
-    Attributes:
-        paths: Folders of jobs and full logs -> days since they were last written.
-        kept: Folder of a job that is as old -> why it stays.
-    """
-
-    paths: dict[Path, int]
-    kept: dict[Path, str]
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl prune``."""
     parser.add_argument("--kit", type=Path, required=True, help="the site's startup kit, in which NVFlare runs")
@@ -58,24 +44,28 @@ def run(options: argparse.Namespace) -> int:
     if days is None:
         print("nothing was deleted: keep_days is not set in site.yaml, so that everything is kept")
         return ExitCode.COMPLETE
-    found = find_outdated(kit, days, time.time())
-    for path, age in found.paths.items():
+    outdated, kept = find_outdated(kit, days, time.time())
+    for path, age in outdated.items():
         if not options.dry_run:
             _delete(path)
         print(f"{'would be deleted' if options.dry_run else 'deleted'}: {path}, last written {age} days ago")
-    for path, reason in found.kept.items():
+    for path, reason in kept.items():
         print(f"kept: {path}; {reason}")
-    print(f"{len(found.paths)} job folders and full logs are older than {days} days; the record of what left is kept")
+    print(f"{len(outdated)} job folders and full logs are older than {days} days; the record of what left is kept")
     return ExitCode.COMPLETE
 
 
-def find_outdated(kit: Path, days: int, now: float) -> Outdated:
+def find_outdated(kit: Path, days: int, now: float) -> tuple[dict[Path, int], dict[Path, str]]:
     """Return what was last written more than so many days ago.
 
     Args:
         kit: The site's startup kit.
         days: The days.
         now: The present time, in seconds since 1970.
+
+    Returns:
+        Folders of jobs and full logs -> days since they were last written; and of a job that is as old, but stays, its
+        folder -> why.
     """
     paths: dict[Path, int] = {}
     kept: dict[Path, str] = {}
@@ -90,7 +80,7 @@ def find_outdated(kit: Path, days: int, now: float) -> Outdated:
                 paths[path] = age
         elif FULL_LOG.fullmatch(path.name) and path.is_file():
             paths[path] = age
-    return Outdated(paths, kept)
+    return paths, kept
 
 
 def _delete(path: Path) -> None:
