@@ -19,6 +19,8 @@ Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "ke
 # Of fewer right or wrong answers no interval is what it says: of 15 it misses the truth at up to 17 % of sites.
 MIN_UNITS = 20
 RESAMPLES = 9999
+# Of the bootstrap and of the random exchanges.
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,7 @@ class Gain:
     num_units: int
 
 
-def measure_gain(
-    local: NDArray[np.float64], chosen: NDArray[np.float64], keeps_local: bool = False, seed: int = 0
-) -> Gain:
+def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64], keeps_local: bool = False) -> Gain:
     """Compare the chosen model with the local one by a paired 95 % bootstrap interval over the test units.
 
     The interval is the percentile interval, at the wider level that Student's quantile and the divisor n - 1 ask for.
@@ -54,7 +54,6 @@ def measure_gain(
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.
         chosen: The chosen model's, of the same units in the same order.
         keeps_local: The chosen model is the local one.
-        seed: Of the bootstrap.
     """
     differences = np.diff(_pair_scores(local, chosen), axis=0)[0]
     n = len(differences)
@@ -63,13 +62,13 @@ def measure_gain(
     difference = float(differences.mean()) if n else None
     if n < MIN_UNITS:
         return Gain("too few to say", difference, None, None, n)
-    low, high = map(float, estimate_interval(differences, seed))
+    low, high = map(float, estimate_interval(differences))
     verdict = "gains" if low > 0 else "loses" if high < 0 else "no clear difference"
     return Gain(verdict, difference, low, high, n)
 
 
 def estimate_interval(
-    differences: NDArray[np.float64], seed: int = 0, resamples: int = RESAMPLES
+    differences: NDArray[np.float64], resamples: int = RESAMPLES
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the ends of the 95 % interval of the mean of each row of differences (..., n), n at least 2."""
     # Imported here because it takes a second, which a site that only trains does not need.
@@ -80,11 +79,11 @@ def estimate_interval(
     # The bootstrap's spread is too small by the factor sqrt((n - 1) / n), and its tails are thinner than Student's.
     outside = float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975)))
     settings = {"n_resamples": resamples, "batch": 100, "method": "percentile", "confidence_level": 1 - 2 * outside}
-    found = bootstrap((differences,), np.mean, axis=-1, rng=seed, **settings).confidence_interval
+    found = bootstrap((differences,), np.mean, axis=-1, rng=SEED, **settings).confidence_interval
     return found.low, found.high
 
 
-def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64], seed: int = 0) -> float:
+def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> float:
     """Return the one-sided p-value of the hypothesis that the chosen model is no worse than the local one.
 
     It is small where the model is worse. A paired permutation test of the mean difference, which exchanges the two
@@ -93,7 +92,6 @@ def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64], seed: int =
     Args:
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.
         chosen: The chosen model's, of the same units in the same order.
-        seed: Of the random exchanges.
     """
     from scipy.stats import permutation_test
 
@@ -102,11 +100,10 @@ def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64], seed: int =
     if pairs.shape[1] < 2:
         return 1.0 - 0.5 * float((pairs[1] < pairs[0]).any())
     settings = {"permutation_type": "samples", "alternative": "greater", "n_resamples": RESAMPLES, "batch": 1000}
-    return float(permutation_test(tuple(pairs), _average_loss, rng=seed, vectorized=True, **settings).pvalue)
-
-
-def _average_loss(local: NDArray[np.float64], chosen: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    return (local - chosen).mean(axis=axis)
+    found = permutation_test(
+        tuple(pairs), lambda ours, theirs, axis: (ours - theirs).mean(axis=axis), rng=SEED, vectorized=True, **settings
+    )
+    return float(found.pvalue)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
