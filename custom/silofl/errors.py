@@ -34,15 +34,14 @@ class DataError(SiloFLError):
     """A site's data does not hold what its dataset.json says."""
 
 
+# So many are enough: what makes each case wrong would be looked for in all of them.
+MOST_FAULTS = 20
+
+
 class Faults:
-    """Several faults of a site's data that one error tells: who mends the first need not come back for the second.
+    """Several faults of a site's data that one error tells: who mends the first need not come back for the second."""
 
-    Args:
-        most: So many are enough: what makes each case wrong would be looked for in all of them.
-    """
-
-    def __init__(self, most: int = 20) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.sentences: list[str] = []
 
     @contextmanager
@@ -56,7 +55,7 @@ class Faults:
             yield
         except DataError as error:
             self.sentences.append(str(error))
-        if len(self.sentences) == self.most:
+        if len(self.sentences) == MOST_FAULTS:
             self.tell()
 
     def tell(self) -> None:
@@ -70,7 +69,7 @@ class Faults:
             raise DataError(self.sentences[0])
         if count:
             told = " ".join(f"({number}) {one}." for number, one in enumerate(self.sentences, start=1))
-            raise DataError(f"{count} faults{', or more' if count == self.most else ''}: {told}")
+            raise DataError(f"{count} faults{', or more' if count == MOST_FAULTS else ''}: {told}")
 
 
 class AggregationError(SiloFLError):

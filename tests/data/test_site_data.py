@@ -3,17 +3,17 @@ import multiprocessing
 import shutil
 import sys
 import zipfile
-from functools import partialmethod
 
 import nibabel
 import numpy as np
 import pytest
 
+from silofl import errors
 from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
 from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError, Faults
+from silofl.errors import ConfigError, DataError
 from silofl.study_sections import ModelSettings
 
 
@@ -304,7 +304,7 @@ def test_all_broken_cases_are_told_at_once_and_many_are_enough(site, load, monke
     with pytest.raises(DataError, match=r"^3 faults: \(1\) case 'a': .* \(2\) case 'd': .* \(3\) case 'f': ") as error:
         load()
     assert "\n" not in str(error.value)
-    monkeypatch.setattr(Faults, "__init__", partialmethod(Faults.__init__, most=2))
+    monkeypatch.setattr(errors, "MOST_FAULTS", 2)
     with pytest.raises(DataError, match=r"^2 faults, or more: \(1\) case 'a': .* \(2\) case 'd': "):
         load()
     for name in ("b", "e"):
