@@ -6,6 +6,7 @@ from torch import nn
 from silofl.algorithms.harmofl import (
     AmplitudeNorm,
     Perturbation,
+    drift,
     frozen_statistics,
     half_spectrum,
     mean_amplitude,
@@ -331,13 +332,12 @@ def test_a_perturbation_that_is_not_above_zero_is_refused(alpha):
 
 def test_drift_follows_the_reference(vectors):
     v = vectors("server_rules")
-    start, trajectory = (torch.from_numpy(np.float64(v[key])) for key in ("global", "drift_trajectory"))
-    distances = [[float(squared_distance([here], [start])) for here in site] for site in trajectory]
-    np.testing.assert_allclose(np.mean(distances), v["drift"], rtol=1e-12)
+    np.testing.assert_allclose(drift(v["drift_trajectory"], v["global"]), v["drift"], rtol=1e-12)
 
 
-def test_a_drifts_distance_is_squared_over_all_parameters():
+def test_drift_is_the_mean_of_the_sites_squared_distances():
     start = [torch.zeros(2), torch.zeros(1)]
     here = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
     # 3^2 + 4^2 = 25
     assert squared_distance(here, start) == 25
+    assert drift([[[3, 0, 4]]], [0, 0, 0]) == 25

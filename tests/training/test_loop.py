@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.algorithms.harmofl import drift
 from silofl.algorithms.steps import plain_step
 from silofl.errors import TrainingError
 from silofl.study_sections import TrainingSettings
@@ -65,10 +66,6 @@ def test_training_is_the_same_as_a_loop_written_out_in_torch():
 
 
 def test_drift_is_that_of_the_recorded_trajectory():
-    def drift(steps, start):
-        """Eq. 9 of HarmoFL."""
-        return np.mean(np.sum((np.float64(steps) - start) ** 2, axis=-1))
-
     results, trajectory = [], []
     for seed in (1, 2):
         model, steps = network(), []
@@ -80,7 +77,7 @@ def test_drift_is_that_of_the_recorded_trajectory():
 
         start = nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
         results.append(train_one(model, [batches(4, seed)], sgd(model), nn.functional.cross_entropy, recording))
-        np.testing.assert_allclose(results[-1].drift, drift(steps, start), rtol=1e-5)
+        np.testing.assert_allclose(results[-1].drift, drift([steps], start), rtol=1e-5)
         trajectory.append(steps)
     # sites that take the same number of steps count the same in Eq. 9
     np.testing.assert_allclose(np.mean([result.drift for result in results]), drift(trajectory, start), rtol=1e-5)

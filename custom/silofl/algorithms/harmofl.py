@@ -318,6 +318,17 @@ def _perturb_parameters(model: nn.Module, alpha: float) -> AbstractContextManage
     return move_parameters(parameters, torch._foreach_mul(gradients, scale))
 
 
+def drift(trajectory: ArrayLike, start: ArrayLike) -> float:
+    """Return the drift of Eq. 9: the mean over sites and steps of ``||theta_{i,k} - theta^t||^2``.
+
+    Args:
+        trajectory: Parameters of every site after every step, shape (K, S, P).
+        start: Parameters that all sites started from, shape (P,).
+    """
+    difference = np.asarray(trajectory, np.float64) - np.asarray(start, np.float64)
+    return float(np.mean(np.sum(difference**2, axis=-1)))
+
+
 def _band_bins(spatial: tuple[int, ...], band: Literal["full"] | int) -> Tensor:
     """Return which bins of the flattened half spectrum are replaced, as indices."""
     radius = max(spatial) if band == "full" else band
