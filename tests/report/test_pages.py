@@ -290,6 +290,15 @@ def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finish
     assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
 
 
+def test_a_run_of_a_named_row_says_which_it_is_of(finished, tmp_path):
+    slow, fast = (read_run(finished(name)) for name in ("a", "b"))
+    page = Page(write_rows({"slow": [slow], "fast": [fast]}, tmp_path / "rows.html"))
+    # in all else both are the same job with the same algorithm
+    assert "run row study algorithm" in page.text and "1 slow small harmofl" in page.text
+    assert "2 fast small harmofl" in page.text
+    assert "run study algorithm" in Page(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
+
+
 def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):
     rows, pooled = rows_by_name([read_run(finished("a"))]), finished("p")
     write_report(pooled)

@@ -150,17 +150,23 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     return [*notes, *surface, ONE_SEED]
 
 
-def comparison_table(results: Sequence[Results]) -> TextTable:
+def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
     """Return one row a run, in the given order; more than 8 sites are shown in `site_comparison_table` instead.
 
     Nothing is marked as the best: each row is one run with one seed.
+
+    Args:
+        results: Of the runs.
+        names: The row of the table of methods that each run is of; empty where there is no such table.
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
-    head = ("run", "study", "algorithm", "preset", "normalization", "seed", "status", "best round")
+    head = ("study", "algorithm", "preset", "normalization", "seed", "status", "best round")
     has_surface = any(run.tested.surface for run in results)
-    rows = tuple(_run_row(i, run, sites, has_surface) for i, run in enumerate(results, start=1))
+    first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
+    rows = tuple((*cells, *_run_row(run, sites, has_surface)) for cells, run in zip(first, results, strict=True))
     surface = (HD95, SURFACE_DICE) if has_surface else ()
-    return TextTable((*head, "mean", "spread", "pooled", *surface, *sites), rows, num_text=7)
+    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *surface, *sites)
+    return TextTable(columns, rows, num_text=7 + bool(names))
 
 
 def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
@@ -279,9 +285,9 @@ def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
     return tuple((site, tested.cases[site] + tested.excluded_cases.get(site, 0)) for site in sorted(tested.cases))
 
 
-def _run_row(row: int, results: Results, sites: Sequence[str], has_surface: bool) -> tuple[str, ...]:
+def _run_row(results: Results, sites: Sequence[str], has_surface: bool) -> tuple[str, ...]:
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
-    words = (str(row), *(MISSING if name is None else str(name) for name in names))
+    words = (MISSING if name is None else str(name) for name in names)
     means = map(format_number, (results.mean, results.spread, results.pooled))
     surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
     return (

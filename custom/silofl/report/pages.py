@@ -260,6 +260,8 @@ def comparison_values(
     runs = _list_runs(rows)
     results, number = [run.results for run in runs], len(runs) + len(centralised)
     shared, others = settings_rows(rows)
+    numbered = list(run_names(runs))
+    names = [name for name, of_row in rows.items() for _ in of_row]
     folders, centralised_folders = (
         [(str(run.path), _page_address(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
     )
@@ -272,10 +274,11 @@ def comparison_values(
         "other_settings": others,
         "data": data_tables(rows),
         "doubts": data_doubts(runs),
-        "results": comparison_table(results),
+        # Rows that are named by their runs' numbers have no other name.
+        "results": comparison_table(results, names if names != numbered else ()),
         "by_site": site_comparison_table(results),
         "notes": comparison_notes(results),
-        "models": run_models_table(results, list(run_names(runs))),
+        "models": run_models_table(results, numbered),
         "metrics": {run.metric: metric_sentence(run.metric) for run in results if run.metric},
         "curves": curves_image(VALIDATION, runs, centralised),
         "round_tests": curves_image(ROUND_TEST, runs, centralised),
