@@ -62,6 +62,7 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
     assert "COMPLETE  small: harmofl, preset recommended, seed 0, 2 rounds" in text
     assert "model: best validation, round 2" in text and "metric: dice" in text and "normalization: batch\n" in text
     assert "0.625" in text and "same person" not in text
+    assert "seed 0, 1 round\n" in printed(print_results, results(rounds=1))
 
 
 def test_a_run_that_ended_early_says_so_with_its_result(results, printed):

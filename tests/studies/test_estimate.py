@@ -101,6 +101,8 @@ def test_rounds_alike_are_one_row(study):
     text = console.export_text()
     assert "examples at the largest site: 40, of size 1x96x96\n" in text
     assert "1-24" in text and "federation.task_timeout_s: 600" in text
+    # 5 batches of 8 a round, 24 rounds of 5 s
+    assert "training of a round: 5.0 s, 1.000 s a step" in text and "the whole run: about 2.0 min, without" in text
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

@@ -105,6 +105,18 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     assert (code, json.loads(out), error) == (0, wanted, "")
 
 
+def test_a_volunteer_who_is_a_site_is_one_patient(silofl, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    arrays = {"x": np.zeros((2, 8, 3), np.uint8), "y": np.zeros(2, np.uint8), "recording": np.int16([0, 1])}
+    np.savez(source / "f1.npz", **arrays)
+    described = {"classes": {"0": "Walk"}, "samples": [{"site": "f1", "file": "f1.npz"}]}
+    (source / "dataset.json").write_text(json.dumps(described))
+    code, out, error = silofl("import", "hmp", source, tmp_path / "target")
+    # one of two recordings is for the test
+    assert (code, out.splitlines()[0], error) == (0, "f1: 1 training, 0 validation, 1 test, 1 patient", "")
+
+
 def test_an_import_takes_the_names_of_labels(silofl, tmp_path):
     for kind in ("images", "masks"):
         (tmp_path / "source" / "ward" / kind).mkdir(parents=True)

@@ -32,7 +32,8 @@ WORDS = {"bad": "BAD", "warning": "CAUTION"}
 def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model and its numbers."""
     title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
-    lines = [f"{results.status}  {title}, {results.rounds} rounds", *(f"  - {reason}" for reason in results.reasons)]
+    rounds = f"{results.rounds} round{'s' * (results.rounds != 1)}"
+    lines = [f"{results.status}  {title}, {rounds}", *(f"  - {reason}" for reason in results.reasons)]
     if results.ended_early:
         lines.append(early_sentence(results))
     lines += [f"  - {sentence}" for sentence in left_sentences(results)]

@@ -27,6 +27,7 @@ from silofl.methods.work import Work
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import add_set, make_console, parse_count, read_changes
+from silofl.report.tables import format_duration
 from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, random_part
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
@@ -270,17 +271,18 @@ def print_estimate(found: Estimate, console: Console) -> None:
     table.add_row("end", f"{traffic.finish_bytes_to / mib:.2f}", back)
     console.print(table)
     size = "x".join(map(str, found.image_shape)) + (", assumed: give --image-size" if found.is_size_assumed else "")
+    line = format_duration(found.transfer_seconds)
     facts = {
         "examples at the largest site": f"{found.examples}, of size {size}",
         "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in the whole run",
-        "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {found.transfer_seconds:.0f} s",
+        "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {line}",
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
         "disk of the server": f"about {found.server_disk_bytes / needs.GIB:.2f} GiB",
         "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
         **_describe_site_memory(found),
-        "training of a round": f"{found.training_seconds:.0f} s, {found.seconds_per_step:.3f} s a step",
+        "training of a round": f"{format_duration(found.training_seconds)}, {found.seconds_per_step:.3f} s a step",
         **_describe_privacy(found),
-        "the whole run": f"about {found.hours:.2f} hours, without validation and reading of data",
+        "the whole run": f"about {format_duration(3600 * found.hours)}, without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
         "digest of the study as it is": found.digest,
     }

@@ -106,7 +106,8 @@ def run(options: argparse.Namespace) -> int:
 def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
     for site, examples in summary.examples.items():
         counts = ", ".join(f"{number} {part}" for part, number in examples.items())
-        patients = f"{summary.patients[site]} patients" if summary.patients[site] else "patients unknown"
+        known = summary.patients[site]
+        patients = f"{known} patient{'s' * (known != 1)}" if known else "patients unknown"
         print(f"{site}: {counts}, {patients}")
     for note in summary.notes:
         print(note)
