@@ -1,8 +1,10 @@
 import dataclasses
 import io
 
+import pytest
 from PIL import Image
 
+from silofl.report import rounds
 from silofl.report.canvas import LINE_COLOURS
 from silofl.report.rounds import (
     ROUND_TEST,
@@ -55,6 +57,20 @@ def test_the_best_round_changes_the_picture(record):
     ledger = [record(i) for i in range(1, 4)]
     pictures = {draw_training_curves(ledger, ["east", "west"], "dice", best) for best in (None, 1, 3)}
     assert len(pictures) == 3
+
+
+@pytest.mark.parametrize("best", [1, 3])
+def test_the_number_of_the_best_round_covers_no_value(record, monkeypatch, best):
+    monkeypatch.setattr(rounds, "encode_png", lambda figure: figure)
+    ledger = [record(number, (0.5, 0.5)) for number in range(1, 4)]
+    ledger[best - 1] = record(best, (0.9, 0.9))
+    figure = draw_training_curves(ledger, ["east", "west"], "dice", best)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    (label,) = axes.texts
+    # 4.5 points is the size of a marker
+    radius = 4.5 / 2 / 72 * figure.dpi
+    assert label.get_window_extent().y0 > axes.transData.transform((best, 0.9))[1] + radius
 
 
 def test_drift_is_drawn_where_a_round_measured_it(record):

@@ -388,6 +388,8 @@ def _finish_axes(axes: Axes, ledger: Sequence[Round], title: str, best_round: in
     rounds = _ledger_rounds(ledger)
     style_rounds(axes, title, rounds)
     if best_round is not None:
+        # Room above the curves for the number.
+        axes.margins(y=0.1)
         axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         is_left = 2 * best_round < rounds[0] + rounds[-1]
         axes.annotate(
