@@ -18,6 +18,11 @@ def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has
     assert (captured.out, captured.err) == ("", "reading north: 3 cases\nreading north: done\n")
 
 
+def test_one_item_is_named_in_the_singular(capsys):
+    assert list(track_progress("a", 1, "pretraining", unit="epochs")) == ["a"]
+    assert capsys.readouterr().err == "pretraining: 1 epoch\npretraining: done\n"
+
+
 def test_a_terminal_shows_a_bar(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

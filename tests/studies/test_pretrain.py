@@ -44,11 +44,11 @@ def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, 
     assert "network.head.weight" in state
 
 
-def test_images_are_decoded_into_the_folder_that_is_named(windows, write_windows_job, tmp_path):
+def test_images_are_decoded_into_the_folder_that_is_named(windows, write_windows_job, tmp_path, capsys):
     job, cache = write_windows_job("adafed_activity"), tmp_path / "cache"
     arguments = ["pretrain", job, "--data", windows, "--out", tmp_path / "f.pt", "--epochs", 1, "--cache", cache]
     assert main([str(argument) for argument in arguments]) == 0
-    assert len(list(cache.glob("*/index.json"))) == 3
+    assert len(list(cache.glob("*/index.json"))) == 3 and ": 1 epoch on " in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_studys_settings_can_be_changed_as_in_a_run(windows, write_windows_job, tmp_path):
@@ -76,7 +76,7 @@ def test_a_place_or_a_share_that_cannot_be_is_refused(windows, write_windows_job
 def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, write_windows_job, tmp_path):
     job = write_windows_job("adafed_activity")
     study, simulation = settle_job(job, Simulation(str(windows)), {})
-    with pytest.raises(ConfigError, match="write one for this study with silofl pretrain"):
+    with pytest.raises(ConfigError, match="with silofl pretrain and give it with --pretrained$"):
         check_pretrained(job, study, simulation)
 
 

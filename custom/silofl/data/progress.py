@@ -19,13 +19,13 @@ def track_progress(
         total: Their number.
         title: Name of the work, as ``reading north``.
         has_progress: Whether a terminal shows a bar.
-        unit: Name of the items.
+        unit: Name of the items, in the plural.
     """
     title = make_printable(title)
     if has_progress and sys.stderr.isatty():
         yield from _show_bar(items, total, title)
         return
-    print(f"{title}: {total} {unit}", file=sys.stderr, flush=True)
+    print(f"{title}: {total} {unit.removesuffix('s') if total == 1 else unit}", file=sys.stderr, flush=True)
     yield from items
     print(f"{title}: done", file=sys.stderr, flush=True)
 

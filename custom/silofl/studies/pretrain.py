@@ -111,8 +111,8 @@ def pretrain(
     measured = {"examples": len(pool), "epochs": epochs, "last_loss": loss, study.metric: score.value}
     write_json(out.with_suffix(".json"), facts | measured)
     console.print(
-        f"{out}: {epochs} epochs on {len(pool)} examples, loss {loss:.3f} in the last; {study.metric} "
-        f"{score.value:.3f} on all sites' test data, which it has not seen"
+        f"{out}: {epochs} epoch{'s' * (epochs != 1)} on {len(pool)} examples, loss {loss:.3f} in the last; "
+        f"{study.metric} {score.value:.3f} on all sites' test data, which it has not seen"
     )
     console.print(f"a study that starts from it alone has model.pretrained_sha256: {facts['sha256']}", markup=False)
     return out
