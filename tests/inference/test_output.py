@@ -7,6 +7,7 @@ from PIL import Image
 
 from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_label_map
 from silofl.inference.prediction import Prediction
+from silofl.inference.super_model import BLEND
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,13 @@ def test_a_pictures_label_map_is_a_png(tmp_path):
             "global model, as no hospital is above 0.7 (nearest south, 0.60)",
         ),
         (Prediction("ensemble", {"north": 0.4, "south": 0.6}, False), "ensemble (nearest south, 0.60)"),
+        (Prediction("ensemble", {}, False), "ensemble"),
         (Prediction("mean of all sites", {}, False), "mean of all sites"),
+        (Prediction(BLEND, {}, False), "mean of the federated and the local model"),
+        (Prediction("north", {}, False), "model of north"),
+        (Prediction("global", {}, False), "global model"),
+        (Prediction("local", {}, False), "local model"),
+        (Prediction("local", {"local": 0.93, "south": 0.07}, False), "model of local (0.93)"),
         (Prediction("global", {"global": 0.8, "north": 0.2}, False), "global model (0.80)"),
         (
             Prediction("north", {"north": 0.93, "south": 0.07}, False, beside="local", beside_share=0.62),
@@ -82,7 +89,7 @@ def test_a_record_and_a_sentence_say_what_was_found(make_study):
     record = prediction_record(unmeasured, make_study(), None)
     assert record["volumes_ml"] is None and record["warnings"] == ["no grid"]
     picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
-    assert prediction_sentence(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixels"
+    assert prediction_sentence(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixel"
     found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
     record = prediction_record(found, make_study("classification"), None)
     assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record

@@ -14,8 +14,10 @@ from silofl.data.access import input_name
 from silofl.data.formats import READERS
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
+from silofl.inference.super_model import BLEND, ENSEMBLE, MEAN
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
+from silofl.training.joined import FEDERATED, LOCAL
 
 # Of the files of an input, after its stem.
 SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
@@ -86,8 +88,7 @@ def model_sentence(prediction: Prediction, threshold: float | None) -> str:
 
 def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
     model, scores = prediction.model, prediction.scores
-    name = "global model" if model == GLOBAL else model
-    name = f"model of {model}" if model in scores and model != GLOBAL else name
+    name = f"model of {model}" if model in scores and model != GLOBAL else _name_answer(model)
     if not scores:
         return name
     best = max(scores, key=lambda output: scores[output])
@@ -98,6 +99,13 @@ def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
     return f"{name} ({scores[model]:.2f})" if model in scores else f"{name} (nearest {best}, {scores[best]:.2f})"
 
 
+def _name_answer(model: str) -> str:
+    """Name what answered without a choice: several models together, what a site has kept, or a site's model."""
+    if model in (MEAN, BLEND, ENSEMBLE):
+        return model
+    return f"{model} model" if model in (GLOBAL, FEDERATED, LOCAL) else f"model of {model}"
+
+
 def _answer_sentence(prediction: Prediction, study: Study) -> str:
     if prediction.label is not None:
         name = study.labels[prediction.label]
@@ -105,8 +113,8 @@ def _answer_sentence(prediction: Prediction, study: Study) -> str:
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
     counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
-    unit = "pixels" if prediction.label_map.ndim == 2 else "voxels"
-    return ", ".join(f"{name} {count} {unit}" for name, count in counts.items())
+    unit = "pixel" if prediction.label_map.ndim == 2 else "voxel"
+    return ", ".join(f"{name} {count} {unit}{'s' * (count != 1)}" for name, count in counts.items())
 
 
 def _encode_png(label_map: NDArray[np.uint8]) -> bytes:
