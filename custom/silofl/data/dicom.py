@@ -110,9 +110,10 @@ def _list_series_files(path: Path, name: str) -> tuple[str, ...]:
     found = [reader.GetGDCMSeriesFileNames(str(path), series) for series in reader.GetGDCMSeriesIDs(str(path))]
     if not found:
         has_folders = any(member.is_dir() for member in path.iterdir())
-        remedy = "name the folder in it that does" if has_folders else "name the image's own file, or another folder"
+        there = "folder in it that does, or an image's own file"
+        remedy = there if has_folders else "image's own file, or another folder"
         raise DataError(
-            f"{name} must be a folder that holds the files of one DICOM series itself; it does not: {remedy}"
+            f"{name} must be a folder that holds the files of one DICOM series itself; it does not: name the {remedy}"
         )
     if len(found) > 1:
         held = ", ".join(f"{len(files)} files as {Path(min(files)).name}" for files in sorted(found, key=min))
