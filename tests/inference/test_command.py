@@ -267,7 +267,9 @@ def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predic
     score = {"value": 0.5, "num_cases": 3, "num_excluded": 0}
     tests = {"north": score | {"labels": {"1": 0.7}}, "south": score | {"labels": {"1": 0.02}}}
     write_model_folder(super_model, replace(contents, facts=contents.facts | {"test": tests}))
-    assert not any("not learnt" in warning for warning in predict(picture)[1][0]["warnings"])
+    _, (record,), text = predict(picture)
+    assert not any("not learnt" in warning for warning in record["warnings"])
+    assert "What these models can do: Dice in test: organ 0.02 to 0.70" in text
     tests["north"]["labels"]["1"] = 0.04
     write_model_folder(super_model, replace(contents, facts=contents.facts | {"test": tests}))
     warnings = predict(picture)[1][0]["warnings"]

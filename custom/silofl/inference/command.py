@@ -165,6 +165,8 @@ def predict_inputs(
             console.print(line, markup=False)
             for warning in record.get("warnings", ()):
                 console.print(f"  warning: {warning}", style="yellow", markup=False)
+    if runner.model.quality:
+        console.print(f"What these models can do: {runner.model.quality}", markup=False)
     console.print(f"{len(inputs) - failed} answered, {failed} failed; results in {out}", markup=False)
     if failed:
         return (ExitCode.FAILED if failed == len(inputs) else ExitCode.INCOMPLETE), records

@@ -163,15 +163,17 @@ def _check_beside(contents: Contents) -> None:
 
 def _check_facts(facts: object) -> None:
     """Refuse scores from which no warning could be read; of what else is known only people read."""
-    for part in SCORES:
-        for site, score in _require_table(_require_table(facts, "facts").get(part) or {}, f"facts.{part}").items():
-            place = f"facts.{part}.{site}"
-            labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
-            for key, value in {"value": score.get("value") or 0.0, **labels}.items():
-                if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise ConfigError(
-                        f"{place} must have a number for {key}, not {quote_value(value)}; copy the folder again"
-                    )
+    known = _require_table(facts, "facts")
+    tables = {f"facts.{part}": _require_table(known.get(part) or {}, f"facts.{part}") for part in SCORES}
+    scores = {f"{place}.{site}": score for place, table in tables.items() for site, score in table.items()}
+    # What one site keeps holds its own test, without a name of a site.
+    for place, score in (scores | {"facts": known}).items():
+        labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
+        for key, value in {"value": score.get("value") or 0.0, **labels}.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(
+                    f"{place} must have a number for {key}, not {quote_value(value)}; copy the folder again"
+                )
 
 
 def _require_table(value: object, place: str) -> dict[str, Any]:

@@ -17,6 +17,10 @@ DPI = 110
 OPACITY = 0.35
 # Of the axes to the left, to the back and, turned round, to the head: what lies at their beginning and end.
 SIDES = ("RL", "AP", "HF")
+# Of a slice with these sides.
+PLANES = {"RLAP": "axial", "RLHF": "coronal", "APHF": "sagittal"}
+# Voxels that are so much wider than the others are slices; about equal ones may have been cut in any direction.
+WIDER = 1.2
 PLACES = ((0.04, 0.5), (0.96, 0.5), (0.5, 0.96), (0.5, 0.04))
 LPS = orientations.axcodes2ornt(("L", "P", "S"))
 
@@ -31,8 +35,8 @@ def draw_overlay(
 ) -> bytes:
     """Draw an image with its label map over it, as PNG.
 
-    A volume is shown from the side it was cut: along its widest voxels, the patient's right on the left of the
-    picture, front or head at the top.
+    A volume is shown from the side it was cut, along its widest voxels, and across the body where none are far wider:
+    the patient's right on the left of the picture, front or head at the top.
 
     Args:
         image: (C, rows, columns), or (C, X, Y, Z).
@@ -48,8 +52,8 @@ def draw_overlay(
         slices = [("", image, mask)]
     else:
         image, mask, aspect, sides = _turn_upright(image, mask, affine)
-        count = mask.shape[-1]
-        slices = [(f"slice {z + 1} of {count}", image[..., z], mask[..., z]) for z in _choose_slices(mask)]
+        count, plane = mask.shape[-1], f"{PLANES[sides]} " if is_oriented else ""
+        slices = [(f"{plane}slice {z + 1} of {count}", image[..., z], mask[..., z]) for z in _choose_slices(mask)]
     return _draw_slices(slices, aspect, {} if label_map is None else labels, title, sides if is_oriented else "")
 
 
@@ -61,8 +65,8 @@ def _turn_upright(image: NDArray, mask: NDArray, affine: NDArray) -> tuple[NDArr
     turn = orientations.ornt_transform(orientations.io_orientation(affine), LPS)
     spacing = np.linalg.norm(affine[:3, :3], axis=0)[np.argsort(turn[:, 0])]
     arrays = [orientations.apply_orientation(array, turn) for array in (*image, mask)]
-    # The last axis wins among equals: across the body.
-    axis = 2 - int(np.argmax(np.round(spacing[::-1], 3)))
+    axis = int(np.argmax(spacing))
+    axis = axis if spacing[axis] > WIDER * np.delete(spacing, axis).max() else 2
     columns, rows = (other for other in range(3) if other != axis)
     arrays = [array.transpose(rows, columns, axis) for array in arrays]
     # Axis z runs to the head, which belongs at the top.

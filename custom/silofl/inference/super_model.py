@@ -262,23 +262,42 @@ class SuperModel:
             self.network(site)
 
     @cached_property
+    def quality(self) -> str:
+        """How well the models find each label, by the sites' tests or else their validation; empty where not known."""
+        part, _, scores = self._label_scores
+        measure = "Dice" if self.contents.study.task == "segmentation" else "recall"
+        spans = [
+            f"{name} {min(values):.2f}" + (f" to {max(values):.2f}" if len(values) > 1 else "")
+            for name, values in scores.items()
+            if values
+        ]
+        return f"{measure} in {part}: {', '.join(spans)}" if spans else ""
+
+    @cached_property
     def _not_learnt(self) -> list[str]:
-        """A sentence for each label that the models found at no site, by the tests or else by validation."""
+        """A sentence for each label that the models found at no site."""
+        part, where, scores = self._label_scores
+        measure = "Dice" if self.contents.study.task == "segmentation" else "recall"
+        return [
+            f"{name} was not learnt: its {part} {measure} is {max(values):.2f} at {where}; to find it, or none, means "
+            "nothing"
+            for name, values in scores.items()
+            if values and max(values) < LEARNT
+        ]
+
+    @property
+    def _label_scores(self) -> tuple[str, str, dict[str, list[float]]]:
+        """``test`` or ``validation``, where the best of it was, and label or region -> its value at each site."""
         facts, study = self.contents.facts, self.contents.study
-        if study.task != "segmentation" or study.regions:
-            return []
         # What one site keeps holds its own test, without a name of a site.
         own = [facts] if "value" in facts else []
         part = "test" if facts.get("test") or own else "validation"
         of_sites = list((facts.get(part) or {}).values())
         tests = [test.get("labels") or {} for test in of_sites or own]
         where = "the best site" if of_sites else "the site"
-        found = {name: [test[str(n)] for test in tests if str(n) in test] for n, name in study.labels.items()}
-        return [
-            f"{name} was not learnt: its {part} Dice is {max(dice):.2f} at {where}; to find it, or none, means nothing"
-            for name, dice in found.items()
-            if dice and max(dice) < LEARNT
-        ]
+        named = dict.fromkeys(study.regions) if study.regions else study.labels
+        names = {str(key): name or key for key, name in named.items()}
+        return part, where, {name: [test[key] for test in tests if key in test] for key, name in names.items()}
 
     @cached_property
     def _steps(self) -> Preparation:
