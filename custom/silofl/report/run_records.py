@@ -274,7 +274,10 @@ def read_run(path: Path) -> RunRecords:
     """
     found, ledger = read_results(path), read_ledger(path)
     if found is None and ledger is None and not (path / "run.json").is_file():
-        raise ConfigError(f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json")
+        raise ConfigError(
+            f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json: name the folder "
+            "given to --out, or that of a download"
+        )
     study, data = _read_study(path), read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
     pictures = _read_site_files(path, results, "pictures.npz", Pictures)
