@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -205,9 +206,11 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     named = [Path(os.path.normpath(Path("here", value))) for value in (*DEFAULTS, *line)]
     # Beside a pretrained network lies what is known of it, beside landscapes their numbers.
     named += [path.with_suffix(".json") for path in named if path.suffix in (".pt", ".png")]
+    caches = [Path(os.path.normpath(Path("here", value))) for key, value in pairwise(line) if key == "--cache"]
     for path in changed:
         inner = path.relative_to("here") if path.is_relative_to("here") else path
         assert any(path.is_relative_to(name) or name.is_relative_to(path) for name in named), path
         # The demonstration's --out may be a folder that is there.
         is_own = command == "demo" and "phantoms" in inner.parts
-        assert inner.parts[0] not in KEPT or set(inner.parts) & set(CACHES) or is_own, path
+        is_cache = set(inner.parts) & set(CACHES) or any(path.is_relative_to(cache) for cache in caches)
+        assert inner.parts[0] not in KEPT or is_cache or is_own, path
