@@ -153,12 +153,14 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(autouse=True)
-def bounded_memory():
+def bounded_memory(request):
     """Check that neither this process nor a decoder's took more than `MEMORY` during the test."""
+    # torch.export keeps 50 MB of each program that it traces, and one process traces dozens here.
+    limit = MEMORY * (2 if "[export]" in request.node.name else 1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     end_decoder()
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # In KiB on Linux; the largest of all children that have ended.
-    assert (after - before) << 10 < MEMORY
+    assert (after - before) << 10 < limit
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10 < MEMORY
