@@ -95,6 +95,11 @@ def test_a_path_of_two_lines_is_refused_on_one(refused):
     assert "two lines must hold a run" in error and error.count("\n") <= 1
 
 
+def test_a_path_longer_than_any_system_opens_is_cut(refused):
+    error = refused("plan", JOBS / "fedavg_phantoms", "--plan", "a" * 5000)
+    assert error.startswith(f"silofl: {'a' * 200}... must be a JSON file") and len(error) < 500
+
+
 def test_a_path_in_brackets_is_printed_as_it_is(capsys):
     make_console(Namespace(json=False)).print("report: [red]/[/red]/report.html")
     assert capsys.readouterr().out == "report: [red]/[/red]/report.html\n"

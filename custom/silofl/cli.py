@@ -5,6 +5,7 @@ Each command is a module with the functions ``add_options`` and ``run``, loaded 
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -42,6 +43,8 @@ COMMANDS = {
 
 
 LONGEST_ERROR = 1500
+# Of a path that no system opens; a sentence repeats what was given all the same.
+LONG_WORD = re.compile(r"(\S{200})\S{600,}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -102,7 +105,8 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
     try:
         return command(options)
     except SiloFLError as error:
-        print(f"{program}: {make_printable(str(error))}", file=sys.stderr)
+        sentence = LONG_WORD.sub(r"\1...", make_printable(str(error)))
+        print(f"{program}: {sentence}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
         # Who reads along has enough; the interpreter must not try to write the rest.

@@ -76,8 +76,13 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Delete what killed processes had not finished writing, in a folder that only this process writes."""
-    for path in folder.glob(".*.tmp"):
+    for path in list_unfinished(folder):
         path.unlink(missing_ok=True)
+
+
+def list_unfinished(folder: Path) -> list[Path]:
+    """Return the temporary files of `write_atomically` in a folder and in the folders that it holds."""
+    return [*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -42,6 +42,16 @@ def test_a_site_that_lost_its_process_answers_as_if_nothing_had_happened(play):
     assert_alike(here, SiteRounds("east", game.study, game.settings).answer("train", task))
 
 
+def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play):
+    game = play(rounds=1)
+    game.round()
+    left = [game.folder("east") / name for name in (".pictures.npz.1.tmp", "rounds/.round_0001.pt.1.tmp")]
+    for path in left:
+        path.write_bytes(b"half")
+    game.finish()
+    assert not any(path.exists() for path in left)
+
+
 def test_batchnorm_stays_at_home_from_round_to_round(play):
     game = play(name="fedbn")
     game.round()

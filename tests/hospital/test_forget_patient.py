@@ -140,6 +140,13 @@ def test_what_a_killed_process_left_of_an_entry_goes_too(silofl, site):
     assert not left.exists()
 
 
+def test_pictures_that_a_killed_process_wrote_go_too(silofl, site):
+    left = site / "state/organs" / RUN / ".pictures.npz.9681.tmp"
+    left.write_bytes(b"some patient's slice")
+    code, out, _ = silofl("forget", "--patient", "p7", "--yes")
+    assert code == 0 and f"{left.name}: all of it" in out and not left.exists()
+
+
 def test_a_patient_whom_nothing_names_is_no_success_where_the_selectors_features_go(silofl, site):
     code, out, _ = silofl("forget", "--patient", "P7", "--yes")
     assert code == 3 and "no cache, picture or score of this site names the patient" in out

@@ -96,8 +96,7 @@ class RunFolder:
             StateError: No checkpoint is whole, another version wrote it, or the study has changed since.
             ConfigError: The study names sites that have left, and no round has finished.
         """
-        for folder in (self.path, self.path / "model"):
-            remove_unfinished(folder)
+        remove_unfinished(self.path)
         # A save that was stopped before its last renaming has its round under this name.
         if is_undamaged(self.path / NEXT, FORMAT):
             (self.path / NEXT).replace(self.path / CHECKPOINT)

@@ -15,6 +15,7 @@ from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLEr
 from silofl.extensions import allow_extensions, find_extension
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.state import SiteState
+from silofl.files import remove_unfinished
 from silofl.methods.answer import plain_text
 from silofl.methods.task import TRAIN, Message
 from silofl.methods.work import Work
@@ -126,6 +127,7 @@ class SiteRounds:
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         folder, number = self.site.run_folder(self.study.name, self.name, asked.run), asked.round
+        remove_unfinished(folder)
         states = SiteState(folder / "rounds")
         # What learns begins where the round before it ended; everything else is about a round that has ended.
         is_learning = task == TRAIN or (number > self.study.training_rounds and task in self.study.recipe.extra_tasks)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from silofl.errors import DamagedError
-from silofl.files import load_state, remove_unfinished, save_state
+from silofl.files import load_state, save_state
 
 # 3: behind its checksum.
 FORMAT = 3
@@ -49,7 +49,6 @@ class SiteState:
         Of later ones the last `LATER` stay: they are of a run that went back, and are written again, or of one that
         another has replaced. A server that asks for rounds from the last to the first must not fill the disk.
         """
-        remove_unfinished(self.folder)
         save_state(self._path(number), FORMAT, parts)
         rounds = self.rounds()
         earlier = [n for n in rounds if n < number]

@@ -5,7 +5,7 @@ import io
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
-from silofl.files import hold_lock, write_atomically, write_text
+from silofl.files import hold_lock, list_unfinished, write_atomically, write_text
 from silofl.settings import NAME
 from silofl.site import Site
 from silofl.training.pictures import FEATURES, PICTURES, SCORES
@@ -140,7 +140,10 @@ def remove_traces(traces: Traces) -> None:
         for folder in traces.entries:
             shutil.rmtree(folder)
         for file, cases in traces.files.items():
-            _REMOVERS[file.name](file, cases)
+            if cases is None:
+                file.unlink()
+            else:
+                _REMOVERS[file.name](file, cases)
 
 
 def describe_traces(traces: Traces) -> list[str]:
@@ -208,8 +211,9 @@ def _match_studies(place: Path) -> set[str]:
 
 
 def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None]:
-    """Return the files of a run that name a case -> the cases; the selector's features, which name nobody, whole."""
-    found: dict[Path, set[str] | None] = {}
+    """Return the files of a run that name a case -> the cases; whole, those that may show one without its name."""
+    # Of pictures, a killed process may have left any part.
+    found: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
     for name, read in ((SCORES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
         if (run / name).is_file() and (named := cases & set(read(run / name))):
             found[run / name] = named
@@ -232,16 +236,16 @@ def _read_pictured_cases(path: Path) -> Sequence[str]:
         return arrays["cases"].tolist()
 
 
-def _remove_rows(path: Path, cases: set[str] | None) -> None:
+def _remove_rows(path: Path, cases: set[str]) -> None:
     text = io.StringIO()
     head, *rows = _read_rows(path)
-    csv.writer(text).writerows([head, *(row for row in rows if row[0] not in (cases or ()))])
+    csv.writer(text).writerows([head, *(row for row in rows if row[0] not in cases)])
     write_text(path, text.getvalue())
 
 
-def _remove_pictures(path: Path, cases: set[str] | None) -> None:
+def _remove_pictures(path: Path, cases: set[str]) -> None:
     with np.load(path, allow_pickle=False) as arrays:
-        is_kept = ~np.isin(arrays["cases"], sorted(cases or ()))
+        is_kept = ~np.isin(arrays["cases"], sorted(cases))
         kept = {name: array[is_kept] for name, array in arrays.items()}
     if is_kept.any():
         write_atomically(path, lambda stream: np.savez_compressed(stream, **kept))
@@ -249,8 +253,4 @@ def _remove_pictures(path: Path, cases: set[str] | None) -> None:
         path.unlink()
 
 
-_REMOVERS: dict[str, Callable[[Path, set[str] | None], None]] = {
-    SCORES: _remove_rows,
-    PICTURES: _remove_pictures,
-    FEATURES: lambda path, _: path.unlink(),
-}
+_REMOVERS = {SCORES: _remove_rows, PICTURES: _remove_pictures}
