@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs import BATCH, SETS, TOO_SMALL, WITHOUT, Alone, carry_out, is_finished, validation_of
+from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished, validation_of
 
 from silofl.algorithms.gain import holm
 from silofl.federation.ledger import read_ledger
@@ -31,8 +31,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
     "fedsm": {"algorithm": {"name": "fedsm"}},
 }
-# FedSM's own jobs on these sets have InstanceNorm; no other job of this table goes without BatchNorm.
-OF_FEDSM = {"spine": {"model.normalization": "instance"}, "phantoms": {"model.normalization": "instance"}}
 SCHEDULES = ("constant", "poly")
 
 
@@ -53,7 +51,7 @@ class Wanted:
     def alone(self, device: str, rounds: int | None) -> Alone:
         """Return how it is carried out, with other rounds than the job's where they are given."""
         changes = METHODS[self.method] | {"training.schedule": self.schedule, "algorithm.average_last": 0.25}
-        changes |= OF_FEDSM.get(self.set, WITHOUT) if self.method == "fedsm" else {}
+        changes |= for_selector(self.set) if self.method == "fedsm" else {}
         changes |= {"seed": self.seed, "device": device} | ({"rounds": rounds} if rounds else {})
         return Alone(self.set, self.name, changes)
 

@@ -16,7 +16,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from runs import BATCH, TOO_SMALL, WITHOUT, Alone, Choices, carry_out, is_finished, validation_of, validation_to_choose
+from runs import (
+    BATCH,
+    TOO_SMALL,
+    Alone,
+    Choices,
+    carry_out,
+    for_selector,
+    is_finished,
+    validation_of,
+    validation_to_choose,
+)
 
 from silofl.federation.results import Results, read_results
 from silofl.report.methods import mean_and_deviation
@@ -75,7 +85,9 @@ class Wanted:
 
     def alone(self, device: str) -> Alone:
         """Return how it is carried out."""
-        normalization = BATCH if self.method in OF_BATCHNORM else WITHOUT if self.method == "fedsm" else {}
+        normalization = (
+            BATCH if self.method in OF_BATCHNORM else for_selector(self.set) if self.method == "fedsm" else {}
+        )
         changes: Choices = {
             "algorithm": find_method_algorithm(self.method),
             "training.learning_rate": self.rate,

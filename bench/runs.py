@@ -34,8 +34,10 @@ SETS = {
     "pneumonia": "adafed_pneumonia",
     "phantoms": "harmofl_phantoms",
 }
-# A selector's study has no BatchNorm, and what compares or keeps BatchNorm needs it.
-BATCH, WITHOUT = {"model.normalization": "batch"}, {"model.normalization": "group"}
+# What compares or keeps BatchNorm needs it.
+BATCH = {"model.normalization": "batch"}
+# Sets on which FedSM's own job has InstanceNorm; its selector bears no BatchNorm.
+OF_INSTANCENORM = ("spine", "phantoms")
 # Windows of one line of numbers, and images of 28 x 28, are too small for the selector.
 TOO_SMALL = ("activity", "mednist", "pneumonia")
 # Of the demonstration's hospitals this one joins no run.
@@ -44,6 +46,11 @@ UNSEEN = "coast"
 Choices = dict[str, Any]
 # Dotted key and the values to try.
 Search = tuple[tuple[str, tuple[Any, ...]], ...]
+
+
+def for_selector(name: str) -> Choices:
+    """Return what FedSM, which needs a network without BatchNorm, changes in the job of a set."""
+    return {"model.normalization": "instance" if name in OF_INSTANCENORM else "group"}
 
 
 def compared(
