@@ -21,7 +21,7 @@ from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.exchange import from_model
-from silofl.flare.left_sites import AGAIN, LEFT
+from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.methods.task import Message
 
 
@@ -35,12 +35,23 @@ def ended(tmp_path, make_study, monkeypatch):
     monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
     monkeypatch.setattr(module, "read_server_settings", lambda context: settings)
 
-    def run(course, panic=None):
-        controller, reasons = RoundsController(), []
+    def run(course, panic=None, failed=None):
+        controller, reasons, commands = RoundsController(), [], {}
         controller.fl_ctx = FLContext()
-        controller.engine = SimpleNamespace(register_app_command=lambda topic, answer: None)
+        controller.fl_ctx.set_prop(FLContextKey.RUNNER, SimpleNamespace(), private=True, sticky=True)
+        controller.engine = SimpleNamespace(
+            register_app_command=lambda topic, answer, *given: commands.update({topic: (answer, given)}),
+            get_clients=lambda: [SimpleNamespace(name="a"), SimpleNamespace(name="b")],
+        )
         controller._begin = lambda study, run, folder: ServerRounds.start(study, "run", ["a", "b"])
-        controller._course = lambda server, folder: SimpleNamespace(run=course)
+
+        def begin_course(server, folder):
+            if failed:
+                answer, given = commands[FAILED]
+                assert answer(FAILED, {"site": failed, "again": False}, None, *given) == {"goes_on": False}
+            return SimpleNamespace(run=course)
+
+        controller._course = begin_course
         controller.system_panic = lambda reason, context: reasons.append(reason)
         controller.exception = lambda message: None
         context = FLContext()
@@ -89,6 +100,15 @@ def test_a_job_that_nvflare_ends_names_the_site_for_which_it_did(ended):
         "NVFlare ended the job (fatal return code UNSAFE_JOB from client east) after round 0 of 3; "
         "submit the job again to begin it"
     ]
+
+
+def test_a_job_that_ends_by_a_sites_process_names_the_site(ended):
+    results, _ = ended(lambda: None, failed="b")
+    (reason,) = results["reasons"]
+    assert reason.startswith(
+        "the process of site 'b', whose own log says why, failed after round 0 of 3; submit the job"
+    )
+    assert results["was_stopped"] is True
 
 
 class KilledError(BaseException):
@@ -232,6 +252,36 @@ def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
 def test_no_word_of_another_form_makes_a_site_leave(data):
     controller = RoundsController()
     assert controller._take_left(LEFT, data, None) == {} and controller._left == {}
+
+
+@pytest.fixture
+def failure():
+    """Tell a controller that a site's process has failed in a round; returns its answer and which sites have left."""
+
+    def tell(data, there=("east", "north", "south"), left=()):
+        controller = RoundsController()
+        controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in there])
+        controller._left = dict.fromkeys(left, AGAIN)
+        return controller._take_failed(FAILED, data, None, 2), controller._left
+
+    return tell
+
+
+def test_a_job_goes_on_without_a_site_whose_process_failed_again(failure):
+    assert failure({"site": "north", "again": True}) == ({"goes_on": True}, {"north": FAILED_AGAIN})
+
+
+@pytest.mark.parametrize(
+    ("is_again", "job"), [(False, {}), (True, {"there": ("east", "north")}), (True, {"left": ("south",)})]
+)
+def test_a_job_ends_by_a_process_that_failed_once_or_that_the_quorum_needs(failure, is_again, job):
+    answer, left = failure({"site": "north", "again": is_again}, **job)
+    assert answer == {"goes_on": False} and "north" not in left
+
+
+@pytest.mark.parametrize("data", [None, [], {}, {"site": ["north"], "again": True}])
+def test_no_word_of_another_form_is_a_sites_failure(failure, data):
+    assert failure(data) == ({}, {})
 
 
 def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):

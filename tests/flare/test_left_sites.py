@@ -7,11 +7,12 @@ from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.fuel.f3.cellnet.defs import CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
 
-from silofl.flare.left_sites import AGAIN, LEFT, UNBEGUN, LeftSites, find_left_sites
+from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_left_sites
 
 JOB = [Client("east", "e1"), Client("north", "n1")]
 
@@ -68,16 +69,23 @@ def test_other_events_are_not_told(told):
 def report():
     """Send a report of a job's process to a server's component; returns what NVFlare saw and what jobs are told."""
 
-    def send(code, token="n1", pending=("north",), job="one"):
+    def send(code, token="n1", pending=("north",), job="one", answer=None):
         component, callbacks, seen, said = LeftSites(), {}, [], []
+
+        def tell(job, topic, data, timeout):
+            said.append((job, topic, data))
+            return answer
+
         server = SimpleNamespace(
             cell=SimpleNamespace(register_request_cb=lambda channel, topic, cb: callbacks.update({topic: cb})),
             client_manager=SimpleNamespace(clients={one.token: one for one in JOB}),
             engine=SimpleNamespace(
-                job_runner=SimpleNamespace(is_client_outcome_pending=lambda job, name: name in pending),
+                job_runner=SimpleNamespace(
+                    is_client_outcome_pending=lambda job, name: name in pending, running_jobs={"one": meta("organs")}
+                ),
                 run_processes={"one": {RunProcessKey.PARTICIPANTS: {one.token: one for one in JOB}}},
                 get_clients=lambda: JOB,
-                send_app_command=lambda job, topic, data, timeout: said.append((job, topic, data)),
+                send_app_command=tell,
             ),
             process_job_failure=lambda request: seen.append(dict(request.payload)),
         )
@@ -103,7 +111,56 @@ def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, 
 
 @pytest.mark.parametrize(
     "report_of",
-    [{"code": 0}, {"code": 103, "token": "nobody"}, {"code": 103, "pending": ()}, {"code": 101}, {"code": 9}],
+    [
+        {"code": 0},
+        {"code": 103, "token": "nobody"},
+        {"code": 103, "pending": ()},
+        {"code": 101, "pending": ()},
+        {"code": 101, "job": "another"},
+    ],
 )
 def test_other_reports_are_nvflares_affair(report, report_of):
     assert report(**report_of) == (report_of["code"], [])
+
+
+@pytest.mark.parametrize("code", [101, 9], ids=["exception", "killed"])
+@pytest.mark.parametrize(
+    ("answer", "goes_on"),
+    [
+        ({"data": {"goes_on": True}}, True),
+        ({"data": {"goes_on": False}}, False),
+        ({"data": {}}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_the_job_itself_says_whether_it_goes_on_without_a_process_that_failed(report, code, answer, goes_on):
+    seen, said = report(code, answer=answer)
+    told = [("one", LEFT, {"sites": {"north": FAILED_AGAIN}})] if goes_on else []
+    assert (seen, said) == (None if goes_on else code, [("one", FAILED, {"site": "north", "again": False}), *told])
+
+
+def meta(name, lead="lead"):
+    return SimpleNamespace(meta={JobMetaKey.JOB_NAME: name, JobMetaKey.SUBMITTER_NAME: lead})
+
+
+@pytest.mark.parametrize(
+    ("later_s", "job", "is_again"),
+    [
+        (86399, meta("organs"), True),
+        (86400, meta("organs"), False),
+        (60, meta("bones"), False),
+        (60, meta("organs", "another"), False),
+    ],
+    ids=["within a day", "a day later", "another job", "another lead"],
+)
+def test_a_process_fails_again_in_a_continuation_of_the_day(monkeypatch, later_s, job, is_again):
+    component, said, times = LeftSites(), [], iter([1000.0, 1000.0 + later_s])
+    monkeypatch.setattr("silofl.flare.left_sites.time.monotonic", lambda: next(times))
+    engine = SimpleNamespace(
+        job_runner=SimpleNamespace(running_jobs={"one": meta("organs"), "two": job}),
+        send_app_command=lambda *told: said.append(told[2]),
+    )
+    for number in ("one", "two"):
+        component._goes_on(engine, number, "north")
+    assert said == [{"site": "north", "again": False}, {"site": "north", "again": is_again}]

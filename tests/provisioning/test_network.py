@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -232,6 +232,73 @@ def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(netwo
     results = read_results(result_of(network, number, tmp_path / "results"))
     assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
     assert any("north" in reason and "its process for this job could not begin" in reason for reason in results.reasons)
+
+
+HOSTILE = """
+import os
+import signal
+
+from nvflare.apis.filter import Filter
+from nvflare.apis.fl_exception import UnsafeJobError
+
+
+class Unsafe(Filter):
+    def process(self, shareable, fl_ctx):
+        raise UnsafeJobError("this job is not safe")
+
+
+class Dying(Filter):
+    def process(self, shareable, fl_ctx):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@contextmanager
+def hostile(network, name, filter_name):
+    """Give a hospital a filter of its own making, before the one that it is to have."""
+    local = next(kit for kit in network.hospitals if kit.name == name).folder / "local"
+    privacy, resources = local / "privacy.json", local / "resources.json"
+    before = {path: path.read_text() for path in (privacy, resources)}
+    (local / "custom").mkdir()
+    (local / "custom" / "hostile.py").write_text(HOSTILE)
+    policy, settings = (json.loads(before[path]) for path in (privacy, resources))
+    for scope in policy["scopes"]:
+        scope["task_result_filters"].insert(0, {"path": f"hostile.{filter_name}", "direction": "out"})
+    settings["class_allow_list"].append(f"hostile.{filter_name}")
+    privacy.write_text(json.dumps(policy))
+    resources.write_text(json.dumps(settings))
+    try:
+        yield
+    finally:
+        shutil.rmtree(local / "custom")
+        for path, text in before.items():
+            path.write_text(text)
+
+
+def test_a_hospital_that_calls_the_job_unsafe_costs_its_own_answers_alone(network, tmp_path):
+    """NVFlare ends a job for everybody at one site's answer UNSAFE_JOB."""
+    with hostile(network, "north", "Unsafe"):
+        number, status = network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S)
+    results = read_results(result_of(network, number, tmp_path / "results"))
+    assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
+    assert any("north" in reason and "UNSAFE_JOB" in reason for reason in results.reasons)
+
+
+def test_a_hospital_whose_process_dies_in_each_round_ends_one_job_at_the_most(network, tmp_path, lead_command):
+    """NVFlare ends a job for everybody where one site reports that its process has failed."""
+    job = small_job(tmp_path / "job", "fedavg_phantoms")
+    # The server keeps for a day in which jobs a site's process has failed, for the tests to come too.
+    (job / "meta.json").write_text(json.dumps(read_json(job / "meta.json") | {"name": "dying"}))
+    with hostile(network, "north", "Dying"):
+        code, said = lead_command(job, tmp_path / "out").finish()
+    assert code == 3, said
+    assert said.count("going on by itself") == 1
+    assert "stopped: the process of site 'north', whose own log says why, failed after round 0 of 2" in said
+    results = read_results(tmp_path / "out")
+    assert results.status == "INCOMPLETE"
+    assert any("north" in reason and "failed for the second time in a day" in reason for reason in results.reasons), (
+        results.reasons
+    )
 
 
 # --- what is refused, in the words that the guide gives

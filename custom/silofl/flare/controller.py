@@ -27,7 +27,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, answer_progress
-from silofl.flare.left_sites import LEFT
+from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.places import (
     download_folder,
     read_job_lead,
@@ -114,6 +114,10 @@ class RoundsController(ModelController):
             folder.mend()
             self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder.path))
             self.engine.register_app_command(LEFT, self._take_left)
+            self.engine.register_app_command(FAILED, self._take_failed, study.federation.min_sites)
+            # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such
+            # task: the quorum decides there too.
+            self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             # What is loaded by now stays: no round's `cleanup_memory` need look through it.
@@ -233,6 +237,22 @@ class RoundsController(ModelController):
         if isinstance(told, dict):
             self._left |= {site: why for site, why in told.items() if isinstance(site, str) and isinstance(why, str)}
         return {}
+
+    def _take_failed(self, topic: str, data: object, context: FLContext, quorum: int) -> dict[str, Any]:
+        """Say whether the job goes on without a site whose process has failed in a round; NVFlare ends it otherwise.
+
+        What is killed once takes part in the job that goes on, to the same weights; a site whose process fails again,
+        or that says so, ends nobody's run as long as the quorum is there.
+        """
+        site = data.get("site") if isinstance(data, dict) else None
+        if not isinstance(site, str):
+            return {}
+        others = {client.name for client in self.engine.get_clients()} - self._left.keys() - {site}
+        if goes_on := data.get("again") is True and len(others) >= quorum:
+            self._left[site] = FAILED_AGAIN
+        else:
+            self._ending = f"the process of site {site!r}, whose own log says why, failed"
+        return {"goes_on": goes_on}
 
     def _process_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Answer in place of a site for which NVFlare reports an error, or whose result it cannot read."""

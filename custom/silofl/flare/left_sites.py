@@ -1,31 +1,40 @@
 """The server's lasting process tells its jobs which of their sites have left them.
 
 NVFlare 2.9 says nothing of a site that was started again: it registers under a new token, and gets no job that runs
-already. And where a site reports that its process for a job could not begin, as by a policy or a disk that is wrong,
-NVFlare ends the job for everybody; here the study's quorum decides. A process that fails later does end the job, which
-is then continued with the site.
+already. And where a site reports that its process for a job could not begin, as by a policy or a disk that is wrong, or
+that it failed later, NVFlare ends the job for everybody; here the job itself decides, by the study's quorum. What fails
+for the first time ends the job: in the one that goes on the site takes part again, and nothing is lost.
 """
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey, ServerCommandKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
+from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.fuel.common.exit_codes import PROCESS_EXIT_REASON, ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
-# The topic of the command that a running controller answers.
-LEFT = "silofl.left"
+# The topics of the commands that a running controller answers; of the second, whether the job goes on.
+LEFT, FAILED = "silofl.left", "silofl.failed"
 ANSWER_S = 5.0
+# Within it a site whose process has failed is one that fails again.
+DAY_S = 86400.0
 # Of a process that never came to a task.
-CODES = (ProcessExitCode.UNSAFE_COMPONENT, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
+UNBEGUN_CODES = (ProcessExitCode.UNSAFE_COMPONENT, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
+FAILED_CODES = (ProcessExitCode.EXCEPTION, JobReturnCode.ABORTED)
 AGAIN = "it was started again, and NVFlare gives it no running job: continue the run to take it in"
 UNBEGUN = "its process for this job could not begin ({}): its own log says why; continue the run once that is mended"
+FAILED_AGAIN = (
+    "its process failed for the second time in a day: its own log says why; continue the run once that is mended"
+)
 
 
 class LeftSites(FLComponent):
@@ -34,7 +43,9 @@ class LeftSites(FLComponent):
     def __init__(self) -> None:
         super().__init__()
         # Job -> site -> why.
-        self._unbegun: dict[str, dict[str, str]] = {}
+        self._reported: dict[str, dict[str, str]] = {}
+        # Site, and name of a job and of its lead, which a continuation has too -> when the site's process last failed.
+        self._failed_at: dict[tuple[str | None, ...], float] = {}
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Look at all jobs where a site shows that it is alive: as soon as it has registered, and every ten seconds."""
@@ -45,7 +56,7 @@ class LeftSites(FLComponent):
         engine = fl_ctx.get_engine()
         for job, process in list(engine.run_processes.items()):
             again = find_left_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients())
-            left = dict.fromkeys(sorted(again), AGAIN) | self._unbegun.get(job, {})
+            left = dict.fromkeys(sorted(again), AGAIN) | self._reported.get(job, {})
             if left:
                 # Each time: a job's process that has just begun does not listen yet.
                 engine.send_app_command(job, LEFT, {"sites": left}, ANSWER_S)
@@ -62,14 +73,37 @@ class LeftSites(FLComponent):
         )
 
     def _take_report(self, request: Message, server: Any) -> None:  # noqa: ANN401
-        """Note for its job that a site could not begin, and leave NVFlare the report of an end without a failure."""
+        """Note for its job that a site's process failed, and leave NVFlare the report of an end without a failure.
+
+        A failure that ends the job stays as it is.
+        """
         client = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
         if client is None or not isinstance(request.payload, dict):
             return
         job, code = (request.payload.get(key) for key in (JobFailureMsgKey.JOB_ID, JobFailureMsgKey.CODE))
-        if code in CODES and server.engine.job_runner.is_client_outcome_pending(job, client.name):
-            self._unbegun.setdefault(job, {})[client.name] = UNBEGUN.format(PROCESS_EXIT_REASON[code])
-            request.payload[JobFailureMsgKey.CODE] = None
+        if not server.engine.job_runner.is_client_outcome_pending(job, client.name):
+            return
+        if code in UNBEGUN_CODES:
+            why = UNBEGUN.format(PROCESS_EXIT_REASON[code])
+        elif code in FAILED_CODES and self._goes_on(server.engine, job, client.name):
+            why = FAILED_AGAIN
+        else:
+            return
+        self._reported.setdefault(job, {})[client.name] = why
+        request.payload[JobFailureMsgKey.CODE] = None
+
+    def _goes_on(self, engine: Any, job: str, site: str) -> bool:  # noqa: ANN401 - NVFlare's ServerEngine
+        """Ask a job whether it goes on without a site whose process has failed in a round."""
+        running = engine.job_runner.running_jobs.get(job)
+        if running is None:
+            return False
+        key = (site, *(running.meta.get(name) for name in (JobMetaKey.JOB_NAME, JobMetaKey.SUBMITTER_NAME)))
+        now = time.monotonic()
+        is_again = now - self._failed_at.get(key, -DAY_S) < DAY_S
+        self._failed_at[key] = now
+        reply = engine.send_app_command(job, FAILED, {"site": site, "again": is_again}, ANSWER_S)
+        answer = reply.get(ServerCommandKey.DATA) if isinstance(reply, dict) else None
+        return isinstance(answer, dict) and answer.get("goes_on") is True
 
 
 def find_left_sites(participants: Iterable[Client], connected: Iterable[Client]) -> set[str]:
