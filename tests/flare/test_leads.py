@@ -48,7 +48,8 @@ def submit(tmp_path, make_study, monkeypatch):
         controller, controller.fl_ctx = RoundsController(), FLContext()
         meta = {} if lead is None else {"submitter_name": lead}
         controller.fl_ctx.set_prop(FLContextKey.JOB_META, meta, private=True, sticky=False)
-        controller.engine = SimpleNamespace(get_clients=lambda: [], register_app_command=lambda topic, answer: None)
+        controller.fl_ctx.set_prop(FLContextKey.RUNNER, SimpleNamespace(), private=True, sticky=True)
+        controller.engine = SimpleNamespace(get_clients=lambda: [], register_app_command=lambda *command: None)
         controller._wait_for_sites = lambda study: ["east", "west"]
         controller._course = lambda server, folder: SimpleNamespace(run=lambda: folder.save(server))
         controller.system_panic = lambda reason, context: panics.append(reason)
