@@ -14,13 +14,16 @@ from .conftest import assert_is, network
 MSE = nn.functional.mse_loss
 
 
+@pytest.mark.parametrize("form", [torch.tensor, np.asarray], ids=["torch", "numpy"])
 @pytest.mark.parametrize("sign", ["plus", "minus"])
-def test_a_step_of_alpha_follows_the_reference(vectors, sign):
+def test_a_step_of_alpha_follows_the_reference(vectors, sign, form):
     z = vectors("baselines/apfl")
-    v, w, g = ([torch.tensor(z[f"pure_{name}"])] for name in "vwg")
+    v, w, g = ([form(z[f"pure_{name}"])] for name in "vwg")
     g = g if sign == "plus" else [-g[0]]
     found = [new_alpha(0.4, v, w, g, float(rate)) for rate in z["pure_lr"]]
     np.testing.assert_allclose(found, z[f"pure_alpha_{sign}"], rtol=1e-6)
+    # One array alone is its rows.
+    assert new_alpha(0.4, v[0], w[0], g[0], float(z["pure_lr"][0])) == pytest.approx(found[0])
 
 
 def test_a_mixture_is_one_of_weights():

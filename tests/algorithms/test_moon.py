@@ -30,6 +30,7 @@ def test_loss_and_gradient_are_those_of_the_reference(vectors, temperature):
     loss.backward()
     np.testing.assert_allclose(loss.item(), v[f"loss_{temperature}"], rtol=1e-6)
     np.testing.assert_allclose(z.grad.numpy(), v[f"dz_{temperature}"], rtol=1e-6)
+    assert contrastive_loss(v["z"], v["z_global"], v["z_previous"], temperature) == loss
 
 
 def test_a_zero_vector_is_as_near_to_everything(vectors):

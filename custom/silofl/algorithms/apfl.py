@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.personal import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
@@ -78,21 +79,21 @@ def mix_parameters(personal: Sequence[Tensor], shared: Sequence[Tensor], alpha: 
 
 def new_alpha(
     alpha: float,
-    personal: Sequence[Tensor],
-    shared: Sequence[Tensor],
-    gradient: Sequence[Tensor],
+    personal: Sequence[Tensor | NDArray],
+    shared: Sequence[Tensor | NDArray],
+    gradient: Sequence[Tensor | NDArray],
     learning_rate: float,
 ) -> float:
     """Return ``clip(alpha - eta_alpha <v - w, g(mixture)>, 0, 1)``: a step of alpha down the mixture's loss.
 
     Args:
         alpha: Before the step.
-        personal: v.
-        shared: w.
-        gradient: Of the loss at the mixture.
+        personal: v, one array a parameter.
+        shared: w, in the same order.
+        gradient: Of the loss at the mixture, likewise.
         learning_rate: eta_alpha.
     """
-    terms = zip(personal, shared, gradient, strict=True)
+    terms = zip(*(map(torch.as_tensor, arrays) for arrays in (personal, shared, gradient)), strict=True)
     # In float64: the sum of millions of products, most of them near 0.
     slope = sum(float(((v - w).double() * g.double()).sum()) for v, w, g in terms)
     return min(1.0, max(0.0, alpha - learning_rate * slope))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -90,7 +91,9 @@ WITH_HEAD = Recipe(step=Contrast(projection_head=256))
 PRESETS = dict.fromkeys(PRESET_NAMES, WITH_HEAD) | {"recommended": Recipe(step=Contrast())}
 
 
-def contrastive_loss(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
+def contrastive_loss(
+    z: Tensor | NDArray, z_global: Tensor | NDArray, z_previous: Tensor | NDArray, temperature: float
+) -> Tensor:
     """Return the mean of ``-log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau)))`` (Eq. 3).
 
     Args:
@@ -99,6 +102,7 @@ def contrastive_loss(z: Tensor, z_global: Tensor, z_previous: Tensor, temperatur
         z_previous: By the site's own last model, the same shape.
         temperature: tau, above 0.
     """
+    z, z_global, z_previous = map(torch.as_tensor, (z, z_global, z_previous))
     to_global, to_previous = (functional.cosine_similarity(z, other, eps=1e-8) for other in (z_global, z_previous))
     return functional.softplus((to_previous - to_global) / temperature).mean()
 
