@@ -107,6 +107,15 @@ def test_host_and_port_reach_certificate_and_kits(tmp_path, wheel):
         assert (read_kit(kits / name).address.host, read_kit(kits / name).address.port) == ("hub.example.net", 9443)
 
 
+def test_a_port_of_the_web_is_opened_to_the_servers_account_alone(tmp_path, wheel, kits):
+    assert make(PROJECT, tmp_path / "ws", wheel, "--port", "443") == 0
+    own = tmp_path / "ws" / "silofl" / "prod_00"
+    line = "echo net.ipv4.ip_unprivileged_port_start=443 > /etc/sysctl.d/50-silofl.conf"
+    assert line in (own / "server" / "INSTALL.md").read_text()
+    assert "unprivileged_port" not in (kits / "server" / "INSTALL.md").read_text()
+    assert "tcp dport 443" in (own / "north" / "system" / "silofl-firewall.nft").read_text()
+
+
 def test_a_data_root_holds_data_state_runs_and_stores(tmp_path, workspace, wheel):
     assert make(PROJECT, workspace, wheel, "--host", "localhost", "--data-root", str(tmp_path / "data")) == 0
     kits, root = workspace / "silofl" / "prod_00", tmp_path / "data"

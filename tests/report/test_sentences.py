@@ -23,7 +23,8 @@ def test_an_unfinished_simulation_names_the_command_that_goes_on():
 
 
 def test_an_unfinished_run_at_a_server_names_the_setting_that_goes_on():
-    assert "set continue_run: small-1 in study.yaml" in unfinished_sentence(Path("runs/small-1"), False, 3, None)
+    sentence = unfinished_sentence(Path("runs/small-1"), False, 3, None)
+    assert "set continue_run in study.yaml to its id, by which the server calls its folder (small-1, where" in sentence
 
 
 def test_a_run_that_its_lead_has_followed_names_the_command_that_goes_on(tmp_path):

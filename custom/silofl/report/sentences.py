@@ -103,7 +103,10 @@ def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds:
     state = f"{finished}{of} rounds are finished and there is no result yet: the run is running or interrupted"
     if command := _command(run, can_resume_here):
         return f"{state}; go on with: {command}"
-    return f"{state}; to go on with it, set continue_run: {run.name} in study.yaml and submit the job again"
+    return (
+        f"{state}; to go on with it, set continue_run in study.yaml to its id, by which the server calls its folder "
+        f"({run.name}, where this is that folder), and submit the job again"
+    )
 
 
 def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
