@@ -47,8 +47,8 @@ PARTS: dict[str, tuple[tuple[str, str], ...]] = {
     "site: what changed, and what stays": (("methods/model.py", "finish"), ("methods/model.py", "kept")),
     "site: the gate": (("federation/egress.py", "refusal"),),
     "site: write its state": (("federation/state.py", "save"),),
-    "server: tasks": (("federation/course.py", "_tasks"),),
-    "server: read and check answers": (("federation/admission.py", "admitted"),),
+    "server: tasks": (("federation/course.py", "_prepare_tasks"),),
+    "server: read and check answers": (("federation/admission.py", "admit_answers"),),
     "server: mix": (("federation/server.py", "merge"),),
     "server: checkpoint and ledger": (("federation/run_folder.py", "save"),),
 }
@@ -121,13 +121,14 @@ def seconds_of(stats: pstats.Stats, rounds: int) -> dict[str, float]:
     # File and function -> seconds with all that it calls.
     known = {(file, name): values[3] for (file, _, name), values in stats.stats.items()}
 
+    def of(end: str, wanted: str) -> float:
+        times = [one for (file, name), one in known.items() if name == wanted and file.endswith(f"silofl/{end}")]
+        if not times:
+            sys.exit(f"{end} must have a function {wanted} that a round calls, as PARTS says; there is none: mend it")
+        return sum(times)
+
     def within(functions: tuple[tuple[str, str], ...]) -> float:
-        return sum(
-            seconds
-            for (file, name), seconds in known.items()
-            for end, wanted in functions
-            if file.endswith(f"silofl/{end}") and name == wanted
-        )
+        return sum(of(end, wanted) for end, wanted in functions if end != "-")
 
     found = {}
     for part, functions in PARTS.items():

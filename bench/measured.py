@@ -25,6 +25,7 @@ class Row:
         reference: The same of that; None where the bound is of the measured number itself.
         bound: The most that ``measured / reference``, or ``measured``, may be.
         unit: ``s``, ``GiB`` or ``%``.
+        aim: What was aimed at where the bound is wider; docs/performance.md says what is in the way.
     """
 
     what: str
@@ -33,6 +34,7 @@ class Row:
     reference: float | None
     bound: float
     unit: str = "s"
+    aim: float | None = None
 
     @property
     def found(self) -> float:
@@ -43,13 +45,19 @@ class Row:
         """Return whether the bound is kept, or with a slack above 1 so many times the bound."""
         return self.found <= slack * self.bound
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether what was aimed at is reached too."""
+        return self.aim is None or self.found <= self.aim
+
     def cells(self, slack: float) -> tuple[str, ...]:
         """Return the row of the table."""
         sign = " x" if self.reference is not None else f" {self.unit}"
         reference = "-" if self.reference is None else _number(self.reference, self.unit)
-        verdict = "kept" if self.is_kept(slack) else "BROKEN"
-        own = _number(self.measured, self.unit)
-        return self.what, own, self.beside, reference, f"{self.found:.2f}{sign}", f"{self.bound:g}{sign}", verdict
+        own, aim = _number(self.measured, self.unit), "-" if self.aim is None else f"{self.aim:g}{sign}"
+        verdict = "BROKEN" if not self.is_kept(slack) else "kept" if self.is_reached else "kept, aim missed"
+        found, bound = f"{self.found:.2f}{sign}", f"{self.bound:g}{sign}"
+        return self.what, own, self.beside, reference, found, bound, aim, verdict
 
 
 def _number(value: float, unit: str) -> str:
@@ -70,14 +78,15 @@ def medians(*actions: Callable[[], object], repeats: int = REPEATS) -> list[floa
 
 def show(rows: Iterable[Row], slack: float) -> bool:
     """Print the rows as they come, then the machine; returns whether all are kept."""
-    table = Table("what", "measured", "beside", "of it", "found", "bound", "", box=None)
-    all_kept = True
+    table = Table("what", "measured", "beside", "of it", "found", "bound", "aimed at", "", box=None)
+    all_kept, started = True, time.perf_counter()
     for row in rows:
         cells = row.cells(slack)
         print(f"{cells[-1]}: {row.what}: {cells[1]} beside {cells[3]}, {cells[4]}, at most {cells[5]}", flush=True)
         table.add_row(*cells)
         all_kept = all_kept and row.is_kept(slack)
-    print(f"\n{machine()}" + (f"; fails only beyond {slack:g} times the bound" if slack > 1 else ""))
+    gross = f"; fails only beyond {slack:g} times the bound" if slack > 1 else ""
+    print(f"\n{machine()}, {(time.perf_counter() - started) / 60:.1f} minutes in all{gross}")
     Console(width=170).print(table)
     return all_kept
 

@@ -47,7 +47,7 @@ def loading(is_short: bool) -> Iterator[Row]:
             site = files[0].parent.parent
             read = partial(load_site_data, site, study, folder / "cache", False)
             first, later = seconds(read), seconds(read)
-            yield Row(f"reading {what} for the first time", first, "decoding alone", alone, FIRST[site.name])
+            yield Row(f"reading {what} for the first time", first, "decoding alone", alone, FIRST[site.name], aim=1.1)
             yield Row(f"reading {what} once more", later, "decoding alone", alone, 1.2)
         data = load_site_data(folder / "tiles", study_of("fedavg"), folder / "cache", False)
         yield waiting(data.training, study_of("fedavg"))
