@@ -39,7 +39,7 @@ class NormalizedSteps(Answer):
             return (
                 f"extra_rounds must be 0 where steps are normalised, for all sites at once, not {recipe.extra_rounds}"
             )
-        if recipe.parts[0] is not self:
+        if recipe.parts[0].section != self.section:
             first = recipe.parts[0].section
             return (
                 f"parts must begin with normalised steps, which take the mean's place, not with {first}; name it first"

@@ -71,6 +71,7 @@ def content_digest(path: Path, name: str) -> str:
                 digests.append(hashlib.file_digest(file, "sha256"))
     except OSError as error:
         raise open_error(name, error) from None
+    # A digest of digests: two folders whose files are cut at other places must not look alike.
     if not path.is_dir():
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
@@ -114,6 +115,7 @@ def list_files(path: Path) -> Iterator[Path]:
     check_kind(path)
     if path.is_dir():
         for member in sorted(path.iterdir()):
+            # A link that leads nowhere is no file of a series; its slice is missed where the series is put together.
             if member.exists():
                 check_kind(member)
             if member.is_file():

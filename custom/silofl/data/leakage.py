@@ -51,6 +51,7 @@ def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
             first_place, first_file, first = seen.setdefault(known[place], (place, file, record))
             if first_place == place:
                 continue
+            # Records are equal where their fields are: only the same one can name a file twice as two contrasts.
             if first is record:
                 raise DataError(
                     f"case {record.case!r} must have a file of its own for each contrast; {file} and {first_file} hold "
@@ -131,6 +132,7 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
     for part, record in _iterate_records(parts):
         for file in record.files:
             others = seen.setdefault((places[file], record.index), [])
+            # All earlier ones: a slice may be apart from the first record of its volume and not from the second.
             for other_part, other in others:
                 _check_pair(file, part, record, other_part, other)
             others.append((part, record))

@@ -75,6 +75,7 @@ class Survey:
         if self.channel_names:
             return len(self.channel_names)
         stored = {len(sample.image.array): sample.record.case for sample in self.samples}
+        # Pictures are converted when they are read: grey ones to colour where any has it, and alpha is dropped.
         if self.kind != "windows" and stored.keys() <= {1, 3, 4}:
             return 1 if stored.keys() == {1} else 3
         if len(stored) > 1:

@@ -176,6 +176,7 @@ def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
     """
     validated = ledger[:-1]
     best = find_best_round(validated)
+    # Patience begins anew after the rounds that do not count, however early the best one was.
     return max(0, len(validated) - max(best.round, first)) if best else 0
 
 

@@ -111,7 +111,7 @@ class ServerRounds:
         return max((record.round for record in rounds if site in record.answered), default=0)
 
     def listens_to_itself(self, site: str, number: int) -> bool:
-        """Return whether nobody else's model went into a site's own one in a round."""
+        """Return whether nobody else's model went into a site's own one in a round: its own share is exactly 1."""
         return self.ledger[number - 1].weights.get(site, {}).get(site) == 1
 
     def join(self, site: str) -> None:
@@ -178,7 +178,7 @@ class ServerRounds:
         return weights_of
 
     def close(self, record: Round, replies: Replies, weights_of: WeightsOf) -> None:
-        """Complete a round's record from the answers to its main exchange, and add it to the ledger."""
+        """Complete a round's record, with who listened to whom in the sites' own models, if there are any; add it."""
         metrics = {site: answer.numbers.metrics.training for site, answer in replies.accepted.items()}
         record.close(weights_of(self.study.recipe.roles[-1]), replies.examples, metrics)
         self.ledger.append(record)

@@ -146,6 +146,7 @@ class AveragePart(Part):
     def _add_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
         before = self.means.get(role, {})
         # While all share one model its mean is everybody's; a site that comes late begins a mean of its own.
+        # No site has the empty name.
         shared = before.get("", Mean())
         models = part.own or {"": part.common}
         return {site: before.get(site, shared).with_model(arrays) for site, arrays in models.items()}

@@ -326,6 +326,7 @@ class SiteModels(SitePart):
         """Return the arrays that the server will not send again, as they are now."""
         recipe, received = self.work.study.recipe, self.work.message.arrays
         # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
+        # In extra rounds each site goes on from its own last model: sent back to it, it would travel for nothing.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
         sent = {n for n in self._list_traveling_names() if n in received and not (has_own and read_role(n) != GLOBAL)}
         aliases = {f"{role}/{name}" for role, model in self.work.models.items() for name in alias_names(model)}

@@ -214,6 +214,7 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
     for key in METRIC_NAMES:
         values = [by_site[site].also.get(key) for site in sites if site in by_site]
         known = [value for value in values if value is not None]
+        # A site whose test cases are all of one class has no AUROC, however well it does.
         if known and key != results.metric and (key == "auroc" or len(known) == len(sites)):
             found[key] = float(np.mean(known))
     if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
@@ -314,6 +315,7 @@ def _model_values(results: Results, model: str) -> _ModelValues:
     """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
     sites = {site: own for site, own in results.by_site.items() if own.models}
     values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
+    # Weighed by cases, the sites' means are the mean over all cases.
     known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
     return _ModelValues(values, pool_values(known))
 
@@ -330,6 +332,7 @@ def _make_row(
         ]
         for values, one in zip(found, tested, strict=True)
     ]
+    # Two averages that every table has, and the further ones.
     return Row(name, _drop_unknown(found, len(sites)), _drop_unknown(averages, 2 + len(keys)), method)
 
 

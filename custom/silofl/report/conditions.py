@@ -86,11 +86,11 @@ def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
 
 
 def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
-    settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
+    settings = {run.path: _compared_settings(run) for of_row in runs.values() for run in of_row}
     for key in dict.fromkeys(key for values in settings.values() for key in values if key not in known):
 
         def value(run: RunRecords, key: str = key) -> str | None:
-            return settings[id(run)].get(key, NOT_SET if run.study else None)
+            return settings[run.path].get(key, NOT_SET if run.study else None)
 
         groups = group_rows_by_value(runs, value)
         if len(groups) > 1:
@@ -140,6 +140,7 @@ def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]
     """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
     flat: dict[str, str] = {}
     for key, value in values.items():
+        # Their keys are numbers and names of the study's own; one by one they would read as settings of SiloFL.
         if isinstance(value, Mapping) and key not in ("labels", "regions"):
             flat |= flat_settings(value, f"{prefix}{key}.")
         else:
@@ -192,6 +193,7 @@ def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]
 def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
     known = [(_data_digest(run, site), *_count_data(run, site).values()) for run in runs if site in run.sites]
+    # A record of an older version lacks some of them, which is no difference.
     return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
 
 

@@ -66,6 +66,7 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
     places = rank_columns(rows, num_seeds) if is_ranked else []
     if any(places):
         table = _add_winners(table, places, sites)
+    # Twenty columns, or long names of averages, do not fit a page's width.
     is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
     return _turn_table(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
 
@@ -131,6 +132,7 @@ def is_comparable(methods: Sequence[Method]) -> bool:
     """Return whether all runs, without those on pooled data, measure the same on the same test data."""
     federated = [method for method in methods if not method.needs_pool]
     runs = [(run, method.data.get(seed)) for method in federated for seed, run in method.results.items()]
+    # A run in which a site is missing has no average, and so nothing that is compared.
     whole = [(run, data) for run, data in runs if None not in run.sites.values()]
     return are_comparable([run for run, _ in whole]) and len({data for _, data in whole}) < 2
 
@@ -152,6 +154,7 @@ def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
 
 def sites_won(places: Sequence[Sequence[int]], row: int, sites: Sequence[str]) -> list[str]:
     """Return the sites at which a row is the best."""
+    # The places go on with the averages, which are no sites.
     return [site for site, rows in zip(sites, places, strict=False) if list(rows) == [row]]
 
 
@@ -179,6 +182,7 @@ def _winner(names: Sequence[str]) -> str:
 def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
     """Exchange rows and columns; the last columns become rows that sum up the others."""
     (_, *names), *rows = zip(table.columns, *table.rows, strict=True)
+    # The first column holds the rows' names and becomes the header, which has no row number.
     best, level = (frozenset((j - 1, i + 1) for i, j in cells) for cells in (table.best_cells, table.level_cells))
     return TextTable((corner, *names), tuple(rows), 1, num_summary, best_cells=best, level_cells=level)
 

@@ -162,6 +162,7 @@ def split_sentence(split_unit: str | None) -> str:
 
 def shares_batchnorm(results: Results) -> bool:
     """Return whether the BatchNorm of the tested models is one of several sites."""
+    # A personal model has BatchNorm of its own, whatever the shared one beside it sends.
     return results.recipe_value("stays_home") in ("nothing", "head") and not results.recipe_value("keeps_personal")
 
 

@@ -140,8 +140,10 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Co
     """
     if not any(sum(counts.values()) for counts in counted.values()):
         return None
+    # In the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
     sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
     rows = {site: {output: counted[site].get(output, 0) for output in outputs} for site in sites}
+    # Where the global model is an output, the best model of an image is what is right, and not its site's.
     return CountTable(list(outputs), rows, {} if GLOBAL in outputs else _count_right(rows))
 
 
@@ -296,6 +298,7 @@ def _values_by_model(results: Results) -> dict[str, Values]:
     if results.recipe_value("sends_model_once"):
         return {ENSEMBLE: results.sites}
     home = str(results.recipe_value("stays_home"))
+    # Rows of the mixing matrix differ, and each site's model with them.
     is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
     is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
     return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
@@ -342,6 +345,7 @@ def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str
         return [row(f"super model, ensemble: {CLINIC}", unseen.value, selector.choices)]
     if selector.threshold is None:
         return [row(f"super model, most probable model: {CLINIC}", unseen.value, selector.choices)]
+    # The candidates of the threshold are sorted and begin with 0.
     used, lowest = f"gamma {selector.threshold:g} ({selector.threshold_from})", selector.by_threshold[0]
     rows = [row(f"super model, {used}: {CLINIC}", unseen.value, selector.choices)]
     rows.append(row("super model, gamma 0 (always a site's model)", lowest.value, lowest.choices))

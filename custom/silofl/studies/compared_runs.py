@@ -137,6 +137,7 @@ def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> 
     """Return a checked run for each seed, with name, job, simulation and changes of the pattern."""
     runs = []
     for seed in asked.seeds:
+        # What is set for the whole comparison wins over a row's own, and the row's over its job.
         changes = {**pattern.changes, **asked.changes, "seed": seed}
         path = out / "runs" / f"{_folder_name(pattern.name)}-seed{seed}"
         run = replace(pattern, seed=seed, path=path, changes=changes)

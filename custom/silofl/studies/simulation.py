@@ -165,6 +165,7 @@ def guard_batchnorm(job: Path, is_guarded: bool) -> None:
     path = study_file(job).with_name("config_fed_client.json")
     config = read_json(path)
     guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
+    # Taken out first, so that a job that has it already does not get it twice.
     others = [chain for chain in config["task_result_filters"] if chain != guard]
     write_json(path, config | {"task_result_filters": others + [guard] * is_guarded})
 
@@ -216,6 +217,7 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         state = "a file" if data.exists() else "not there"
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
     present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    # The phantoms' last hospital is the clinic that takes part in no study and tests the super model.
     found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
@@ -225,6 +227,7 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     if len(set(sites)) != len(sites):
         raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
     silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    # Who names the sites has seen the others; who does not would lose one silently by a file that is missing.
     silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
     if silent and not sites:
         raise ConfigError(

@@ -66,6 +66,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.finish_bytes_to += message.num_bytes
             traffic.finish_bytes_from += size
         else:
+            # A round may have several exchanges: only its first one begins a new number.
             new = server.finished_rounds + 1 - len(traffic.bytes_to)
             traffic.bytes_to += [0] * new
             traffic.bytes_from += [0] * new

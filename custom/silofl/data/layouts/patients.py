@@ -84,6 +84,7 @@ def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[
         lines = read_bytes(table, name).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise DataError(f"{name} must be text in UTF-8, not something else; save it anew") from None
+    # Commas last: they may stand in the names of columns that tabs or semicolons part.
     delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
     try:
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
