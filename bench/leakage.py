@@ -7,11 +7,13 @@ RUN is a finished simulation with a model for each site, as ``silofl simulate jo
 *Gradient inversion* (Geiping et al., Inverting Gradients, NeurIPS 2020: cosine distance of the gradients and total
 variation, by Adam). The attacker is the server. It has the weights that it sent, the gradient of one step, as if the
 site took a single step of plain descent, and, in its favour, the true label maps. Batches of 1 and 8 images, before
-training and with the run's model; with BatchNorm's gradients among what it gets, and without, where BatchNorm stays at
-home: then it knows neither these gradients nor, after training, the site's scale and shift, and takes 1 and 0. The
-score is the best correlation of an image that it finds with one of the batch; beside it, the best of as many other
-images of the same site, which need no gradient. That the attack itself works is shown by a control on the same images:
-a small network of three convolutions without BatchNorm, which learns a class, made up here, of each image.
+training and with the run's model. Where BatchNorm travels, the attacker also has its gradients, and the mean and
+variance of the batch in each layer, which the moved running statistics give away (as in Yin et al., See through
+Gradients, CVPR 2021). Where it stays at home the attacker knows neither these nor, after training, the site's scale and
+shift, and takes 1 and 0. The score is the best correlation of an image that it finds with one of the batch; beside it,
+the best of as many other images of the same site, which need no gradient. That the attack itself works is shown by a
+control on the same images: a small network of three convolutions without BatchNorm, which learns a class, made up here,
+of each image.
 
 *Membership inference* (Yeom et al., CSF 2018: a low loss means a member). From the loss of each image, whether it was
 in training: the area under the ROC curve, of the site's training images against its test images, with its 95 %
@@ -35,10 +37,11 @@ from silofl.data.parts import Examples
 from silofl.models import build_plain_model
 from silofl.report.canvas import encode_png, make_panels
 from silofl.studies.leave_out import load_site_networks
+from silofl.studies.simulation import UNMOVED
 from silofl.training.losses import Loss, make_loss
 
 BATCHES = (1, 8)
-LEARNING_RATE, SMOOTHNESS = 0.1, 1e-2
+LEARNING_RATE, SMOOTHNESS, STATISTICS = 0.1, 1e-2, 0.1
 CLASSES = 4
 CPU = torch.device("cpu")
 
@@ -52,19 +55,19 @@ def main() -> None:
     parser.add_argument("--sites", type=lambda text: text.split(","), help="to invert gradients of; all by default")
     parser.add_argument("--steps", type=int, default=600, help="of the attacker's descent")
     options = parser.parse_args()
-    found = read_finished_run(options.run)
-    study, loss = found.models.study, make_loss(found.models.study)
+    models, data = read_finished_run(options.run, UNMOVED)
+    study, loss = models.study, make_loss(models.study)
     torch.set_num_threads(study.torch_threads)
-    networks = dict(load_site_networks(found.models, CPU))
+    networks = dict(load_site_networks(models, CPU))
     print("| site | AUC of membership | training images | test images |")
     print("|---|---|---|---|")
     for site, network in networks.items():
-        losses = [losses_of(network, part, loss) for part in (found.data[site].training, found.data[site].test)]
+        losses = [losses_of(network, part, loss) for part in (data[site].training, data[site].test)]
         low, high = interval(*losses)
         print(f"| {site} | {auc(*losses):.3f} [{low:.3f}, {high:.3f}] | {len(losses[0])} | {len(losses[1])} |")
-    fresh, shape = build_plain_model(study, study.seed), found.data[next(iter(networks))].training.image_shape
+    fresh, shape = build_plain_model(study, study.seed), data[next(iter(networks))].training.image_shape
     sites = options.sites or list(networks)
-    # Name -> the network of each site, the loss, and whether BatchNorm's gradients are sent.
+    # Name -> the network of each site, the loss, and whether BatchNorm travels.
     attacked = {
         "control | none": (dict.fromkeys(sites, control(shape)), of_classes, True),
         "before training | sent": (dict.fromkeys(sites, fresh), loss, True),
@@ -73,7 +76,7 @@ def main() -> None:
         "trained | at home": (networks, loss, False),
     }
     print()
-    print("| model | BatchNorm's gradients | batch | found from the gradient | other images of the site |")
+    print("| model | BatchNorm | batch | found from the gradient | other images of the site |")
     print("|---|---|---|---|---|")
     pictures = []
     for size in BATCHES:
@@ -81,7 +84,7 @@ def main() -> None:
             scores = []
             for site in sites:
                 attack = Inversion(of_site[site], its_loss, is_shared, options.steps)
-                for images, targets, others in batches(found.data[site].training, size, options.images):
+                for images, targets, others in batches(data[site].training, size, options.images):
                     result = attack.invert(images, targets)
                     scores.append((best_match(result, images), best_match(others, images)))
                     if size == 1 and is_shared:
@@ -119,8 +122,9 @@ class Inversion:
     def __init__(self, network: nn.Module, loss: Loss, is_shared: bool, steps: int) -> None:
         # A model that only answers has no gradients.
         self.network, self.loss, self.steps = deepcopy(network).train().requires_grad_(), loss, steps
-        self.copy = deepcopy(self.network)
-        at_home = set() if is_shared else set(batchnorm(self.network))
+        self.copy, self.is_shared = deepcopy(self.network), is_shared
+        layers = () if is_shared else batchnorm(self.network)
+        at_home = {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters()}
         self.sent = [name for name, _ in self.network.named_parameters() if name not in at_home]
         with torch.no_grad():
             for name, parameter in self.copy.named_parameters():
@@ -129,14 +133,16 @@ class Inversion:
 
     def invert(self, images: Tensor, targets: Tensor) -> Tensor:
         """Return the images (N, C, H, W) that the attacker finds for the gradient of a batch."""
-        wanted = [one.detach() for one in self._gradients(self.network, images, targets)]
+        wanted, moments = ([one.detach() for one in told] for told in self._told(self.network, images, targets))
         guess = torch.rand(images.shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
         optimizer = torch.optim.Adam([guess], LEARNING_RATE)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         for _ in range(self.steps):
             optimizer.zero_grad()
-            own = self._gradients(self.copy, guess, targets, create_graph=True)
-            (_distance(own, wanted) + SMOOTHNESS * _variation(guess)).backward(inputs=[guess])
+            own, seen = self._told(self.copy, guess, targets, create_graph=True)
+            loss = _distance(own, wanted) + SMOOTHNESS * _variation(guess)
+            loss = loss + STATISTICS * sum((a - b).norm() / b.norm() for a, b in zip(seen, moments, strict=True))
+            loss.backward(inputs=[guess])
             guess.grad.sign_()
             optimizer.step()
             scheduler.step()
@@ -144,19 +150,30 @@ class Inversion:
                 guess.clamp_(0, 1)
         return guess.detach()
 
-    def _gradients(
+    def _told(
         self, network: nn.Module, images: Tensor, targets: Tensor, create_graph: bool = False
-    ) -> list[Tensor]:
-        parameters = dict(network.named_parameters())
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the gradients that are sent, and the batch's mean and variance in each BatchNorm layer that is."""
+        parameters, moments = dict(network.named_parameters()), []
+        layers = [module for _, module in batchnorm(network)] if self.is_shared else []
+        hooks = [layer.register_forward_pre_hook(lambda _, seen: moments.extend(_moments(seen[0]))) for layer in layers]
         value = self.loss(network(images), targets)
-        return list(torch.autograd.grad(value, [parameters[name] for name in self.sent], create_graph=create_graph))
+        for hook in hooks:
+            hook.remove()
+        sent = [parameters[name] for name in self.sent]
+        return list(torch.autograd.grad(value, sent, create_graph=create_graph)), moments
 
 
-def batchnorm(network: nn.Module) -> Iterator[str]:
-    """Yield the names of all parameters of BatchNorm layers."""
+def batchnorm(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield all BatchNorm layers with their names."""
     for name, module in network.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            yield from (f"{name}.{own}" for own, _ in module.named_parameters())
+            yield name, module
+
+
+def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the variance of a layer's inputs (N, C, H, W) by channel."""
+    return inputs.mean(dim=(0, 2, 3)), inputs.var(dim=(0, 2, 3))
 
 
 def _distance(own: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
