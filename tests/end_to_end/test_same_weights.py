@@ -1,7 +1,8 @@
 """Small runs end with the very weights that are on record in weights.json.
 
 A change that means to keep behaviour keeps every hash. Float sums differ between versions of torch and kinds of CPU,
-so the record has a key for each; on other machines the runs are skipped. At a commit that is trusted,
+so the record has a key for each; on other machines the runs are skipped, as is a run that came later than the record of
+the machine at hand. At a commit that is trusted,
 ``RECORD_WEIGHTS=1 python -m pytest tests/end_to_end/test_same_weights.py`` records the weights of the machine at hand.
 """
 
@@ -162,6 +163,22 @@ RUNS = [
     Run("f-adafed-perturbed", F_ADAFED | {"step": "harmofl", "perturbation": {"alpha": 0.05}}, data="windows"),
     Run("f-adafed-phantoms", F_ADAFED, THREE_ROUNDS),
     Run("fedavg-pretrained", {"name": "fedavg", "start_from_pretrained": True}, data="windows", has_pretrained=True),
+    # the papers' rivals: what corrects or normalises steps, the server's own steps, models beside the shared one
+    Run("scaffold", {"name": "scaffold"}, THREE_ROUNDS, data="windows"),
+    Run("scaffold-gradients", {"name": "scaffold", "control": {"option": 1}}, data="windows"),
+    Run("fednova", {"name": "fednova"}, {"training": {"momentum": 0.9}}, data="windows"),
+    *(
+        Run(f"fedopt-{rule}", {"name": "fedopt", "server_optimizer": {"rule": rule}}, data="windows")
+        for rule in ("adam", "yogi", "adagrad", "momentum")
+    ),
+    Run("moon", {"name": "moon"}, THREE_ROUNDS, data="windows"),
+    Run("moon-phantoms", {"name": "moon"}),
+    Run("ditto", {"name": "ditto"}, data="windows"),
+    Run("apfl", {"name": "apfl"}, data="windows"),
+    Run("perfedavg", {"name": "perfedavg"}, data="windows"),
+    Run("pfedme", {"name": "pfedme"}, data="windows"),
+    Run("fedrep", {"name": "fedrep"}, TWO_EPOCHS, data="windows"),
+    Run("oneshot", {"name": "oneshot"}, {"rounds": 1} | INSTANCE),
     # stopped and resumed; a site absent in its first round, or in a later one; a site left out
     Run("fedbn-resumed", {"name": "fedbn"}, THREE_ROUNDS, stop_after=1),
     Run("harmofl-resumed", {"name": "harmofl"}, THREE_ROUNDS, stop_after=2),
@@ -328,12 +345,14 @@ def hash_of(models):
     "run", [pytest.param(run, id=run.name, marks=pytest.mark.slow if is_slow(run) else ()) for run in RUNS]
 )
 def test_a_run_ends_with_the_weights_on_record(run, recorded, carried_out):
+    if run.name not in recorded and not IS_RECORDING:
+        pytest.skip(f"{RECORD.name} has no weights of {run.name} on this kind of machine to compare with")
     models = final_models(carried_out(run))
     found = hash_of(models)
     if IS_RECORDING:
         recorded[run.name] = found
         write(recorded)
-    assert models and found == recorded.get(run.name)
+    assert models and found == recorded[run.name]
 
 
 def write(recorded):
@@ -342,6 +361,9 @@ def write(recorded):
     RECORD.write_text(json.dumps(json.loads(RECORD.read_text()) | {KEY: hashes}, indent=1) + "\n")
 
 
-def test_every_run_is_on_record_for_every_machine():
-    for key, hashes in json.loads(RECORD.read_text()).items():
-        assert list(hashes) == [run.name for run in RUNS], key
+def test_every_run_is_on_record_for_some_machine():
+    records = json.loads(RECORD.read_text())
+    names = [run.name for run in RUNS]
+    assert set().union(*records.values()) == set(names)
+    for key, hashes in records.items():
+        assert list(hashes) == [name for name in names if name in hashes], key

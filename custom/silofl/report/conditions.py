@@ -86,11 +86,11 @@ def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
 
 
 def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
-    settings = {run.path: _compared_settings(run) for of_row in runs.values() for run in of_row}
+    settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
     for key in dict.fromkeys(key for values in settings.values() for key in values if key not in known):
 
         def value(run: RunRecords, key: str = key) -> str | None:
-            return settings[run.path].get(key, NOT_SET if run.study else None)
+            return settings[id(run)].get(key, NOT_SET if run.study else None)
 
         groups = group_rows_by_value(runs, value)
         if len(groups) > 1:
