@@ -6,20 +6,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from provisioning import __main__ as provisioning
 from silofl import cli
 from silofl.algorithms.presets import algorithm_names
 from silofl.algorithms.recipe import PRESET_NAMES
+from silofl.data.pooled import POOLED_SITE
+from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
 from silofl.methods.parts import list_kinds
 from silofl.settings import parse
 from silofl.site import Site
+from silofl.studies import compare, compared_runs, pooled
 from silofl.studies.demo import RUNS
 from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_answers, study_keys
@@ -141,6 +146,65 @@ def test_every_method_that_a_command_names_is_known(path):
         for option, names in zip(arguments, arguments[1:], strict=False):
             for name in names.split(",") if option == "--methods" and WRITTEN not in names else ():
                 assert find_method_algorithm(name)
+
+
+def write_empty_sites(folder, names):
+    """Make sites of which there is a dataset.json alone, which is all that a comparison's plan looks at."""
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "dataset.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def without_data(tmp_path, monkeypatch):
+    """Let comparisons be planned on six sites without data, and without a file of a pretrained model."""
+    for module in (compared_runs, pooled):
+        monkeypatch.setattr(module, "check_all_data", lambda runs: None)
+    monkeypatch.setattr(compared_runs, "check_pretrained", lambda *settled: None)
+    monkeypatch.setattr(pooled, "pool_sites", lambda *asked: write_empty_sites(tmp_path / "pooled", [POOLED_SITE]))
+    monkeypatch.chdir(ROOT)
+    return write_empty_sites(tmp_path / "sites", map("site-{}".format, range(6)))
+
+
+def read_comparison(arguments, data, monkeypatch):
+    """Return what a command asks `compare` for, with seed 0 alone, on a folder in the place of all others."""
+    seen = []
+    options = parsed("silofl", arguments, monkeypatch)
+    monkeypatch.setattr(compare, "compare", lambda asked, *_: seen.append(asked) or 0)
+    assert compare.run(options) == 0
+    swept = seen[0].sweep.values
+    if "data" in swept:
+        folders = [data.rename(data.with_name("swept"))]
+        folders += [shutil.copytree(folders[0], f"{folders[0]}{number}") for number in range(1, len(swept["data"]))]
+        sweep = replace(seen[0].sweep, values=swept | {"data": tuple(map(str, folders))})
+        return replace(seen[0], seeds=(0,), sweep=sweep)
+    return replace(seen[0], seeds=(0,), data=str(data))
+
+
+def list_comparisons():
+    """Return all comparisons of the pages but those with a job, or an algorithm, that the page has its reader write."""
+    found = [
+        (page_id(path), [argument.replace("NAME", "fedavg") for argument in arguments])
+        for path in PAGES
+        for _, arguments in commands(text_of(path))
+        if arguments[0] == "compare" and len(arguments) > 1
+    ]
+    written = {WRITTEN, "jobs/own", "planned"}
+    return [(page, arguments) for page, arguments in found if not written & {*",".join(arguments).split(",")}]
+
+
+@pytest.mark.parametrize(("page", "arguments"), list_comparisons())
+def test_every_row_of_a_comparison_can_begin(page, arguments, without_data, tmp_path, monkeypatch):
+    asked = read_comparison(arguments, without_data, monkeypatch)
+    try:
+        runs = compared_runs.plan_runs(asked, tmp_path / "out")
+        runs += pooled.plan_centralised_runs(asked, tmp_path / "out", Console(quiet=True)) if asked.is_pooled else []
+        for run in runs:
+            for answer in changed_study(run.job, run.changes).recipe.answers:
+                answer.check_sites(len(run.wanted.sites) or 6)
+    except ConfigError as error:
+        pytest.fail(f"{page}: silofl {shlex.join(arguments)}: {error}")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
