@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +7,9 @@ import pytest
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
+from silofl.study import load_study
 
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
 COUNTS = {"train": 60, "val": 20, "test": 30}
 
 
@@ -22,10 +25,10 @@ def arrays():
 
 @pytest.fixture
 def run(arrays, tmp_path):
-    def go(is_folder=False, **options):
+    def go(is_folder=False, name="small.npz", **options):
         (tmp_path / "source").mkdir(exist_ok=True)
-        np.savez(tmp_path / "source" / "small.npz", **arrays)
-        source = tmp_path / "source" if is_folder else tmp_path / "source" / "small.npz"
+        np.savez(tmp_path / "source" / name, **arrays)
+        source = tmp_path / "source" if is_folder else tmp_path / "source" / name
         return import_layout("medmnist", source, tmp_path / "target", ImportOptions(**options))
 
     return go
@@ -77,6 +80,33 @@ def test_too_few_names_for_the_classes_are_refused(run, arrays, num_classes):
     arrays["val_labels"][0] = num_classes - 1
     with pytest.raises(DataError, match=f"labels must name the {num_classes} classes of small.npz, not 1"):
         run(labels=("normal",))
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [("organamnist.npz", 11), ("organcmnist.npz", 11), ("organsmnist_224.npz", 11), ("pneumoniamnist.npz", 2)],
+)
+def test_the_published_classes_are_known_by_the_name_of_the_file(run, arrays, tmp_path, name, classes):
+    for prefix, count in COUNTS.items():
+        arrays[f"{prefix}_labels"] = np.arange(count)[:, None] % classes
+    run(name=name, num_sites=2, test=0.5)
+    job = "adafed_organ" if classes == 11 else "adafed_pneumonia"
+    study = load_study(JOBS / job / "app" / "config" / "study.yaml")
+    for site in ("site-1", "site-2"):
+        load_site_data(tmp_path / "target" / site, study, tmp_path / "cache")
+    assert len(study.labels) == classes
+
+
+def test_names_that_are_given_count_more_than_the_files_own(run, tmp_path):
+    run(name="pneumoniamnist.npz", num_sites=1, labels=("well", "ill"))
+    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
+    assert content["labels"] == {"0": "well", "1": "ill"}
+
+
+def test_a_file_with_more_classes_than_its_name_says_is_refused(run, arrays):
+    arrays["test_labels"] = np.full((30, 1), 2)
+    with pytest.raises(DataError, match="labels must name the 3 classes of pneumoniamnist.npz, not 2"):
+        run(name="pneumoniamnist.npz")
 
 
 @pytest.mark.parametrize("missing", ["train_images", "val_labels"])

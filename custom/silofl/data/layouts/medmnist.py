@@ -9,7 +9,9 @@ From medmnist.com or Zenodo, MedMNIST v2, a file for each set::
 For 2D sets, grey or RGB, with one class an image, such as OrganA/C/S-MNIST. They have no hospitals: sites are made by a
 seeded split of the classes. Without a test fraction, each of the set's parts is dealt by the same Dirichlet shares;
 with one, all images are dealt and each site is split anew, as in AdaFed (Chen et al., arXiv:2112.00734: 20 sites, alpha
-0.1, half of each for the test). The sets name no patients: they are unknown.
+0.1, half of each for the test). The sets name no patients: they are unknown. A file names no classes either: by the
+names of OrganA/C/S-MNIST's and PneumoniaMNIST's files they are the published ones, otherwise ``class 0`` and so on,
+where neither ``--labels`` nor a dataset.json beside the file names them.
 """
 
 from dataclasses import replace
@@ -25,6 +27,13 @@ from silofl.data.layouts.plan import SitePlan, number_labels, read_description
 from silofl.errors import ConfigError, DataError
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}
+ORGANS = ("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left")
+ORGANS += ("lung-right", "pancreas", "spleen")
+# Name of a set's file, without the size of its images -> its classes, in the order of their numbers.
+PUBLISHED = {
+    **dict.fromkeys(("organamnist", "organcmnist", "organsmnist"), ORGANS),
+    "pneumoniamnist": ("normal", "pneumonia"),
+}
 Arrays = dict[str, NDArray]
 
 
@@ -117,6 +126,7 @@ def _name_classes(path: Path, options: ImportOptions, num_classes: int) -> dict[
     if names is None and (path.parent / "dataset.json").is_file():
         classes = read_description(path.parent, ()).get("classes", {})
         names = tuple(classes.get(str(number), f"class {number}") for number in range(num_classes))
+    names = names or PUBLISHED.get(path.stem.partition("_")[0])
     names = names or tuple(f"class {number}" for number in range(num_classes))
     if len(names) < num_classes:
         raise DataError(

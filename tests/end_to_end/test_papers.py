@@ -1,0 +1,58 @@
+"""The imports of docs/papers.md, as they are printed, on small made-up sets in the sets' own form."""
+
+import re
+
+import pytest
+
+from silofl.data.site_data import load_site_data
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
+
+from ..test_docs import ROOT, commands, text_of
+from .conftest import carried_out
+from .paper_sets import WRITERS
+
+PRINTED = [arguments for _, arguments in commands(text_of(ROOT / "docs" / "papers.md"))]
+IMPORTS = [arguments for arguments in PRINTED if arguments[0] == "import" and len(arguments) > 1]
+
+
+def carry_out_import(arguments, folder):
+    """Import a made-up set as the page does, into a folder of a test; returns that of the sites."""
+    _, layout, source, target, *options = arguments
+    WRITERS[layout](folder / source)
+    carried_out("import", layout, folder / source, folder / target, *options)
+    return folder / target
+
+
+def studies_of(target):
+    """Return the studies of the page's jobs that take a folder of data."""
+    jobs = {arguments[1] for arguments in PRINTED if target in re.split("[=, ]", " ".join(arguments[2:]))}
+    return [load_study(study_file(ROOT / job)) for job in sorted(jobs) if job.startswith("jobs/")]
+
+
+# What each site of a made-up set has for training, validation and test.
+HALVES = {(2, 0, 2), (3, 0, 3), (4, 0, 4), (6, 0, 6)}
+PARTS = {
+    # The sets' own tests; of three or four other patients one for validation, of TNBC's four also one for the test.
+    "data/nuclei": {(2, 1, 1)},
+    # 5 or 6 volumes of 5 slices: 1 test, 1 validation, training cut to the 3 that the smallest has.
+    "data/prostate": {(15, 5, 5)},
+    # round(5 * 0.25) = 1 or round(6 * 0.25) = 2 test, round(4 * 0.3334) = 1 validation
+    "data/prostate_fedsm": {(15, 5, 5), (15, 5, 10)},
+    # 5 patients: 1 test, 1 validation, 3 training of 2 patches each, or of 4 cut to as many
+    "data/camelyon17": {(6, 2, 2), (6, 4, 4)},
+    # 8 photographs: round(8 * 0.25) = 2 test, round(6 * 0.3334) = 2 validation
+    "data/retina": {(4, 2, 2)},
+}
+
+
+@pytest.mark.parametrize("arguments", IMPORTS, ids=lambda arguments: arguments[3])
+def test_the_jobs_read_what_a_printed_import_makes(arguments, tmp_path):
+    data = carry_out_import(arguments, tmp_path)
+    studies, sites = studies_of(arguments[3]), sorted(path.parent for path in data.glob("*/dataset.json"))
+    assert studies and len(sites) in (5, 6, 20)
+    for study in studies:
+        # The twenty sites of a set that is dealt are all of one size.
+        found = [load_site_data(site, study, tmp_path / "cache") for site in sites[:6]]
+        parts = {(len(one.training), len(one.validation), len(one.test)) for one in found}
+        assert parts == PARTS.get(arguments[3], parts & HALVES) and parts
