@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from silofl.data.layouts.nuclei_histology import parse_outlines
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl.study import load_study
 
+STUDY = Path(__file__).resolve().parents[3] / "jobs" / "harmofl_histology" / "app" / "config" / "study.yaml"
 # A square with corners at columns 2 and 5, rows 1 and 3.
 SQUARE = [(2, 1), (5, 1), (5, 3), (2, 3)]
 
@@ -72,6 +75,14 @@ def test_a_set_is_a_site_whose_patients_stay_in_one_part(source, tmp_path, study
     }
     data = load_site_data(tmp_path / "target" / "monusac-kidney", study(channels=3), tmp_path / "cache")
     assert data.training.images.shape == (2, 3, 6, 8)
+
+
+def test_the_job_reads_what_was_imported(source, tmp_path):
+    import_layout("nuclei-histology", source, tmp_path / "target")
+    for site in ("tnbc", "monusac-kidney"):
+        data = load_site_data(tmp_path / "target" / site, load_study(STUDY), tmp_path / "cache")
+        assert data.training.images.shape == (2, 3, 256, 256)
+        assert set(np.unique(data.test.targets)) == {0, 1}
 
 
 @pytest.mark.parametrize("kept", ["TNBC", "MoNuSeg 2018 Training Data", "MoNuSAC_images_and_annotations"])
