@@ -1,13 +1,18 @@
 """Commands at a hospital, by NVFlare's own agent, and messages at the server, as somebody with a kit forges them."""
 
 import io
+import threading
 import zipfile
 from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.fl_constant import ReservedTopic
-from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.apis.utils.decomposers import flare_decomposers
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, MessagePropKey, MessageType
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import encode_payload
+from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 from nvflare.fuel.sec.audit import AuditService
@@ -188,10 +193,17 @@ def test_a_lead_does_not_fill_the_servers_disk_by_a_small_archive(guarded, tmp_p
         validator.validate("job", str(path))
 
 
-def message(destination, channel, topic="x", sender="north", **headers):
+def message(destination, channel, topic="x", sender="north", line=None, **headers):
+    """Return a message that comes by the line of another cell, the sender's by default."""
     names = {MessageHeaderKey.DESTINATION: destination, MessageHeaderKey.CHANNEL: channel}
     names |= {MessageHeaderKey.TOPIC: topic, MessageHeaderKey.ORIGIN: sender, CellMessageHeaderKeys.CLIENT_NAME: sender}
-    return CellMessage(names | headers)
+    made = CellMessage(names | headers)
+    made.set_prop(MessagePropKey.ENDPOINT, Endpoint(line or sender))
+    return made
+
+
+def of_job(destination, channel, topic="x", **options):
+    return message(destination, channel, topic, sender=AUTH_CLIENT_NAME_FOR_SJ, **options)
 
 
 def streamed(destination, channel, topic, **options):
@@ -209,8 +221,9 @@ def streamed(destination, channel, topic, **options):
         message(f"server.{JOB}", STREAM_CHANNEL, "SM__ACK"),
         message(f"server.{JOB}", CellChannel.AUX_COMMUNICATION, ReservedTopic.JOB_HEART_BEAT),
         streamed(f"server.{JOB}", CellChannel.AUX_COMMUNICATION, ReservedTopic.TASK_CHECK),
-        message("server", CellChannel.SERVER_PARENT_LISTENER, "heartbeat", sender=AUTH_CLIENT_NAME_FOR_SJ),
-        message(f"north.{JOB}", CellChannel.AUX_COMMUNICATION, sender=AUTH_CLIENT_NAME_FOR_SJ),
+        message("server", CellChannel.CELLNET, "bye"),
+        of_job("server", CellChannel.SERVER_PARENT_LISTENER, "heartbeat", line=f"server.{JOB}"),
+        of_job(f"north.{JOB}", CellChannel.AUX_COMMUNICATION, line=f"server.{JOB}"),
     ],
 )
 def test_a_server_handles_what_jobs_need(known):
@@ -234,10 +247,41 @@ def test_a_server_handles_what_jobs_need(known):
         streamed("server", CellChannel.SERVER_PARENT_LISTENER, "update_run_status"),
         message("server", "_net_manager", "stop"),
         streamed("server", "_net_manager", "stop"),
+        message("server", CellChannel.CELLNET, "bulk"),
+        # Each site of a job gets the words by which the job's process shows who it is.
+        of_job("south", CellChannel.CLIENT_MAIN, SysCommandTopic.SHELL, line="north"),
+        of_job("server", CellChannel.SERVER_PARENT_LISTENER, "update_run_status", line=f"north.{JOB}"),
+        message("south", CellChannel.CLIENT_MAIN, line=f"server.{JOB}"),
     ],
 )
 def test_a_server_passes_no_commands_on(forged):
     assert not is_for_jobs(forged)
+
+
+@pytest.fixture
+def core():
+    """A server's cell that listens nowhere."""
+    flare_decomposers.register()
+    cell = CoreCell(FQCN.ROOT_SERVER, "tcp://localhost:1", False, {}, bulk_process_interval=0.01)
+    yield cell
+    cell.asked_to_stop = True
+    CoreCell.ALL_CELLS.clear()
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_message_that_carries_others_ends_no_server(guarded, core, is_guarded):
+    """NVFlare asks whose the outer message is, and what it is for, and then carries out those in it."""
+    carried_out = threading.Event()
+    core.register_request_cb("_net_manager", "stop", lambda request: carried_out.set())
+    if is_guarded:
+        guard_messages(SimpleNamespace(core_cell=core))
+    inner = {"target": "server", "channel": "_net_manager", "topic": "stop", "message": {"headers": {}}}
+    outer = message("server", CellChannel.CELLNET, "bulk", **{MessageHeaderKey.MSG_TYPE: MessageType.REQ})
+    outer.payload = [inner]
+    encode_payload(outer, fobs_ctx={})
+    core.process_message(Endpoint("north"), None, CoreCell.APP_ID, outer)
+    # The first, NVFlare's own, shows that it would have come within this time.
+    assert carried_out.wait(0.5 if is_guarded else 5) is not is_guarded
 
 
 def test_the_servers_cell_refuses_and_says_so(guarded, caplog):

@@ -237,9 +237,13 @@ def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(netwo
 HOSTILE = """
 import os
 import signal
+from pathlib import Path
 
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_exception import UnsafeJobError
+from nvflare.fuel.f3.cellnet.registry import Registry
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, new_cell_message
 
 
 class Unsafe(Filter):
@@ -250,6 +254,29 @@ class Unsafe(Filter):
 class Dying(Filter):
     def process(self, shareable, fl_ctx):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Replaying(Filter):
+    # Has south delete a job's folder, in the name of the process that commands this job.
+
+    seen = {}
+
+    def process(self, shareable, fl_ctx):
+        core = fl_ctx.get_engine().get_cell().core_cell
+        if not core.in_filter_reg.reg:
+            core.add_incoming_filter("*", "*", self.listen)
+        if self.seen:
+            own, core.out_req_filter_reg = core.out_req_filter_reg, Registry()
+            command = Message("train.delete_run", "")
+            command.set_header("job_id", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88")
+            core.send_request("admin", command.topic, "south", new_cell_message(self.seen, command), 3)
+            core.out_req_filter_reg = own
+            Path(__file__).with_name("sent").touch()
+
+    def listen(self, message):
+        if message.get_header(CellMessageHeaderKeys.CLIENT_NAME) == AUTH_CLIENT_NAME_FOR_SJ:
+            names = ("CLIENT_NAME", "TOKEN", "TOKEN_SIGNATURE", "SSID")
+            self.seen |= {key: message.get_header(key) for key in (getattr(CellMessageHeaderKeys, n) for n in names)}
 """
 
 
@@ -299,6 +326,20 @@ def test_a_hospital_whose_process_dies_in_each_round_ends_one_job_at_the_most(ne
     assert any("north" in reason and "failed for the second time in a day" in reason for reason in results.reasons), (
         results.reasons
     )
+
+
+def test_a_hospital_commands_no_other_with_what_the_servers_process_signs_its_messages_by(network, tmp_path):
+    """NVFlare's server takes a message for whose name and token it bears, and each hospital of a job gets both."""
+    kits = {kit.name: kit.folder for kit in network.hospitals}
+    folder = kits["south"] / "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
+    folder.mkdir()
+    try:
+        with hostile(network, "north", "Replaying"):
+            network.run_job(small_job(tmp_path / "job", "fedavg_phantoms", rounds=3), LIMIT_S)
+            assert (kits["north"] / "local" / "custom" / "sent").is_file()
+        assert folder.is_dir()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- what is refused, in the words that the guide gives

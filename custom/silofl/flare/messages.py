@@ -13,7 +13,7 @@ import zipfile
 from uuid import UUID
 
 from nvflare.fuel.f3.cellnet.cell import Cell
-from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey, MessagePropKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.cellnet.net_agent import _CHANNEL as NETWORK
 from nvflare.fuel.f3.cellnet.utils import make_reply
@@ -107,7 +107,7 @@ def is_for_jobs(message: CellMessage) -> bool:
     goes. To such a process sites say that they want a task or have done it; what else commands it, the events that it
     fires, and the network are the server's.
     """
-    if message.get_header(CellMessageHeaderKeys.CLIENT_NAME) == AUTH_CLIENT_NAME_FOR_SJ:
+    if _is_of_job_process(message):
         return True
     if not FqcnInfo(message.get_header(MessageHeaderKey.DESTINATION)).is_on_server:
         return False
@@ -120,7 +120,21 @@ def is_for_jobs(message: CellMessage) -> bool:
     if (channel, topic) == (CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC):
         # NVFlare fires whatever event it is: one ends the job, others look like another site's numbers.
         return False
+    if channel == CellChannel.CELLNET:
+        # Its other topic carries messages of any channel, which no filter sees.
+        return topic == CellChannelTopic.Bye
     return channel not in (NETWORK, CellChannel.SERVER_PARENT_LISTENER)
+
+
+def _is_of_job_process(message: CellMessage) -> bool:
+    """Return whether a job's process at the server has sent a message.
+
+    Its name and its token prove nothing, as each message that it sends to a site has both. The line on which a message
+    comes does: NVFlare lets nobody else connect from elsewhere under the server's name.
+    """
+    line = message.get_prop(MessagePropKey.ENDPOINT)
+    name = message.get_header(CellMessageHeaderKeys.CLIENT_NAME)
+    return name == AUTH_CLIENT_NAME_FOR_SJ and FqcnInfo(line.name).is_on_server
 
 
 def _refuse_size(job: object) -> str | None:
