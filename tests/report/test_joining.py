@@ -88,6 +88,10 @@ def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, re
         # below by less than the decimals that are shown
         (joined(federated=0.6998, local=0.7002), []),
         (joined(federated=0.0), ["warning"]),
+        (joined(federated=0.0, kept=0.6, verdict="too few to say"), ["warning", "warning"]),
+        # what it keeps is named once, and the federated model beside it not again
+        (joined(federated=0.6, kept=0.65, verdict="no clear difference"), ["warning"]),
+        (joined(kept=0.6998, local=0.7002, verdict="no clear difference"), []),
         (joined(local=0.0, federated=0.0, kept=0.0, verdict="no clear difference"), ["bad"]),
     ],
 )
@@ -95,6 +99,41 @@ def test_a_site_that_stands_badly_is_named(joining, one, tones):
     found = describe_problems(joining(sites={"east": one.test["federated"]}, east=one))
     assert [tone for tone, _ in found] == tones
     assert all(sentence.startswith("east: ") for _, sentence in found)
+
+
+@pytest.mark.parametrize(
+    ("one", "tone", "sentence"),
+    [
+        (
+            joined(local=0.38, kept=0.332, verdict="too few to say", num_test_units=6),
+            "warning",
+            "east: the model that it keeps is below its own, 0.332 and 0.380 alone (6 patients: too few to say)",
+        ),
+        (
+            joined(local=0.38, kept=0.332, verdict="no clear difference", is_one_person=True),
+            "warning",
+            "east: the model that it keeps is below its own, 0.332 and 0.380 alone "
+            "(25 patients within one person: no clear difference)",
+        ),
+        (
+            joined(local=0.38, kept=0.332, verdict="loses"),
+            "bad",
+            "east: the model that it keeps is below its own, 0.332 and 0.380 alone (25 patients: loses)",
+        ),
+    ],
+)
+def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_what_they_prove(
+    joining, one, tone, sentence
+):
+    assert describe_problems(joining(sites={"east": 0.8}, east=one)) == [(tone, sentence)]
+
+
+def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_proves_it(joining):
+    low = joined(local=0.38, kept=0.332, verdict="too few to say")
+    assert joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=low, west=joined())) == (
+        "Of 2 hospitals 1 gains and 1 has too few test cases to say: none is seen to lose by joining. "
+        "On test data its own model is higher, though not provably, at east (0.380, kept 0.332)."
+    )
 
 
 def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
@@ -118,7 +157,12 @@ def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, foun
 def test_the_terminal_opens_with_it(joining, printed):
     text = printed(print_results, joining(east=joined(verdict="loses", kept=0.6)))
     assert text.index("east loses by joining") < text.index("mean over sites")
-    assert "BAD  east: the model that it keeps is below its own, 0.700 alone" in text
+    assert "BAD  east: the model that it keeps is below its own, 0.600 and 0.700 alone" in " ".join(text.split("\n"))
+
+
+def test_the_terminal_cautions_of_a_kept_model_below_the_sites_own(joining, printed):
+    text = printed(print_results, joining(east=joined(local=0.38, kept=0.332, verdict="too few to say")))
+    assert "CAUTION  east: the model that it keeps is below its own, 0.332 and 0.380 alone" in text
 
 
 def test_the_overview_has_local_training_first_then_each_method_with_the_unseen_hospital_and_the_verdicts(joining):

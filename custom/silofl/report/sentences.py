@@ -12,7 +12,7 @@ from silofl.federation.results import Results
 from silofl.inference.super_model import LEARNT
 from silofl.report.tables import format_number, label_columns
 from silofl.study_sections import SEGMENTATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
@@ -205,38 +205,66 @@ def joining_sentence(results: Results) -> str:
     }
     others = [site for site in results.sites if site not in results.joining]
     without = f" No choice could be made at {', '.join(others)}: no validation data, or no answer." if others else ""
-    return federation_sentence(gains) + without
+    return federation_sentence(gains) + _unproved_sentence(results.joining) + without
+
+
+def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
+    """Name the sites whose own model has the higher test value, where that is no proof that they lose."""
+    below = [
+        f"{site} ({format_number(one.test[LOCAL])}, kept {format_number(one.test[CHOSEN])})"
+        for site, one in joining.items()
+        if one.verdict != "loses" and _is_below(one, CHOSEN)
+    ]
+    said = "On test data its own model is higher, though not provably, at"
+    return f" {said} {', '.join(below)}." if below else ""
 
 
 def describe_problems(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
-    Bad is a model near 0 at a site that keeps it, and a site that loses by joining; a warning is a federated model that
-    is near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
+    Bad is a model near 0 at a site that keeps it, and a site that loses by joining. A warning is a model that a site
+    keeps and that is below its own where the test proves nothing, a federated model near 0 or below the site's own
+    where the site keeps another one, and a label that no site's test finds.
     """
-    joining, values = results.joining or {}, results.sites
-    kept = {site: joining[site].test.get(CHOSEN) if site in joining else value for site, value in values.items()}
+    joining = results.joining or {}
+    kept = {site: joining[site].test.get(CHOSEN) if site in joining else one for site, one in results.sites.items()}
     found = [
         ("bad", f"{where}: the model that it keeps is near 0, {format_number(value)}")
         for where, value in kept.items()
         if value is not None and value < NEAR_ZERO
     ]
     found += [
-        ("bad", f"{site}: the model that it keeps is below its own, {format_number(one.test.get(LOCAL))} alone")
+        ("bad" if one.verdict == "loses" else "warning", f"{site}: {_below_own_sentence(one)}")
         for site, one in joining.items()
-        if one.verdict == "loses"
+        if one.verdict == "loses" or _is_below(one, CHOSEN)
     ]
     for site, one in joining.items():
-        federated, local = one.test.get(FEDERATED), one.test.get(LOCAL)
-        if federated is None or local is None or (kept[site] or 0) < NEAR_ZERO or one.verdict == "loses":
-            continue
-        if federated < NEAR_ZERO:
-            found.append(("warning", f"{site}: the federated model is near 0 there, {format_number(federated)}"))
-        # By the decimals that are shown.
-        elif round(federated, 3) < round(local, 3):
-            values = f"{format_number(federated)} and {format_number(local)}"
-            found.append(("warning", f"{site}: the federated model alone is below its own, {values}"))
+        if (kept[site] or 0) >= NEAR_ZERO and one.verdict != "loses":
+            found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     return found + _list_unlearnt_labels(results)
+
+
+def _below_own_sentence(one: Joined) -> str:
+    values = f"{format_number(one.test.get(CHOSEN))} and {format_number(one.test.get(LOCAL))} alone"
+    return f"the model that it keeps is below its own, {values} ({one.test_units}: {one.verdict})"
+
+
+def _doubt_federated(one: Joined) -> list[str]:
+    """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
+    federated, local = one.test.get(FEDERATED), one.test.get(LOCAL)
+    if federated is None or local is None:
+        return []
+    if federated < NEAR_ZERO:
+        return [f"the federated model is near 0 there, {format_number(federated)}"]
+    if _is_below(one, CHOSEN) or not _is_below(one, FEDERATED):
+        return []
+    return [f"the federated model alone is below its own, {format_number(federated)} and {format_number(local)}"]
+
+
+def _is_below(one: Joined, name: str) -> bool:
+    """Return whether a model's test value is below the site's own model's, by the decimals that are shown."""
+    value, own = one.test.get(name), one.test.get(LOCAL)
+    return value is not None and own is not None and round(value, 3) < round(own, 3)
 
 
 def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:

@@ -328,12 +328,10 @@ def surface_sentence(results: Results) -> str:
 
 
 def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
-    units = f"{one.num_test_units} {one.unit}{'' if one.num_test_units == 1 else 's'}"
-    units += " within one person" if one.is_one_person else ""
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
-    return (site, one.verdict, one.kept, units, *values, difference, interval)
+    return (site, one.verdict, one.kept, one.test_units, *values, difference, interval)
 
 
 def _append_mean(values: Column) -> list[str]:

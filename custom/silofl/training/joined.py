@@ -71,3 +71,9 @@ class Joined:
         """What the site keeps, in words."""
         share = f" ({self.local_share:.0%} its own)" if self.chosen == BLEND else ""
         return f"{WORDS[self.chosen]}{share}"
+
+    @property
+    def test_units(self) -> str:
+        """How many units its test has, in words."""
+        within = " within one person" if self.is_one_person else ""
+        return f"{self.num_test_units} {self.unit}{'' if self.num_test_units == 1 else 's'}{within}"
