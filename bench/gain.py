@@ -59,7 +59,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     differences = {}
     for kind, difference in product(KINDS, DIFFERENCES):
-        scores = population(kind, difference, True, rng)
+        scores, _ = population(kind, difference, True, rng)
         differences[kind, difference] = scores[FEDERATED] - scores[LOCAL]
     groups = {
         "Dice": [key for key in differences if key[0].pixels > 1 and not key[0].failures],
