@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from silofl.data.parts import Spacing
 from silofl.data.volumes import Array
@@ -68,16 +69,22 @@ def _order_spacing(maps: NDArray, spacing: Spacing) -> Spacing:
 
 
 def _mean_distances(masks: Sequence[tuple[NDArray, NDArray]], sizes: Spacing) -> Distances:
+    # One region at a time: MONAI holds many numbers for each voxel of every region that it is given.
+    hd95, dice = zip(*(_measure_region(one, other, sizes) for one, other in masks), strict=True)
+    return float(torch.stack(hd95).mean()), float(torch.stack(dice).mean())
+
+
+def _measure_region(one: NDArray, other: NDArray, sizes: Spacing) -> tuple[Tensor, Tensor]:
     # Imported here because it takes seconds, which no classification needs.
     from monai.metrics import compute_hausdorff_distance, compute_surface_dice
 
     # A picture is an area: as a volume of one slice, all of its pixels would be surface. A whole volume is one already.
-    slices = slice(None) if len(masks[0][0]) > 1 else 0
-    one, other = (torch.from_numpy(np.stack([pair[i][slices] for pair in masks])[None]) for i in (0, 1))
-    spacing = list(sizes[-(one.ndim - 2) :])
+    slices = slice(None) if len(one) > 1 else 0
+    pair = [torch.from_numpy(mask[slices][None, None]) for mask in (one, other)]
+    further = {"include_background": True, "spacing": list(sizes[-(pair[0].ndim - 2) :])}
     with warnings.catch_warnings():
         # MONAI warns of an option that it sets itself.
         warnings.simplefilter("ignore", FutureWarning)
-        hd95 = compute_hausdorff_distance(one, other, include_background=True, percentile=95, spacing=spacing)
-        dice = compute_surface_dice(one, other, [TOLERANCE] * len(masks), include_background=True, spacing=spacing)
-    return float(hd95.mean()), float(dice.mean())
+        hd95 = compute_hausdorff_distance(*pair, percentile=95, **further)
+        dice = compute_surface_dice(*pair, [TOLERANCE], **further)
+    return hd95[0, 0], dice[0, 0]
