@@ -1,3 +1,4 @@
+import weakref
 from collections import Counter
 from dataclasses import replace
 
@@ -139,3 +140,19 @@ def test_a_choice_is_scored_by_the_models_that_it_names():
 
 def test_no_case_has_no_value():
     assert values_by_model({}) == {} and value_or_none(Score.of({})) is None
+
+
+def test_models_answer_a_case_one_after_the_other(make_model, part, monkeypatch):
+    probabilities, held, most = SuperModel.probabilities, [], []
+
+    def counted(self, *arguments):
+        most.append(sum(one() is not None for one in held))
+        found = probabilities(self, *arguments)
+        held.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(SuperModel, "probabilities", counted)
+    model = make_model()
+    results = predict_cases(model, part.select_rows([3]), model.contents.study)
+    # Of the two sites' models the ensemble is held, of the global one nothing.
+    assert most == [0, 1, 1] and [*results["b"].measured] == ["global", "north", "south", "ensemble"]

@@ -1,5 +1,6 @@
 """The guard: its local model is the one of local training, what it does not touch, and what it chooses."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from silofl.errors import TrainingError
 from silofl.federation.egress import Request
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
+from silofl.inference.directory import read_model_folder
 from silofl.methods import guard
 from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.task import Message
@@ -22,6 +24,7 @@ from silofl.training.metrics import Score
 pytestmark = pytest.mark.long
 
 SITES = ("east", "north", "west")
+CPU = torch.device("cpu")
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
     "batchnorm at home": {"name": "fedbn"},
@@ -363,6 +366,36 @@ def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
     assert "UNKNOWN" in gate.refusal(request, weights) or "not unknown" in gate.refusal(request, weights)
     text = answer.meta | {"guard": {"joined": answer.meta["guard"]["joined"] | {"chosen": "anna_smith.png"}}}
     assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=text))
+
+
+def test_candidates_answer_one_after_the_other_and_of_their_answers_the_blends_alone_are_held(play, monkeypatch):
+    game = play(guard=True)
+    game.finish()
+    contents = read_model_folder(game.folder("east") / "supermodel")
+    (state,) = contents.models.values()
+    other = {name: value + 0.01 for name, value in state.items()}
+    names = {"federated": state, "averaged": other, "local": other}
+    models = {name: SuperModel(replace(contents, models={name: one}), CPU) for name, one in names.items()}
+    predict, held, most = guard._predict_probabilities, [], []
+
+    def counted(*arguments):
+        most.append(sum(one() is not None for one in held))
+        found = predict(*arguments)
+        held.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(guard, "_predict_probabilities", counted)
+    images, shares = np.random.default_rng(0).random((2, 1, 32, 32), np.float32), {"federated": 0.25, "local": 0.75}
+    answers = guard._yield_probabilities(models, images, ("a", "b"), 2, shares)
+    found = {}
+    for name, values in answers:
+        found[name] = values.copy()
+        del values
+    assert list(found) == [*names, "blend"] and most == [0, 1, 1]
+    both = replace(
+        contents, models={"federated": state, "local": other}, rule="mean", beside="local", beside_share=0.75
+    )
+    np.testing.assert_array_equal(found["blend"], SuperModel(both, CPU).answer(images).probabilities)
 
 
 OWN = {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "ditto": True, "perfedavg": True}

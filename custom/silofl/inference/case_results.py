@@ -1,7 +1,7 @@
 """The answers of all models of a super model to each case, and the score of any choice among them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,12 +66,33 @@ def _predict_case(model: SuperModel, part: Examples, study: Study, size: int) ->
     images, contents = np.asarray(part.images), model.contents
     slices = model.slice_scores(images, size)
     scores = case_scores(slices)
-    probabilities = {name: model.probabilities(name, images, size) for name in contents.models}
-    shares = contents.shares(scores).items()
-    probabilities[ENSEMBLE] = sum(np.float32(share) * probabilities[name] for name, share in shares)
-    predictions = {name: decide_labels(values) for name, values in probabilities.items()}
-    measured = {
-        name: score_predictions(predictions[name], part, study, values) for name, values in probabilities.items()
-    }
+    predictions: dict[str, NDArray] = {}
+    measured: dict[str, Score] = {}
+    for name, values in _yield_probabilities(model, images, size, contents.shares(scores)):
+        predictions[name] = decide_labels(values)
+        measured[name] = score_predictions(predictions[name], part, study, values)
+        # Or it would be held while the next ones are computed.
+        del values
     best_outputs = slices.argmax(axis=1) if contents.outputs else ()
-    return CaseResult(scores, measured, predictions, Counter(contents.outputs[i] for i in best_outputs))
+    names = (*contents.models, ENSEMBLE)
+    return CaseResult(
+        scores,
+        {name: measured[name] for name in names},
+        {name: predictions[name] for name in names},
+        Counter(contents.outputs[i] for i in best_outputs),
+    )
+
+
+def _yield_probabilities(
+    model: SuperModel, images: NDArray, size: int, shares: Mapping[str, float]
+) -> Iterator[tuple[str, NDArray]]:
+    """Yield each model's probabilities, one after the other since a volume's are large, and the ensemble's at last."""
+    ensemble = None
+    for name in [*shares, *(name for name in model.contents.models if name not in shares)]:
+        values = model.probabilities(name, images, size)
+        yield name, values
+        if name in shares:
+            values *= np.float32(shares[name])
+            ensemble = values if ensemble is None else np.add(ensemble, values, out=ensemble)
+        del values
+    yield ENSEMBLE, ensemble

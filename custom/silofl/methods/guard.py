@@ -336,16 +336,16 @@ class SiteGuard(SitePart):
     ) -> dict[str, Score]:
         """Return the score of each candidate on a part of the data; the share is the local model's in the blend."""
         study, size = self.work.study, self.work.study.training.batch_size
-        wanted = ({*names} | ({FEDERATED, LOCAL} if BLEND in names else set())) - {BLEND}
+        shares = {FEDERATED: 1 - share, LOCAL: share} if BLEND in names else {}
+        wanted = {name: models[name] for name in dict.fromkeys([*shares, *names]) if name != BLEND}
         predictions: dict[str, list[NDArray]] = {name: [] for name in names}
         for rows in _group_cases(part.cases, limit_batch_size(part.images, size)):
             images, cases = np.asarray(part.images[rows]), [part.cases[i] for i in rows]
-            found = {name: _predict_probabilities(models[name], images, cases, size) for name in wanted}
-            if BLEND in names:
-                # As `SuperModel.answer` weighs them: the score must be that of the model which the site keeps.
-                found[BLEND] = np.float32(1 - share) * found[FEDERATED] + np.float32(share) * found[LOCAL]
-            for name in names:
-                predictions[name].append(decide_labels(found[name]))
+            for name, found in _yield_probabilities(wanted, images, cases, size, shares):
+                if name in names:
+                    predictions[name].append(decide_labels(found))
+                # Or it would be held while the next ones are computed.
+                del found
         return {
             name: score_predictions(join_pieces(part.targets, pieces), part, study)
             for name, pieces in predictions.items()
@@ -402,6 +402,23 @@ def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[s
     if model.contents.rule == "only":
         return model.probabilities(next(iter(model.contents.models)), images, size)
     return np.concatenate([model.answer(images[rows], size).probabilities for rows in group_positions(cases).values()])
+
+
+def _yield_probabilities(
+    models: Mapping[str, SuperModel], images: NDArray, cases: Sequence[str], size: int, shares: Mapping[str, float]
+) -> Iterator[tuple[str, NDArray]]:
+    """Yield each model's probabilities, one after the other since a volume's are large, and those of the blend."""
+    blend = None
+    for name, model in models.items():
+        found = _predict_probabilities(model, images, cases, size)
+        yield name, found
+        if name in shares:
+            # As `SuperModel.answer` weighs them: the score must be that of the model which the site keeps.
+            found *= np.float32(shares[name])
+            blend = found if blend is None else np.add(blend, found, out=blend)
+        del found
+    if blend is not None:
+        yield BLEND, blend
 
 
 def _group_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:

@@ -69,7 +69,9 @@ def compute_outputs(
     """Return a function of images (N, C, *spatial), in their order, computed in batches and without gradients."""
     with torch.inference_mode():
         batches = [np.array(images[i : i + batch_size], dtype=np.float32) for i in range(0, len(images), batch_size)]
-        return np.concatenate([function(torch.from_numpy(batch).to(device)).cpu().numpy() for batch in batches])
+        found = [function(torch.from_numpy(batch).to(device)).cpu().numpy() for batch in batches]
+    # One volume's are not copied: they may be most of the memory.
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def compute_softmax(network: nn.Module, images: NDArray, batch_size: int, device: torch.device) -> NDArray[np.float64]:
