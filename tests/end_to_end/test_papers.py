@@ -1,5 +1,6 @@
-"""The imports of docs/papers.md, as they are printed, on small made-up sets in the sets' own form."""
+"""The imports of docs/papers.md and some comparisons, as they are printed, on small made-up sets in their own form."""
 
+import json
 import re
 
 import pytest
@@ -14,6 +15,11 @@ from .paper_sets import WRITERS
 
 PRINTED = [arguments for _, arguments in commands(text_of(ROOT / "docs" / "papers.md"))]
 IMPORTS = [arguments for arguments in PRINTED if arguments[0] == "import" and len(arguments) > 1]
+
+
+def sized(side):
+    """Return the change of a study that brings its images to a size."""
+    return ["--set", f"data.transforms=[{{Resize: {{spatial_size: [{side}, {side}]}}}}]"]
 
 
 def carry_out_import(arguments, folder):
@@ -56,3 +62,39 @@ def test_the_jobs_read_what_a_printed_import_makes(arguments, tmp_path):
         found = [load_site_data(site, study, tmp_path / "cache") for site in sites[:6]]
         parts = {(len(one.training), len(one.validation), len(one.test)) for one in found}
         assert parts == PARTS.get(arguments[3], parts & HALVES) and parts
+
+
+SMALL = ["--seeds", "0", "--rounds", "2", "--alone", "--set", "guard=false"]
+UNET = ["--set", "model.features=[4,4,4,4,4,4]"]
+# The first comparison that the page prints of a job -> what makes it small: of its import, and of its studies.
+RUNS = {
+    "harmofl_histology": ([], [*UNET, *sized(32)]),
+    "harmofl_prostate": ([], [*UNET, *sized(32)]),
+    "harmofl_camelyon17": ([], sized(32)),
+    "adafed_covid": (["--sites", "4"], sized(64)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("job", RUNS)
+def test_a_printed_comparison_ends_with_its_page(job, tmp_path, monkeypatch):
+    of_import, of_study = RUNS[job]
+    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
+    monkeypatch.chdir(tmp_path)
+    compared = next(found for found in PRINTED if found[:2] == ["compare", f"jobs/{job}"])
+    data = compared[compared.index("--data") + 1]
+    (imported,) = [found for found in IMPORTS if found[3] == data]
+    carry_out_import([*imported, *of_import], tmp_path)
+    for found in PRINTED:
+        if found[:2] == ["pretrain", f"jobs/{job}"]:
+            carried_out(*found, *of_study)
+    carried_out(*compared, *SMALL, *of_study)
+    table = json.loads((tmp_path / "OUT" / "table.json").read_text())
+    methods = compared[compared.index("--methods") + 1].split(",")
+    assert {job, *methods} <= {row["name"] for row in table["rows"]}
+    assert len(table["sites"]) == len(list((tmp_path / data).glob("*/dataset.json")))
+    for row in table["rows"]:
+        assert all(0 <= site["mean"] <= 1 for site in row["sites"].values()), row["name"]
+    page = (tmp_path / "OUT" / "comparison.html").read_text()
+    assert all(method in page for method in methods)
