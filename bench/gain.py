@@ -1,8 +1,8 @@
-"""How often each interval of a site's gain holds the true one, on the populations of `bench/guard.py`.
+"""How often each interval of a site's gain holds the true one, and how often few units get a wrong verdict.
 
     python bench/gain.py
 
-Takes about a quarter of a minute on one core; the seed is fixed.
+Of the populations of `bench/guard.py`. Takes about a minute and a half on one core; the seed is fixed.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,18 @@ from itertools import product
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from guard import FEDERATED, KINDS, LOCAL, UNITS, population
+from guard import FEDERATED, KINDS, LOCAL, UNITS, Kind, population
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import stdtrit
 
-from silofl.algorithms.gain import estimate_interval
+from silofl.algorithms.gain import estimate_interval, measure_gain
 
 SIZES = (5, 10, 15, 20, 30, 50, 100)
 DIFFERENCES = (-0.1, 0.0, 0.1)
 TRIALS, RESAMPLES = 500, 999
+# Of the verdicts without an interval.
+FEW, FEW_TRIALS = (5, 6, 8, 10, 19), 400
 Ends = tuple[NDArray, NDArray]
 
 
@@ -55,7 +57,7 @@ INTERVALS: dict[str, Callable[[NDArray], Ends]] = {
 
 
 def main() -> None:
-    """Print each interval's coverage by the number of units."""
+    """Print each interval's coverage by the number of units, and the verdicts of few."""
     rng = np.random.default_rng(0)
     differences = {}
     for kind, difference in product(KINDS, DIFFERENCES):
@@ -72,6 +74,23 @@ def main() -> None:
             samples = [(differences[key], differences[key][rng.integers(UNITS, size=(TRIALS, n))]) for key in keys]
             columns = [[coverage(ends(sample), one.mean()) for one, sample in samples] for ends in INTERVALS.values()]
             print(f"| {n} | {' | '.join(f'{np.mean(c):.1%} (lowest {np.min(c):.1%})' for c in columns)} |")
+    print_verdicts(differences, rng)
+
+
+def print_verdicts(differences: dict[tuple[Kind, float], NDArray], rng: np.random.Generator) -> None:
+    """Print how often few units are said to gain and to lose where the true difference is 0.
+
+    In a kind with failures the local model fails at times and is the better one on all other units.
+    """
+    print(f"\n| models that are equally good | {' | '.join(f'{n} units' for n in FEW)} |\n|{'---|' * (len(FEW) + 1)}")
+    for kind in KINDS:
+        of_kind = differences[kind, 0.0]
+        cells = []
+        for n in FEW:
+            drawn = of_kind[rng.integers(UNITS, size=(FEW_TRIALS, n))]
+            found = [measure_gain(np.zeros(n), one).verdict for one in drawn]
+            cells.append(" / ".join(f"{found.count(verdict) / FEW_TRIALS:.1%}" for verdict in ("gains", "loses")))
+        print(f"| {kind.name} | {' | '.join(cells)} |")
 
 
 def coverage(ends: Ends, truth: float) -> float:

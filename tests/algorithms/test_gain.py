@@ -52,11 +52,46 @@ def test_equal_differences_have_an_interval_without_width(difference):
     assert found.verdict == ("gains" if difference else "no clear difference")
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, MIN_UNITS - 1])
-def test_few_units_get_no_verdict(n):
-    found = measure_gain(np.zeros(n), np.ones(n))
-    assert found == Gain("too few to say", 1.0 if n else None, None, None, n)
-    assert measure_gain(np.zeros(MIN_UNITS), np.ones(MIN_UNITS)).verdict == "gains"
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_up_to_five_units_that_agree_get_no_verdict(n):
+    # of 5 units 1 of 2 ** 5 exchanges is as extreme: 3.1 %
+    for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
+        found = measure_gain(np.full(n, local), np.full(n, chosen))
+        assert found == Gain("too few to say", difference if n else None, None, None, n)
+
+
+@pytest.mark.parametrize("n", [6, MIN_UNITS - 1])
+def test_few_units_that_agree_get_a_verdict_without_an_interval(n):
+    # of 6 units 1 of 2 ** 6 exchanges: 1.6 %
+    low, high = np.linspace(0.1, 0.2, n), np.linspace(0.3, 0.6, n)
+    lost, won = measure_gain(high, low), measure_gain(low, high)
+    assert (lost.verdict, won.verdict) == ("loses", "gains")
+    assert lost.difference == -won.difference < 0 and (lost.low, lost.high, won.low, won.high) == (None,) * 4
+    assert measure_gain(high, low, keeps_local=True).verdict == "keeps its own model"
+
+
+@pytest.mark.parametrize(
+    ("wins", "verdict"),
+    [
+        # McNemar: P(at most 1 of 8) = 9 / 256, P(at most 1 of 9) = 10 / 512
+        (7, "too few to say"),
+        (8, "gains"),
+    ],
+)
+def test_the_verdict_of_few_is_that_of_the_exact_test(wins, verdict):
+    chosen = np.array([1.0] * wins + [0])
+    assert measure_gain(1 - chosen, chosen).verdict == verdict
+
+
+def test_few_equal_units_get_no_verdict():
+    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain("too few to say", 0.0, None, None, 10)
+
+
+def test_few_units_of_equal_models_get_a_verdict_no_more_often_than_stated():
+    rng = np.random.default_rng(4)
+    verdicts = [measure_gain(*rng.normal(0.5, 0.1, (2, 8))).verdict for _ in range(400)]
+    # each at most 400 * 0.025 = 10, deviation sqrt(400 * 0.025 * 0.975) = 3.1
+    assert all(verdicts.count(one) <= 10 + 4 * 3.1 for one in ("gains", "loses"))
 
 
 def test_units_without_both_scores_do_not_count():

@@ -42,7 +42,8 @@ JOINING = (
 JOINING_NOTE = (
     "Alone: the model that the site trained by itself in the same rounds, on the same test data. Kept: what the site "
     "chose on its validation data. Difference: kept minus alone, mean over the units, with its paired bootstrap "
-    "interval; units are patients where they are known."
+    "interval; units are patients where they are known. Of fewer than 20 units a paired permutation test stands in the "
+    "interval's place, at 2.5 % for gains and for loses."
 )
 JOINING_BALANCED = " Choice, difference and interval are of accuracy: a single unit has no balanced accuracy."
 Column = list[float | None]
