@@ -40,6 +40,15 @@ def test_isotropic_volumes_are_brought_to_their_median_spacing():
     assert plan["data.volume_transforms"][0] == {"Orientation": {"axcodes": "RAS"}}
 
 
+def test_a_patch_that_is_longer_than_the_median_says_why():
+    site = fingerprint(cases=1, spacing_mm=alike(1, 1, 1), shape=alike(21, 64, 20))
+    reason = next(one.reason for one in make_plan(DRAFT, {"a": site}).decisions if one.key == "data.patches.size")
+    assert reason.endswith("; X and Z beyond the median, as nnU-Net pads a side that it halves")
+    whole = replace(site, shape=np.array(alike(32.0, 64.0, 16.0)))
+    reason = next(one.reason for one in make_plan(DRAFT, {"a": whole}).decisions if one.key == "data.patches.size")
+    assert "beyond the median" not in reason
+
+
 def test_thick_slices_of_anisotropic_volumes_are_brought_to_the_10th_percentile():
     site = fingerprint(spacing_mm=[[0.6, 0.6, 2], [0.6, 0.6, 3], [0.6, 0.6, 4]], shape=alike(512, 512, 40))
     # 3 / 0.6 = 5 and 512 / 40 = 12.8; the tail begins at 4 / 3, and 0.4 of the way from there to 2 mm are 1.6 mm

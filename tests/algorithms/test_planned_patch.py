@@ -99,6 +99,17 @@ def test_every_patch_fits_and_can_be_halved():
             assert (np.array(patch.size) % np.prod(patch.strides, axis=0) == 0).all()
 
 
+def test_a_patch_is_longer_than_the_median_image_by_less_than_the_network_halves():
+    rng = np.random.default_rng(1)
+    for network in (UNET, DYNUNET):
+        for _ in range(100):
+            shape, spacing = rng.integers(1, 200, 3), np.exp(rng.uniform(-1, 1, 3))
+            patch = fitted(network, shape, spacing)
+            assert (np.array(patch.size) - shape < np.prod(patch.strides, axis=0)).all()
+    # four halvings of 16, and with levels of its own two of 4
+    assert fitted(UNET, (21, 21, 20)).size == (32, 32, 32) and fitted(DYNUNET, (21, 21, 20)).size == (24, 24, 20)
+
+
 def test_features_that_fit_nowhere_are_refused():
     network = NetworkForm.of("unet", (10**6,) * 5, is_classifying=False, dimensions=3)
     with pytest.raises(ConfigError, match="model.features must be such that two patches of the least size fit"):

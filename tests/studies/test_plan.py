@@ -62,6 +62,9 @@ def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     text, study = study_file(tmp_path / "planned").read_text(), load_study(study_file(tmp_path / "planned"))
     assert "# planned, planned from harmofl_volumes and the training data of north, west" in text
     assert "volume_transforms:  # nnU-Net: the median spacing by axis, 5 x 5 x 5 mm" in text
+    # the planned key of another network says how it is chosen
+    assert "those of MONAI's DynUNet alone are planned" in " ".join(text.replace("\n#", "").split())
+    assert DYNUNET in " ".join(text.replace("\n#", "").split()) and DYNUNET in " ".join(out.split())
     # rules of the volumes alone; what nobody planned is the job's
     job = load_study(study_file(VOLUMES_JOB))
     assert (study.data.patches.per_volume, study.data.augment) == (job.data.patches.per_volume, job.data.augment)
@@ -84,10 +87,11 @@ def test_arguments_that_monai_does_not_know_are_refused(silofl, site_data, tmp_p
     assert "model.arguments must be among" in error and "not 'dropped'" in error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_planned_study_trains(silofl, volumes, tmp_path):
     assert silofl("plan", VOLUMES_JOB, "--data", volumes, "--out", tmp_path / "planned", *PLAIN)[0] == 0
-    settings = ["--set", "rounds=1", "--set", "guard=false"]
+    small = ("rounds=1", "guard=false", "training.local_epochs=1", "data.patches.per_volume=2")
+    settings = [text for one in small for text in ("--set", one)]
     run = tmp_path / "run"
     code, _, error = silofl("simulate", tmp_path / "planned", "--data", volumes, "--out", run, "--alone", *settings)
     assert code == 0, error
@@ -98,6 +102,7 @@ def test_a_dynunet_is_planned_for_the_patch(silofl, volumes, tmp_path):
     options = ("--out", tmp_path / "own", *PLAIN, "--set", DYNUNET)
     assert silofl("plan", VOLUMES_JOB, "--data", volumes, *options)[0] == 0
     study = load_study(study_file(tmp_path / "own"))
+    assert "alone are planned" not in study_file(tmp_path / "own").read_text()
     steps = np.prod(study.model.arguments["strides"], axis=0)
     assert (np.array(study.data.patches.size) % steps == 0).all()
     # thinner than BasicUNet's multiple of 16

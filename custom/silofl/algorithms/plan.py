@@ -303,10 +303,12 @@ def _plan_grid(draft: Draft, found: PooledFingerprint, target: NDArray[np.float6
 
 def _size_reason(draft: Draft, patch: PlannedPatch, shape: NDArray[np.float64]) -> str:
     what = "image in the plane" if draft.dimensions == 2 else "volume on this grid"
+    longer = [axis for axis, side, median in zip(AXES, patch.size, shape, strict=False) if side > median]
+    padded = f"; {' and '.join(longer)} beyond the median, as nnU-Net pads a side that it halves" if longer else ""
     return (
         f"{SOURCE}: the median {what} measures {_format_values(shape)} voxels; in multiples of "
         f"{_format_values(np.prod(patch.strides, axis=0))} two of {_format_values(patch.size)} need "
-        f"{100 * LEAST_BATCH * patch.memory / BUDGET:.0f} % of the budget of {BUDGET:.3g} voxels x features"
+        f"{100 * LEAST_BATCH * patch.memory / BUDGET:.0f} % of the budget of {BUDGET:.3g} voxels x features{padded}"
     )
 
 

@@ -149,6 +149,8 @@ def fit_batch_size(patch: PlannedPatch, voxels: float) -> int:
 
 def _round_patch(network: NetworkForm, size: Sizes, spacing: NDArray[np.float64]) -> PlannedPatch:
     """Return the patch whose sides are rounded up to what the network can halve."""
+    # Up, and so maybe beyond the median image, as in nnU-Net: a side that ends at the median could not be halved as
+    # often as the network does. A volume that is smaller than a patch is padded with zeros.
     if network.name == "DynUNet":
         strides, kernels = halvings(size, spacing)
         steps = np.prod(strides, axis=0)

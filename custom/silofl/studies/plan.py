@@ -3,6 +3,7 @@
 import argparse
 import json
 import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -29,6 +30,11 @@ from silofl.study import Study
 # Sections that a file of a plan may decide about; `Study` checks the values.
 PLANNED = ("data", "model", "training")
 LONGEST_VALUE = 60
+COMMENT = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False, "break_on_hyphens": False}
+LEVELS = (
+    "The network keeps its levels and features: those of MONAI's DynUNet alone are planned, which --set "
+    '"model={network: monai.networks.nets.DynUNet, normalization: instance}" chooses'
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
     # Where MONAI refuses the planned levels, it does so here and not at the sites.
     build_plain_model(planned, planned.seed)
     print_plan(plan, console)
+    if not _has_planned_levels(plan):
+        console.print(f"{LEVELS}.", markup=False)
     if options.out:
         write_planned_job(options.out, options.job, values, plan, planned)
         console.print(f"\nwrote {options.out}: read its app/config/study.yaml before you train", markup=False)
@@ -132,6 +140,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     head = [
         f"# {study.name}, planned from {job.resolve().name} and the training data of {', '.join(plan.sites)} by the",
         "# rules of nnU-Net (Isensee et al., Nature Methods 2021). Every key is explained in docs/study.md.",
+        *([] if _has_planned_levels(plan) else textwrap.wrap(f"{LEVELS}.", 120, **COMMENT)),
         *(f"# Beware: {warning}." for warning in plan.warnings),
         "",
     ]
@@ -140,6 +149,10 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
     write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")
     write_json(target / "meta.json", read_json(target / "meta.json") | {"name": study.name})
+
+
+def _has_planned_levels(plan: Plan) -> bool:
+    return any(one.key.startswith("model.") for one in plan.decisions)
 
 
 def print_plan(plan: Plan, console: Console) -> None:
