@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from silofl.data.counts import DataCounts, PartCounts, SiteCounts
 from silofl.data.parts import Examples
@@ -34,3 +35,14 @@ def test_a_site_annotates_what_its_dataset_json_says(site, study, tmp_path):
         site.content |= listed
         data = load_site_data(site.write(), study(labels=site.content["labels"]), tmp_path / "cache")
         assert SiteCounts.of(data).labels_annotated == wanted
+
+
+def test_a_site_says_which_contrasts_its_cases_lack_and_how_large_its_voxels_are(site, study, tmp_path):
+    data = load_site_data(site.write(), study(), tmp_path / "cache")
+    assert SiteCounts.of(data).contrasts_lacking == ()
+    assert SiteCounts.of(data, contrasts=("T1", "T2")).contrasts_lacking == ("T1", "T2")
+    spacings = {"a": (1.0, 1.0, 2.0), "b": (1.0, 3.0, 4.0), "of a test": (9.0, 9.0, 9.0)}
+    part = replace(examples("aab", ("p1", "p1", "p2")), spacings=spacings)
+    counts = SiteCounts.of(SiteData(part, examples("", ()), examples("", ())))
+    # Each case counts once.
+    assert counts.spacing_mm == (1.0, 2.0, 3.0) and counts.contrasts_lacking is None

@@ -95,6 +95,49 @@ def test_of_a_network_the_card_says_which_labels_have_no_score_at_a_site(
     assert "annotated: not known; it is not recorded" in text
 
 
+IN_3D = {"dimensions": 3, "patches": {"size": [32, 32, 16]}, "channels": 2, "channel_names": ["T1", "T2"]}
+
+
+def card_in_3d(contents, make_study, volume_transforms, *sites):
+    """Return the card of a study of patches, whose sites have recorded these further facts."""
+    study = make_study(data=IN_3D | {"volume_transforms": volume_transforms})
+    data = {site: FACTS["data"]["north"] | one for site, one in zip(("north", "south"), sites, strict=False)}
+    contents = replace(contents, image_shape=(2, 32, 32, 16), study=study, facts=FACTS | {"data": data})
+    return card_of(contents)
+
+
+@pytest.mark.parametrize(
+    ("pixdim", "spacing", "patch"),
+    [
+        ([5.0, 5.0, 2.5], "brought to 5 x 5 x 2.5 mm", "32 x 32 x 16 voxels, 160 x 160 x 40 mm"),
+        ([0.5, 0.5, -1], "brought to 0.5 x 0.5 x its own mm", "32 x 32 x 16 voxels\n"),
+        (2.0, "brought to 2 x 2 x 2 mm", "32 x 32 x 16 voxels, 64 x 64 x 32 mm"),
+        (None, "medians in mm: ", "32 x 32 x 16 voxels\n"),
+    ],
+)
+def test_the_card_names_the_voxels_and_the_patch(make_contents, make_study, pixdim, spacing, patch):
+    steps = [{"Spacing": {"pixdim": pixdim}}] if pixdim else []
+    text = card_in_3d(make_contents("only"), make_study, steps, {"spacing_mm": [1.0, 1.0, 2.5]}, {"spacing_mm": None})
+    assert f"- spacing of the voxels: {spacing}" in text and f"- patches: {patch}" in text
+    assert "medians in mm: north 1 x 1 x 2.5\n" in text
+    assert "- spacing of the voxels: not known" in card_of(make_contents())
+
+
+@pytest.mark.parametrize(
+    ("sites", "sentence"),
+    [
+        (([], ["T2"]), "lack: south: T2\n"),
+        (([], []), "lack: none at any site\n"),
+        (([], None), "lack: not known; it is not recorded\n"),
+        ((), "lack: not known; it is not recorded\n"),
+    ],
+)
+def test_the_card_names_the_contrasts_that_a_site_lacks(make_contents, make_study, sites, sentence):
+    text = card_in_3d(make_contents("only"), make_study, [], *({"contrasts_lacking": one} for one in sites))
+    assert f"- contrasts that cases of a site {sentence}" in text
+    assert "contrasts that cases" not in card_of(make_contents())
+
+
 @pytest.mark.parametrize("rule", ["only", "mean", "selector"])
 def test_every_section_is_there_and_says_that_it_is_not_known(make_contents, rule):
     text = card_of(replace(make_contents(rule), facts={}))

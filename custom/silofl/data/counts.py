@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from silofl.data.parts import Examples
+import numpy as np
+
+from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
 from silofl.schema import declare_optional
 
 FILE = "data.json"
+# Of a median; nobody needs more of it.
+DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class SiteCounts:
         test: Of the cases to measure on.
         digest: SHA-256 of its dataset.json.
         labels_annotated: Numbers of the labels that its label maps show; None where that was not recorded.
+        contrasts_lacking: The study's contrasts that some of its cases lack; None where that was not recorded.
+        spacing_mm: Of its training volumes as they are prepared, median along each axis; None where their files do not
+            state it, or that was not recorded.
         doubts: What should be looked at, sentences of `silofl.data.doubts`.
     """
 
@@ -50,13 +57,25 @@ class SiteCounts:
     test: PartCounts
     digest: str | None
     labels_annotated: tuple[int, ...] | None = declare_optional()
+    contrasts_lacking: tuple[str, ...] | None = declare_optional()
+    spacing_mm: tuple[float, float, float] | None = declare_optional()
     doubts: tuple[str, ...] = declare_optional(())
 
     @classmethod
-    def of(cls, data: SiteData, doubts: Sequence[str] = ()) -> Self:
-        """Count a site's data, and keep what is doubtful about them."""
-        digest, annotated = (data.manifest.digest, data.manifest.labels_annotated) if data.manifest else (None, None)
-        return cls(*map(PartCounts.of, (data.training, data.validation, data.test)), digest, annotated, tuple(doubts))
+    def of(cls, data: SiteData, doubts: Sequence[str] = (), contrasts: Sequence[str] = ()) -> Self:
+        """Count a site's data, and keep what is doubtful about them.
+
+        Args:
+            data: The site's data.
+            doubts: As the attribute.
+            contrasts: All of the study's.
+        """
+        counts = [PartCounts.of(part) for part in (data.training, data.validation, data.test)]
+        known, spacing = data.manifest, _median_spacing(data.training)
+        if known is None:
+            return cls(*counts, None, spacing_mm=spacing, doubts=tuple(doubts))
+        lacking = tuple(known.missing(contrasts))
+        return cls(*counts, known.digest, known.labels_annotated, lacking, spacing, tuple(doubts))
 
 
 @dataclass(frozen=True)
@@ -68,3 +87,8 @@ class DataCounts:
     """
 
     sites: Mapping[str, SiteCounts]
+
+
+def _median_spacing(part: Examples) -> Spacing | None:
+    known = [part.spacings[case] for case in dict.fromkeys(part.cases) if case in part.spacings]
+    return tuple(float(f"{side:.{DIGITS}g}") for side in np.median(known, axis=0)) if known else None

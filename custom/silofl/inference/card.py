@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from silofl.data.manifest import PARTS
@@ -46,6 +47,9 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),
+        spacing=_spacing_sentence(study, facts),
+        patch=_patch_sentence(study),
+        lacking=_list_lacking_contrasts(facts),
         not_annotated=_list_unannotated_labels(study, facts),
         metric=study.metric.replace("_", " "),
         results=_results_tables(study, facts),
@@ -103,6 +107,43 @@ def _data_table(counts: Mapping[str, Any]) -> str:
         if counts
         else ""
     )
+
+
+def _planned_spacing(study: Study) -> list[float] | None:
+    """Return the spacing in mm that volumes are brought to, 0 along an axis that keeps its own; None where none is."""
+    steps = [step.options["pixdim"] for step in study.data.volume_transforms if step.name == "Spacing"]
+    return [max(float(side), 0.0) for side in np.broadcast_to(steps[-1], 3)] if steps else None
+
+
+def _spacing_sentence(study: Study, facts: Mapping[str, Any]) -> str:
+    """Return what the study brings volumes to, and the sites' medians after it; empty where nothing is known."""
+    wanted = _planned_spacing(study)
+    sides = ["its own" if side == 0 else f"{side:g}" for side in wanted or ()]
+    known = [f"brought to {' x '.join(sides)} mm"] if wanted else []
+    found = {site: one.get("spacing_mm") for site, one in facts.get("data", {}).items()}
+    medians = [f"{site} {' x '.join(f'{side:g}' for side in sides)}" for site, sides in found.items() if sides]
+    known += [f"medians in mm: {', '.join(medians)}"] if medians else []
+    return "; ".join(known)
+
+
+def _patch_sentence(study: Study) -> str:
+    """Return the size of the patches that the network learnt from; empty where it saw whole images."""
+    if not study.data.patches:
+        return ""
+    size, spacing = study.data.patches.size, _planned_spacing(study)
+    text = f"{' x '.join(map(str, size))} voxels"
+    if not spacing or 0 in spacing:
+        return text
+    return f"{text}, {' x '.join(f'{a * b:g}' for a, b in zip(size, spacing, strict=True))} mm"
+
+
+def _list_lacking_contrasts(facts: Mapping[str, Any]) -> str:
+    """Return the contrasts that some case of a site lacks, by site; empty where nothing is known of it."""
+    lacking = {site: one.get("contrasts_lacking") for site, one in facts.get("data", {}).items()}
+    if not lacking or None in lacking.values():
+        return ""
+    named = [f"{site}: {', '.join(map(quote_markdown, names))}" for site, names in lacking.items() if names]
+    return "; ".join(named) or "none at any site"
 
 
 def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:

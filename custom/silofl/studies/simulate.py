@@ -270,7 +270,9 @@ def _look_at_data(
 ) -> None:
     """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
     doubts = {site: _find_doubts(found, study) for site, found in data.items()}
-    counts = DataCounts({name: SiteCounts.of(data[name], doubts[name]) for name in simulation.sites})
+    counts = DataCounts(
+        {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
+    )
     write_json(run / DATA, dump_record(counts))
     for site, sentences in doubts.items():
         for sentence in sentences:
