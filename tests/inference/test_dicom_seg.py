@@ -1,13 +1,17 @@
 import importlib.util
+import json
 
+import nibabel
 import numpy as np
 import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
+from silofl.cli import main
 from silofl.data.images import read_image
 from silofl.errors import ConfigError, DataError
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
+from silofl.inference.directory import write_model_folder
 
 highdicom = pytest.importorskip("highdicom")
 
@@ -185,3 +189,33 @@ def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="must have the package highdicom; it is missing: pip install"):
         check_can_write(make_study())
+
+
+def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(
+    tmp_path, write_dicom, make_contents, make_study
+):
+    rng = np.random.default_rng(3)
+    first, second = (
+        whole(write_dicom(tmp_path / name, rng.integers(0, 900, (20, 24, 5), dtype=np.int16), OBLIQUE))
+        for name in ("t1", "t2")
+    )
+    data = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "zscore"}
+    study = make_study(
+        labels=LABELS, data=data | {"dimensions": 3, "patches": {"size": [16, 16, 16]}, "transforms": []}
+    )
+    write_model_folder(tmp_path / "supermodel", make_contents("only", study=study, shape=(2, 16, 16, 16)))
+    case = f"T1={first},T2={second}"
+    arguments = ["predict", str(tmp_path / "supermodel"), case, "--out", str(tmp_path / "out"), "--dicom-seg"]
+    assert main(arguments) == 0
+    (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    found = pydicom.dcmread(tmp_path / "out" / record["dicom_seg"])
+    refers = {one.ReferencedSOPInstanceUID for one in found.ReferencedSeriesSequence[0].ReferencedInstanceSequence}
+    headers = [[pydicom.dcmread(path) for path in folder.iterdir()] for folder in (first, second)]
+    assert refers == {header.SOPInstanceUID for header in headers[0]}
+    assert found.ReferencedSeriesSequence[0].SeriesInstanceUID == headers[0][0].SeriesInstanceUID
+    # Voxel by voxel the label map that lies beside it.
+    segments = highdicom.seg.segread(tmp_path / "out" / record["dicom_seg"])
+    said = np.asarray(nibabel.load(tmp_path / "out" / record["label_map"]).dataobj)
+    volume = segments.get_volume(combine_segments=True).array
+    counts = np.bincount(said.ravel(), minlength=3).tolist()
+    assert np.bincount(volume.ravel(), minlength=3).tolist() == counts and min(counts) > 0
