@@ -10,6 +10,7 @@ import torch
 from silofl.algorithms.guard import GuardChoice
 from silofl.errors import TrainingError
 from silofl.federation.egress import Request
+from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
@@ -300,6 +301,43 @@ def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choi
     game.finish()
     assert game.server.parts["guard"].choices.keys() == {"east", "west"}
     assert "guard" not in game.kept("north", 3)
+    assert game.server.parts["guard"].unchosen == {"north": "it has no validation data"}
+    assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
+
+
+def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
+    game = play(guard=True)
+    part = game.sites["north"].data
+    game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.select_rows([]))
+
+    def change(task, site, answer):
+        return answer.failed("no memory") if (task, site) in {("test", "west"), ("guard_choose", "east")} else answer
+
+    found = finished_results(game.server, game.finish(change=change))
+    assert found.joining is None
+    assert found.unchosen == {
+        "east": "no memory",
+        "north": "it has no validation data",
+        "west": "it did not test the model",
+    }
+
+
+def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
+    game = play(("east", "north"), guard=True)
+
+    def change(task, site, answer):
+        # From the exchange after the test on.
+        game.absent = ("north",) if task == "test" else ()
+        return answer
+
+    found = finished_results(game.server, game.finish(change=change))
+    assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_run_without_the_guard_or_in_which_all_choose_has_nobody_without_a_choice(play, is_on):
+    game = play(("east", "north"), guard=is_on)
+    assert finished_results(game.server, game.finish()).unchosen is None
 
 
 @pytest.mark.parametrize(("part", "wanted"), [("validation", (1, "patient", 2)), ("test", (2, "case", 1))])
@@ -362,6 +400,9 @@ def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
     message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]
     request = Request.of("guard_choose", message)
     assert gate.refusal(request, answer) is None
+    assert gate.refusal(request, Message(meta=answer.meta | {"guard": {"reason": "it has no validation data"}})) is None
+    named = answer.meta | {"guard": {"reason": "no scan of Anna Smith"}}
+    assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=named))
     weights = Message({"guard/local": np.zeros(3, np.float32)}, answer.meta)
     assert "UNKNOWN" in gate.refusal(request, weights) or "not unknown" in gate.refusal(request, weights)
     text = answer.meta | {"guard": {"joined": answer.meta["guard"]["joined"] | {"chosen": "anna_smith.png"}}}

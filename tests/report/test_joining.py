@@ -38,8 +38,9 @@ def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains",
 def joining(results):
     """Build a result whose sites have made a choice."""
 
-    def build(sites=None, **by_site):
+    def build(sites=None, unchosen=None, **by_site):
         values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
+        values |= {"unchosen": unchosen} if unchosen else {}
         return results(**values | ({"sites": sites} if sites else {}))
 
     return build
@@ -77,6 +78,35 @@ def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, re
         "No choice could be made at west: no validation data, or no answer."
     )
     assert joining_sentence(results()) == "" and joining_table(results()) is None
+
+
+REASONS = {"east": "it has no validation data", "west": "no answer in time"}
+
+
+def test_the_sentence_says_why_a_site_could_not_choose(joining, results):
+    one = joining(east=joined(), unchosen={"west": "no answer in time"})
+    assert joining_sentence(one) == (
+        "Of 1 hospital 1 gains: none loses by joining. No choice could be made at west: no answer in time."
+    )
+    several = results(unchosen=REASONS)
+    assert joining_sentence(several) == (
+        "No choice could be made at east: it has no validation data; at west: no answer in time."
+    )
+    alike = results(unchosen=dict.fromkeys(REASONS, "it has no validation data"))
+    assert joining_sentence(alike) == "No choice could be made at east, west: it has no validation data."
+
+
+def test_the_terminal_says_so_where_no_site_could_choose(results, printed):
+    assert "No choice could be made at east: it has no validation data;" in printed(
+        print_results, results(unchosen=REASONS)
+    )
+
+
+def test_a_reason_of_no_site_of_the_run_and_one_beside_a_choice_are_refused(joining):
+    with pytest.raises(ConfigError, match="unchosen must be of sites of the run, not of 'elsewhere'"):
+        joining(east=joined(), unchosen={"elsewhere": "no answer in time"})
+    with pytest.raises(ConfigError, match="unchosen must be of sites without a choice, not of 'east'"):
+        joining(east=joined(), unchosen={"east": "no answer in time"})
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,7 @@ class Results:
         super_model: The further keys of a run whose super model chooses.
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
         joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
+        unchosen: Site -> why it made no choice, in a run with the guard; null where all did, absent from older results.
         ended_early: Why the run ended before the study's last round, where federation.patience ended it.
         privacy: What training with differential privacy has spent, where the study has it.
         left: Site -> the last round that its update went into, of sites that left the study for good.
@@ -177,6 +178,7 @@ class Results:
     super_model: SuperResults | None = declare_group(None)
     everyone: Everyone | None = declare_optional()
     joining: Mapping[str, Joined] | None = declare_optional()
+    unchosen: Mapping[str, str] | None = declare_optional()
     left: Mapping[str, int] | None = declare_optional()
     digest: str | None = declare_optional()
     ended_early: str | None = declare_optional()
@@ -189,6 +191,11 @@ class Results:
             raise ConfigError(f"run must be given with status {self.status}; it is missing")
         for site in sorted({*(self.joining or {})} - {*self.sites}):
             raise ConfigError(f"joining must be of sites of the run, not of {quote_value(site)}")
+        for site in sorted(self.unchosen or {}):
+            if site not in self.sites:
+                raise ConfigError(f"unchosen must be of sites of the run, not of {quote_value(site)}")
+            if site in (self.joining or {}):
+                raise ConfigError(f"unchosen must be of sites without a choice, not of {quote_value(site)}")
 
     @property
     def is_finished(self) -> bool:

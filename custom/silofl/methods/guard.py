@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -71,9 +71,11 @@ class GuardEntry(Section):
 
     Attributes:
         joined: The choice; None where it could not make one.
+        reason: Why it could not.
     """
 
     joined: Joined | None = None
+    reason: Literal["it has no validation data", "it has trained no model alone"] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,14 @@ class GuardPart(Part):
     Attributes:
         study: The study.
         choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
+        unchosen: Site -> why it made no choice, of those that were asked; not in the checkpoint either.
         untuned: Site -> why a round of its fine-tuning failed, the first that did; neither in the checkpoint.
         tested: The sites that have tested what the run reports; not in the checkpoint either.
     """
 
     study: Study
     choices: dict[str, Joined] = field(default_factory=dict)
+    unchosen: dict[str, str] = field(default_factory=dict)
     untuned: dict[str, str] = field(default_factory=dict)
     tested: frozenset[str] = frozenset()
     role: str = ROLE
@@ -121,21 +125,26 @@ class GuardPart(Part):
             return replace(self, untuned=replies.missing | replies.refused | self.untuned)
         if exchange.task != CHOOSE:
             return self
-        found = {site: answer.entries[ROLE].joined for site, answer in replies.accepted.items()}
-        return replace(self, choices={site: joined for site, joined in found.items() if joined})
+        entries = {site: answer.entries[ROLE] for site, answer in replies.accepted.items()}
+        choices = {site: entry.joined for site, entry in entries.items() if entry.joined}
+        without = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
+        return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return each site's choice, and which of them had no fine-tuned copy to choose."""
+        """Return each site's choice or why it made none, and which of them had no fine-tuned copy to choose."""
         if exchange.task != CHOOSE:
             return ()
         chosen = [choice_sentence(site, one) for site, one in self.choices.items()]
         # A late site may have its copy all the same.
         without = [site for site, one in self.choices.items() if site in self.untuned and TUNED not in one.validation]
+        chosen += [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
         return chosen + [f"site {site!r} chose without a fine-tuned copy: {self.untuned[site]}" for site in without]
 
     def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the sites' choices."""
-        return {"joining": self.choices} if self.choices else {}
+        """Return the sites' choices, and why the others made none."""
+        without = [site for site in run.sites if site not in self.choices]
+        reasons = {site: self.unchosen.get(site, "it did not test the model") for site in without}
+        return {"joining": self.choices or None, "unchosen": reasons or None}
 
 
 class SiteGuard(SitePart):
@@ -205,7 +214,8 @@ class SiteGuard(SitePart):
     def answer(self, task: str) -> Message:
         """Fine-tune the copy for a round, or choose."""
         if not self.is_on or LOCAL not in self._kept:
-            return Message()
+            reason = "it has trained no model alone" if self.is_on else "it has no validation data"
+            return Message(meta={ROLE: {"reason": reason}} if task == CHOOSE else {})
         if task == TUNE:
             self._tune(self.work.message.meta["step"])
             return Message()

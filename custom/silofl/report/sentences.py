@@ -196,16 +196,28 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def joining_sentence(results: Results) -> str:
-    """Return one sentence on the federation, and which sites could not choose; nothing without any choice."""
-    if not results.joining:
-        return ""
+    """Return one sentence on the federation, and which sites could not choose and why; nothing without the guard."""
+    joining = results.joining or {}
+    without = _unchosen_sentence(results)
+    if not joining:
+        return without
     gains = {
-        site: Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units)
-        for site, one in results.joining.items()
+        site: Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units) for site, one in joining.items()
     }
-    others = [site for site in results.sites if site not in results.joining]
-    without = f" No choice could be made at {', '.join(others)}: no validation data, or no answer." if others else ""
-    return federation_sentence(gains) + _unproved_sentence(results.joining) + without
+    return " ".join(filter(None, (federation_sentence(gains), _unproved_sentence(joining), without)))
+
+
+def _unchosen_sentence(results: Results) -> str:
+    """Say which sites made no choice, those with one reason at once; of an older result the reason is not known."""
+    reasons = dict(results.unchosen or {})
+    if results.joining:
+        others = (site for site in results.sites if site not in results.joining and site not in reasons)
+        reasons |= dict.fromkeys(others, "no validation data, or no answer")
+    sites: dict[str, list[str]] = {}
+    for site, reason in reasons.items():
+        sites.setdefault(reason, []).append(site)
+    listed = "; ".join(f"at {', '.join(names)}: {reason}" for reason, names in sites.items())
+    return f"No choice could be made {listed}." if listed else ""
 
 
 def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
@@ -216,7 +228,7 @@ def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
         if one.verdict != "loses" and _is_below(one, CHOSEN)
     ]
     said = "On test data its own model is higher, though not provably, at"
-    return f" {said} {', '.join(below)}." if below else ""
+    return f"{said} {', '.join(below)}." if below else ""
 
 
 def describe_problems(results: Results) -> list[tuple[str, str]]:

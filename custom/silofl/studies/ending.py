@@ -46,8 +46,9 @@ def print_results(results: Results, console: Console) -> None:
     if shares_patients(results.split_unit):
         lines.append(f"split {split_sentence(results.split_unit)}")
     print_lines(lines, console)
+    if sentence := joining_sentence(results):
+        print_lines([sentence], console)
     if table := joining_table(results):
-        print_lines([joining_sentence(results)], console)
         print_table(table, console)
     if results.is_finished:
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
