@@ -18,6 +18,7 @@ from provisioning import __main__ as provisioning
 from silofl import cli
 from silofl.algorithms.presets import algorithm_names
 from silofl.algorithms.recipe import PRESET_NAMES
+from silofl.data.phantoms import SITES
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
@@ -25,7 +26,7 @@ from silofl.methods.parts import list_kinds
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled
-from silofl.studies.demo import RUNS
+from silofl.studies.demo import RUNS, overview
 from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_answers, study_keys
 from silofl.studies.simulation import changed_study
@@ -263,6 +264,19 @@ def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
         reached |= new
         new = {target for path in new for target in linked(path) if target.suffix == ".md"} - reached
     assert [page_id(path) for path in EVERY_PAGE if path not in reached and path.name != "CHANGELOG.md"] == []
+
+
+def test_the_readme_shows_the_demonstrations_closing_table_with_all_its_columns():
+    lines = text_of(ROOT / "README.md").splitlines()
+    start = lines.index("In one table:") + 1
+    columns = lines[start].split()
+    # Without runs there are no columns of sites.
+    assert tuple(name for name in columns if name not in SITES) == overview({}, {}).columns
+    assert set(SITES) < set(columns)
+    # A line below the head, then local training, then each run.
+    rows = [re.split(r"\s{2,}", line) for line in lines[start + 2 : start + 4 + len(RUNS)]]
+    assert [row[0] for row in rows] == ["local (batch)", "local (instance)", *RUNS]
+    assert {len(row) for row in rows} == {len(columns)}
 
 
 # The one way of training that every algorithm allows, in a job whose network all of their presets take.
