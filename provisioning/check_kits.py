@@ -128,7 +128,7 @@ def _report_lines(report: dict[str, Any]) -> list[str]:
     for kit in report["kits"]:
         who = " ".join(filter(None, (kit["kind"], kit["name"], kit["org"], kit["role"])))
         lines.append(f"{who}: {kit['days_left']} days left")
-    everywhere = [kit["name"] for kit in report["kits"] if kit["kind"] != "admin"]
+    everywhere = [kit["name"] for kit in report["kits"] if kit["kind"] in SIDES]
     for person, rights in report["rights"].items():
         held = [f"{right} {_places_text(sites, everywhere)}" for right, sites in rights.items() if sites]
         lines.append(f"{person} may, with own jobs: {'; '.join(held) or 'nothing'}")

@@ -11,10 +11,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from provisioning.fill_kits import is_volatile, read_stores
+from provisioning.relays import find_relay_faults
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.egress import check_scope, effective_scope
-from silofl.flare.kit import DAYS_TO_WARN, Kit
+from silofl.flare.kit import DAYS_TO_WARN, Kit, is_exposed
 from silofl.flare.policy import (
     WITHOUT_JOB_FILES,
     checks_files,
@@ -64,6 +65,10 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
         now: The time at which certificates must be valid.
     """
     failures = [*_find_chain_faults(kit, root), *_find_key_faults(kit), *_find_wheel_faults(kit)]
+    if kit.address.security != "mtls":
+        failures.append(f"connection_security must be 'mtls', not {kit.address.security!r}; make new kits")
+    if kit.kind == "relay":
+        failures += find_relay_faults(kit)
     if kit.kind in SIDES:
         if not kit.requires_signed_jobs:
             failures.append(
@@ -84,24 +89,27 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
 def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
     if kit.root != root:
         yield "startup/rootCA.pem must be the root certificate of the other kits; hand out a kit of this network"
-    try:
-        kit.certificate.verify_directly_issued_by(root)
-    except (ValueError, TypeError, InvalidSignature):
-        yield f"startup/{kit.certificate_path.name} must be signed by the root; hand out a kit of this network"
+    for path, certificate in kit.certificates.items():
+        try:
+            certificate.verify_directly_issued_by(root)
+        except (ValueError, TypeError, InvalidSignature):
+            yield f"startup/{path.name} must be signed by the root; hand out a kit of this network"
 
 
 def _find_key_faults(kit: Kit) -> Iterator[str]:
     """Find private keys of others in the kit, and a key of its owner that is missing or does not fit."""
+    own = {path.with_suffix(".key"): certificate for path, certificate in kit.certificates.items()}
     for path in find_private_keys(kit.folder):
-        if path != kit.key_path:
+        if path not in own:
             yield f"{path.relative_to(kit.folder)} must not be in this kit, for it is a private key; delete it"
-    if not kit.key_path.is_file():
-        yield f"startup/{kit.key_path.name} must exist; put the key back, or make a new kit"
-        return
-    if _public_key(kit.key_path) != kit.certificate.public_key():
-        yield f"startup/{kit.key_path.name} must be the key of startup/{kit.certificate_path.name}; put the pair back"
-    if kit.is_key_exposed:
-        yield f"startup/{kit.key_path.name} must be readable by its owner only; chmod 600"
+    for key, certificate in own.items():
+        if not key.is_file():
+            yield f"startup/{key.name} must exist; put the key back, or make a new kit"
+            continue
+        if _public_key(key) != certificate.public_key():
+            yield f"startup/{key.name} must be the key of startup/{key.stem}.crt; put the pair back"
+        if is_exposed(key):
+            yield f"startup/{key.name} must be readable by its owner only; chmod 600"
 
 
 def _public_key(path: Path) -> object:
@@ -117,7 +125,7 @@ def find_private_keys(folder: Path) -> list[Path]:
 
 
 def _find_wheel_faults(kit: Kit) -> Iterator[str]:
-    if kit.kind not in SIDES:
+    if kit.kind == "admin":
         return
     sums = kit.folder / "SHA256SUMS"
     lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []

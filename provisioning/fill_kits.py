@@ -4,7 +4,8 @@
         [--policies]
 
 ``make-kits`` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
-this command. NVFlare's own files, keys among them, are never written; policies that are there stay but for --policies.
+this command. Of NVFlare's own files, keys among them, none is written but a relay's start script, which then starts
+SiloFL's relay; policies that are there stay but for --policies.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from provisioning.guide import STUDY, write_guide
+from provisioning.relays import guard_start
 from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
 from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.errors import ConfigError, ExitCode
@@ -26,7 +28,7 @@ from silofl.flare.kit import Kit
 from silofl.settings import read_yaml
 from silofl.study import load_study
 
-# Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing.
+# Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing; a relay runs no job.
 POLICIES = {
     kind: (settings, "resources.json", "authorization.json", "privacy.json")
     for kind, settings in (("hospital", "site.yaml"), ("server", "server.yaml"))
@@ -61,16 +63,19 @@ class Contents:
 
 
 def fill_kit(kit: Kit, contents: Contents) -> None:
-    """Fill the kit of a server or a hospital; an admin's stays as it is.
+    """Fill the kit of a server, a relay or a hospital; an admin's stays as it is.
 
     Raises:
         ConfigError: The wheel, a policy or the study is missing or wrong.
     """
-    if kit.kind not in POLICIES:
+    if kit.kind == "admin":
         return
     checksum = _put_wheel(kit.folder, contents.wheel)
     lock_checksum = _put_supply(kit.folder, contents, checksum)
-    _put_policies(kit, contents)
+    if kit.kind == "relay":
+        guard_start(kit)
+    else:
+        _put_policies(kit, contents)
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
     write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
+from provisioning.relays import read_listener
 from provisioning.supply import LOCK, SBOM
 from provisioning.workspace import REPOSITORY
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
@@ -28,13 +29,13 @@ CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PA
 TEMPLATES = Path(__file__).parent
 READ = ("hospital.md", "privacy.md")
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
-GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2"}
+GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2", "relay": "INSTALL_relay.md.j2"}
 # Measured: the packages of the lock once installed, with torch for the CPU.
 SOFTWARE_BYTES = 2 * GIB
 
 
 def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
-    """Write the INSTALL.md of a server or a hospital, and a hospital's files for its machine.
+    """Write the INSTALL.md of a server, a relay or a hospital, and a hospital's files for its machine.
 
     Args:
         kit: The kit, with its policies and, where the lead gives one, its study.
@@ -58,7 +59,10 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
-    _put_pages(kit.folder)
+    if kit.kind == "relay":
+        values["listener"] = read_listener(kit)
+    else:
+        _put_pages(kit.folder)
     write_text(kit.folder / SUMS, _format_checksums(kit.folder))
     values["sums"] = hashlib.sha256((kit.folder / SUMS).read_bytes()).hexdigest()
     write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))

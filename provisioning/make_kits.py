@@ -18,6 +18,7 @@ from pathlib import Path
 
 from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
 from provisioning.provisioner import Project, provision_project
+from provisioning.relays import complete_relays
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.errors import ConfigError, ExitCode
 from silofl.settings import read_yaml
@@ -25,11 +26,14 @@ from silofl.settings import read_yaml
 # 1 January 1980, the first day of a wheel's calendar: the same source gives the same bytes and the same checksum.
 SOURCE_DATE = "315532800"
 # Of a participant; NVFlare takes others too, as properties of their own.
-KEYS = ("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port")
+KEYS = (
+    *("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port"),
+    *("listening_host", "connect_to"),
+)
 
 
 def make_project(path: Path, host: str | None = None, port: int | None = None) -> Project:
-    """Read a project.yml and set the server's address.
+    """Read a project.yml, set the server's address, and how relays speak.
 
     Args:
         path: The project.yml.
@@ -37,7 +41,7 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
         port: The server's one port, instead of the file's.
 
     Raises:
-        ConfigError: The file cannot be read, or has no server.
+        ConfigError: The file cannot be read, has no server, or a relay that is not safe.
     """
     project = read_yaml(path)
     participants = project.get("participants")
@@ -48,6 +52,7 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
         )
     for participant in (one for one in participants if isinstance(one, dict)):
         _check_keys(path, participant)
+    complete_relays(path, [one for one in participants if isinstance(one, dict)])
     servers[0].update({"default_host": host} if host else {}, **({"fed_learn_port": port} if port else {}))
     return project
 

@@ -24,7 +24,7 @@ START_S, STOP_S = 90.0, 60.0
 
 
 class Network:
-    """The server and the hospitals of a project, each started from its own kit.
+    """The server, the relays and the hospitals of a project, each started from its own kit.
 
     Use as a context: leaving it shuts the network down and ends what does not end by itself.
 
@@ -38,13 +38,14 @@ class Network:
         kits = find_kits(kits_folder(project))
         (self.server,) = (kit for kit in kits if kit.kind == "server")
         self.hospitals = [kit for kit in kits if kit.kind == "hospital"]
+        self.relays = [kit for kit in kits if kit.kind == "relay"]
         people = [kit for kit in kits if kit.kind == "admin"]
         self._people = {kit.role: kit for kit in reversed(people)} | {kit.name: kit for kit in people}
         self.project, self.logs, self._namespaces = project, logs, namespaces
         self._running: dict[str, ProcessTree] = {}
 
     def __enter__(self) -> Network:
-        """Start the server, then the hospitals, and wait until all are connected.
+        """Start the server, then relays and hospitals, and wait until all are connected.
 
         Raises:
             ConfigError: Another program has the server's port.
@@ -59,8 +60,8 @@ class Network:
         try:
             self.start(self.server)
             self._wait("the server's port to open", self._is_open)
-            for hospital in self.hospitals:
-                self.start(hospital)
+            for kit in (*self.relays, *self.hospitals):
+                self.start(kit)
             self._wait("all hospitals to connect", lambda: self.connected() >= {kit.name for kit in self.hospitals})
         except BaseException:
             # Python does not call __exit__ where __enter__ fails, be it by Ctrl-C: no participant must stay behind.
@@ -153,8 +154,8 @@ class Network:
         self._running.pop(name).kill()
 
     def _is_open(self) -> bool:
-        # A hospital's kit names the server as others reach it.
-        address = self.hospitals[0].address
+        # A person's kit names the server as others reach it.
+        address = next(iter(self._people.values())).address
         with socket.socket() as probe:
             probe.settimeout(POLL_S)
             return probe.connect_ex((address.host, address.port)) == 0

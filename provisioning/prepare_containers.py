@@ -20,7 +20,7 @@ from nvflare.tool.deploy.deploy_common import WORKSPACE_MOUNT_PATH
 from provisioning.workspace import write_yaml
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json
-from silofl.flare.kit import Kit, read_kit
+from silofl.flare.kit import WHOSE, Kit, read_kit
 from silofl.settings import read_yaml
 
 # NVFlare mounts a data set of a study at /data/<study>/<data set>, and jobs that name no study belong to this one.
@@ -51,8 +51,10 @@ def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
     Raises:
         ConfigError: NVFlare refuses it, or a hospital's data or state is missing.
     """
-    if kit.kind == "admin":
-        raise ConfigError(f"{kit.folder} must be the kit of a server or a hospital, not of an admin; run it as it is")
+    if kit.kind in ("admin", "relay"):
+        raise ConfigError(
+            f"{kit.folder} must be the kit of a server or a hospital, not of {WHOSE[kit.kind]}; run it as it is"
+        )
     if kit.kind == "hospital" and not (container.data and container.state):
         raise ConfigError(f"hospital {kit.name!r} must have data and state in its container; give --data and --state")
     with tempfile.TemporaryDirectory() as scratch:

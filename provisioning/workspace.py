@@ -18,7 +18,7 @@ PROJECT = REPOSITORY / "provisioning" / "project.yml"
 
 
 def find_kits(path: Path) -> list[Kit]:
-    """Return the kit in a folder, or all kits below it: server, hospitals, people, each by path.
+    """Return the kit in a folder, or all kits below it: server, relays, hospitals, people, each by path.
 
     Raises:
         ConfigError: There is none, or one is broken.

@@ -14,6 +14,7 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import encode_payload
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message as CellMessage
+from nvflare.fuel.f3.stats_pool import StatsPoolManager
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 from nvflare.fuel.sec.audit import AuditService
 from nvflare.private.admin_defs import Message
@@ -259,8 +260,10 @@ def test_a_server_passes_no_commands_on(forged):
 
 
 @pytest.fixture
-def core():
+def core(monkeypatch):
     """A server's cell that listens nowhere."""
+    # NVFlare keeps numbers of each cell by its name, for as long as the process lives.
+    monkeypatch.setattr(StatsPoolManager, "pools", {})
     flare_decomposers.register()
     cell = CoreCell(FQCN.ROOT_SERVER, "tcp://localhost:1", False, {}, bulk_process_interval=0.01)
     yield cell

@@ -241,6 +241,7 @@ from pathlib import Path
 
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_exception import UnsafeJobError
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.registry import Registry
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import AUTH_CLIENT_NAME_FOR_SJ, CellMessageHeaderKeys, new_cell_message
@@ -277,6 +278,25 @@ class Replaying(Filter):
         if message.get_header(CellMessageHeaderKeys.CLIENT_NAME) == AUTH_CLIENT_NAME_FOR_SJ:
             names = ("CLIENT_NAME", "TOKEN", "TOKEN_SIGNATURE", "SSID")
             self.seen |= {key: message.get_header(key) for key in (getattr(CellMessageHeaderKeys, n) for n in names)}
+
+
+class Passing(Filter):
+    # Has hub.south delete a job's folder, past the server: it does not ask that its messages go there.
+
+    def process(self, shareable, fl_ctx):
+        core = fl_ctx.get_engine().get_cell().core_cell
+        for origin in (core.get_fqcn(), "server"):
+            command = Message("train.delete_run", "")
+            command.set_header("job_id", "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88")
+            core.add_outgoing_request_filter("admin", "*", self.hide, origin=origin)
+            own = core.out_req_filter_reg.reg["*:*"]
+            core.out_req_filter_reg.reg["admin:*"] = [*own, core.out_req_filter_reg.reg["admin:*"][-1]]
+            core.send_request("admin", command.topic, "hub.south", new_cell_message({}, command), 3)
+            Path(__file__).with_name("sent").touch()
+
+    def hide(self, message, origin):
+        message.remove_header(MessageHeaderKey.SERVER_TRANSIT_REQUIRED)
+        message.set_header(MessageHeaderKey.ORIGIN, origin)
 """
 
 

@@ -9,17 +9,26 @@ from typing import Any, Literal, get_args
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from nvflare.tool.package_checker.check_rule import CHECK_PASSED
+from nvflare.tool.package_checker.check_rule import CHECK_PASSED, CheckServerAvailable
 from nvflare.tool.package_checker.client_package_checker import ClientPackageChecker
 
 from silofl.errors import ConfigError
 from silofl.files import read_json
 
-Kind = Literal["server", "hospital", "admin"]
+Kind = Literal["server", "relay", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Kind of kit -> the file in startup/ that only this kind has.
-SETTINGS: dict[Kind, str] = {"server": "fed_server.json", "hospital": "fed_client.json", "admin": "fed_admin.json"}
-WHOSE: dict[Kind, str] = {"server": "the server", "hospital": "a hospital", "admin": "a person"}
+SETTINGS: dict[Kind, str] = {
+    "server": "fed_server.json",
+    "relay": "fed_relay.json",
+    "hospital": "fed_client.json",
+    "admin": "fed_admin.json",
+}
+WHOSE: dict[Kind, str] = {"server": "the server", "relay": "a relay", "hospital": "a hospital", "admin": "a person"}
+# Of a hospital that reaches the server by way of a relay: where the relay is.
+BEHIND_RELAY = "local/relay__resources.json"
+# Of a relay: what it shows its sites.
+LISTENER = "startup/server.crt"
 # A certificate with fewer days left is reported: renewing a kit involves two institutions.
 DAYS_TO_WARN = 30
 REMEDY = "give the folder that was provisioned"
@@ -27,14 +36,14 @@ REMEDY = "give the folder that was provisioned"
 
 @dataclass(frozen=True)
 class Address:
-    """The server's network address: where a participant connects, and where the server itself listens.
+    """Where a participant connects, the server or the hospital's relay, and where the server itself listens.
 
     Attributes:
-        host: The server's host.
-        port: The server's one port.
+        host: Its host.
+        port: Its one port.
         scheme: ``http``, ``grpc`` or ``tcp``.
         security: ``mtls``, ``tls`` or ``clear``.
-        identity: The name in the server's certificate.
+        identity: The name in its certificate.
     """
 
     host: str
@@ -50,11 +59,12 @@ class Kit:
 
     Attributes:
         folder: Holds ``startup/`` and ``local/``.
-        kind: ``server``, ``hospital``, or ``admin`` for a person.
+        kind: ``server``, ``relay``, ``hospital``, or ``admin`` for a person.
         certificate: The participant's certificate.
         root: The certificate of the root that the participant trusts.
-        address: Where the server is.
+        address: Where the server is, or for a hospital behind a relay the relay.
         requires_signed_jobs: Whether a job without a signature is refused.
+        listener: The certificate that a relay shows its sites; None for others.
     """
 
     folder: Path
@@ -63,6 +73,7 @@ class Kit:
     root: x509.Certificate
     address: Address
     requires_signed_jobs: bool
+    listener: x509.Certificate | None = None
 
     @property
     def name(self) -> str:
@@ -90,9 +101,20 @@ class Kit:
         return self.certificate_path.with_suffix(".key")
 
     @property
+    def certificates(self) -> dict[Path, x509.Certificate]:
+        """The participant's certificates by their files; each key has its certificate's name, with ``.key``."""
+        listener = {self.folder / LISTENER: self.listener} if self.listener else {}
+        return {self.certificate_path: self.certificate} | listener
+
+    @property
+    def is_behind_relay(self) -> bool:
+        """Whether a hospital connects to a relay, and not to the server itself."""
+        return self.kind == "hospital" and (self.folder / BEHIND_RELAY).is_file()
+
+    @property
     def is_key_exposed(self) -> bool:
         """Whether other accounts of the machine may read, write or run the private key."""
-        return self.key_path.is_file() and bool(self.key_path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+        return is_exposed(self.key_path)
 
     @property
     def valid_from(self) -> datetime:
@@ -101,8 +123,8 @@ class Kit:
 
     @property
     def valid_until(self) -> datetime:
-        """When the first of the two certificates expires."""
-        return min(self.certificate.not_valid_after_utc, self.root.not_valid_after_utc)
+        """When the first of these certificates expires."""
+        return min(one.not_valid_after_utc for one in (self.root, *self.certificates.values()))
 
     def local(self, name: str) -> tuple[str, dict[str, Any]]:
         """Return the name and content of a policy in ``local/``, or of the default that NVFlare reads in its absence.
@@ -133,7 +155,10 @@ class Kit:
         checker = ClientPackageChecker()
         checker.init(str(self.folder))
         # The rules one by one, without the checker's trial start, which would end a client that already runs.
-        results = {rule.name: rule(checker.package_path, data=None) for rule in checker.rules}
+        # Behind a relay no way leads to the server, which one of them asks for.
+        left_out = CheckServerAvailable if self.is_behind_relay else ()
+        rules = [rule for rule in checker.rules if not isinstance(rule, left_out)]
+        results = {rule.name: rule(checker.package_path, data=None) for rule in rules}
         return {
             name: None if result.problem == CHECK_PASSED else f"{result.problem!r}; {result.solution}"
             for name, result in results.items()
@@ -167,13 +192,18 @@ def read_kit(folder: Path, kinds: tuple[Kind, ...] = KINDS) -> Kit:
 def _read_kit(folder: Path, kind: Kind, settings: dict[str, Any]) -> Kit:
     own, root = read_certificate(_certificate_path(folder, kind)), read_certificate(folder / "startup" / "rootCA.pem")
     try:
-        address = _read_address(kind, settings, own)
+        address = _read_address(folder, kind, settings, own)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, x509.ExtensionNotFound):
         raise ConfigError(f"{SETTINGS[kind]} must name a server as host:port; it does not: {REMEDY}") from None
-    return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True)
+    listener = read_certificate(folder / LISTENER) if kind == "relay" else None
+    return Kit(folder, kind, own, root, address, settings.get("require_signed_jobs") is True, listener)
 
 
-def _read_address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
+def _read_address(folder: Path, kind: Kind, settings: dict[str, Any], own: x509.Certificate) -> Address:
+    if kind == "relay":
+        return _read_parent(settings["connect_to"])
+    if kind == "hospital" and (folder / BEHIND_RELAY).is_file():
+        return _read_parent(read_json(folder / BEHIND_RELAY)["relay_config"])
     if kind == "admin":
         admin = settings["admin"]
         scheme, security = admin.get("scheme", "grpc"), admin.get("connection_security", "mtls")
@@ -186,6 +216,18 @@ def _read_address(kind: Kind, settings: dict[str, Any], own: x509.Certificate) -
         # NVFlare writes the server's name as its own target, not its address.
         identity, host = subject(own, NameOID.COMMON_NAME), hosts(own)[0]
     return Address(host, int(port), server["service"].get("scheme", "grpc"), security, identity)
+
+
+def _read_parent(parent: dict[str, Any]) -> Address:
+    """Read where a relay is, or the server for a relay: NVFlare takes words that it does not know for ``mtls``."""
+    host, port = parent["address"].rsplit(":", 1)
+    identity = parent.get("auth_identity", parent["identity"])
+    return Address(host, int(port), parent["scheme"], parent["connection_security"], identity)
+
+
+def is_exposed(key: Path) -> bool:
+    """Return whether other accounts of the machine may read, write or run a private key."""
+    return key.is_file() and bool(key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
 
 
 def read_certificate(path: Path) -> x509.Certificate:
