@@ -145,7 +145,7 @@ class Results:
         super_model: The further keys of a run whose super model chooses.
         everyone: Of a simulated classification: the sites' models on the test data of all sites.
         joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
-        unchosen: Site -> why it made no choice, in a run with the guard; null where all did, absent from older results.
+        unchosen: Site -> why it made no choice, where sites choose; null where all did, absent from older results.
         ended_early: Why the run ended before the study's last round, where federation.patience ended it.
         privacy: What training with differential privacy has spent, where the study has it.
         left: Site -> the last round that its update went into, of sites that left the study for good.
