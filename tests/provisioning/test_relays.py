@@ -25,11 +25,9 @@ from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.cli import main as silofl
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
-from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
-from silofl.studies.simulation import study_file
 from tests.provisioning.test_network import LIMIT_S, SITES, hostile, result_of, small_job, tensors_of
 
 BEHIND = ("north", "south")
@@ -368,41 +366,3 @@ def test_a_hospital_commands_no_other_behind_the_same_relay(relayed, tmp_path):
         assert re.search(
             f"a message of 'hub.north' was refused: channel 'admin', .* from '{origin}' to 'hub.south'", said
         )
-
-
-def run_of(data, name):
-    """Return the id of a study's run at the server, and its finished rounds."""
-    runs = [path.parent for path in data.glob(f".silofl/server/runs/{name}/*/ledger.json")]
-    found = [(run.name, read_ledger(run) or []) for run in runs]
-    return found[-1] if found else ("", [])
-
-
-@pytest.mark.slow
-def test_a_run_whose_relay_is_started_again_is_continued_to_the_very_weights_of_a_simulation(relayed, tmp_path):
-    network, _, data = relayed
-    (hub,), log, name = network.relays, network.logs / "hub.txt", "relay_again"
-    job = small_job(tmp_path / "job", "fedavg_phantoms", rounds=4)
-    study = yaml.safe_load(study_file(job).read_text()) | {"name": name}
-    study_file(job).write_text(yaml.safe_dump(study))
-    jobs = []
-
-    def stop_and_start():
-        if len(run_of(data, name)[1]) < 2 or jobs:
-            return
-        network.kill("hub")
-        before = log.read_text().count("SSL north] is created")
-        network.start(hub)
-        assert says(log, "SSL north] is created", 60, count=before + 1)
-        with network.session() as session:
-            jobs.extend(one["job_id"] for one in session.list_jobs() if one["status"] == "RUNNING")
-            session.abort_job(jobs[0])
-
-    network.run_job(job, LIMIT_S, stop_and_start)
-    run = run_of(data, name)[0]
-    study_file(job).write_text(yaml.safe_dump(study | {"continue_run": run}))
-    number, status = network.run_job(job, LIMIT_S)
-    here = result_of(network, number, tmp_path / "results")
-    assert (status, read_results(here).status, read_results(here).run) == ("FINISHED:COMPLETED", "COMPLETE", run)
-    study_file(job).write_text(yaml.safe_dump(study))
-    assert silofl(["simulate", str(job), "--data", str(data), "--out", str(tmp_path / "alone"), "--alone"]) == 0
-    assert_same(tensors_of(here), tensors_of(tmp_path / "alone"))
