@@ -1,8 +1,23 @@
 """Studies of this room have the smallest network; a file whose facts need more of one names it as ``NETWORK``."""
 
+import numpy as np
 import pytest
 
 from ..conftest import SMALL_UNET, UNET
+
+
+def assert_same_course(arrays, wanted, start):
+    """Check that a model has gone from start to where a plain implementation went, within 1/500 of its way.
+
+    The model as a whole: networks with kinks magnify rounding, by how much differs between processors, and of tensors
+    that hardly move single values may be off by more than that.
+    """
+    plain = {name.removeprefix("model/"): array for name, array in arrays.items()}
+    found, goal, origin = (
+        np.concatenate([np.ravel(state[name]) for name in plain]) for state in (plain, wanted, start)
+    )
+    off, way = np.linalg.norm(found - goal), np.linalg.norm(goal - origin)
+    assert off <= 0.002 * way, f"off by {off:.2g} of {way:.2g}"
 
 
 @pytest.fixture(scope="module")
