@@ -77,6 +77,16 @@ def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phan
     assert same(weights(finished[0]), weights(tmp_path / "one"))
 
 
+def test_over_nvflare_with_fewer_threads_than_sites_each_site_chooses_as_in_one_process(tmp_path, phantoms):
+    job, found = write_small_job(tmp_path / "job", guard=True), {}
+    for name, options in (("flare", ("--threads", 1)), ("alone", ("--alone",))):
+        # With a cache of its own, so that no run takes the other's local models.
+        where = ("--data", phantoms, "--cache", tmp_path / f"cache_{name}", "--out", tmp_path / name)
+        carried_out("simulate", job, *where, *options)
+        found[name] = json.loads((tmp_path / name / "results.json").read_text())["joining"]
+    assert found["flare"].keys() == {"north", "south"} and found["flare"] == found["alone"]
+
+
 def test_a_finished_run_is_shown_and_not_run_again(finished):
     run, _ = finished
     before = (run / "checkpoint.pt").stat().st_mtime_ns
