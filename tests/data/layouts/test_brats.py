@@ -14,14 +14,14 @@ CONTRASTS = {"_": ("t1", "t1ce", "t2", "flair"), "-": ("t1n", "t1c", "t2w", "t2f
 LABELS = {1: "necrotic core", 2: "oedema", 3: "enhancing tumour"}
 
 
-def write_case(folder, separator="_"):
+def write_case(folder, separator="_", size=SIZE):
     """Write a case as BraTS ships it, in the form of 2021 (_) or of 2023 (-)."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng([*folder.name.encode()])
     for name in CONTRASTS[separator]:
-        volume = nibabel.Nifti1Image(rng.integers(0, 900, SIZE, dtype=np.int16), AFFINE)
+        volume = nibabel.Nifti1Image(rng.integers(0, 900, size, dtype=np.int16), AFFINE)
         nibabel.save(volume, folder / f"{folder.name}{separator}{name}.nii.gz")
-    mask = rng.choice(np.uint8([0, 1, 2, 4 if separator == "_" else 3]), SIZE)
+    mask = rng.choice(np.uint8([0, 1, 2, 4 if separator == "_" else 3]), size)
     nibabel.save(nibabel.Nifti1Image(mask, AFFINE), folder / f"{folder.name}{separator}seg.nii.gz")
 
 
