@@ -5,6 +5,8 @@ import itertools
 import math
 
 import numpy as np
+import opacus
+import opacus.accountants
 import pytest
 import torch
 from torch import nn
@@ -188,6 +190,19 @@ def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise():
     for (noise, rate, steps), value in grid.items():
         assert value >= grid[1.6, rate, steps] and value >= grid[noise, 0.05, steps] and value >= grid[noise, rate, 50]
     assert compute_epsilon([], 1e-5) == 0
+
+
+def test_epsilon_is_that_of_opacus_accountant_which_is_asked_once_for_each_kind_of_step(monkeypatch):
+    spent = [Spent(1.3, 0.1, 10), Spent(0.9, 0.25, 3), Spent(1.3, 0.2, 7)]
+    accountant = opacus.accountants.RDPAccountant()
+    accountant.history = [tuple(one) for one in spent]
+    asked, analysis = [], opacus.accountants.analysis.rdp
+    compute = analysis.compute_rdp
+    monkeypatch.setattr(analysis, "compute_rdp", lambda **given: asked.append(given) or compute(**given))
+    private._measure_step.cache_clear()
+    assert [compute_epsilon(spent, 1e-5) for _ in range(3)] == [accountant.get_epsilon(1e-5)] * 3
+    # Once by us, and once by the accountant.
+    assert len(asked) == 2 * len(spent)
 
 
 def test_steps_of_one_kind_are_counted_together():
