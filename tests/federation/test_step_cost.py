@@ -7,7 +7,7 @@ from silofl.federation.server import ServerRounds
 from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.settings import parse
-from silofl.studies.random_examples import random_part
+from silofl.studies.random_examples import random_part, random_volume
 from silofl.study import Study
 
 
@@ -35,3 +35,27 @@ def test_the_first_step_and_the_setting_up_are_not_counted(monkeypatch):
     clock = iter([10.0, 20.0, 21.0, 22.0, 23.0])
     monkeypatch.setattr(step_cost.time, "perf_counter", lambda: next(clock))
     assert timed(make_study("fedavg"), 20).seconds == 1
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_look_at_a_volume_takes_the_memory_of_its_answers(guard, monkeypatch):
+    patches = {"dimensions": 3, "patches": {"size": [32, 32, 32]}}
+    study = parse(Study, make_study("fedavg").model_dump() | {"guard": guard, "data": patches}, "study.yaml")
+    task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
+    part = random_part(study, (1, 32, 32, 32), 2)
+    work = Work("a", study, SiteData(part, part, part), task, torch.device("cpu"))
+    windows, network = [], type(work.own.network)
+    look = network.forward
+    monkeypatch.setattr(network, "forward", lambda self, images: windows.append(len(images)) or look(self, images))
+    monkeypatch.setattr(step_cost, "_peak_bytes", lambda device: 5)
+    assert step_cost.measure_evaluation(work, random_volume(study, (1, 80, 80, 80))) == 5
+    # 27 windows, two at a time and one at last: the first pair and the last one, of each model that answers.
+    assert windows == [2, 1] * (3 if guard else 1)
+
+
+@pytest.mark.parametrize("peak", [2, 4])
+def test_the_larger_of_a_steps_memory_and_an_evaluations_counts(monkeypatch, peak):
+    monkeypatch.setattr(step_cost, "time_steps", lambda work: step_cost.StepCost(1.0, 3))
+    monkeypatch.setattr(step_cost, "measure_evaluation", lambda work, volume: peak)
+    assert step_cost.measure_cost(None, "volume") == step_cost.StepCost(1.0, max(3, peak))
+    assert step_cost.measure_cost(None, None) == step_cost.StepCost(1.0, 3)

@@ -1,18 +1,23 @@
 import json
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.data.site_data import SiteData
 from silofl.federation.egress import Gate
-from silofl.hospital.trial import check_leaving, check_privacy, check_training, group_by_kind
+from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume, group_by_kind
 from silofl.models import build_plain_model
 from silofl.studies.methods import find_method_algorithm
+from silofl.studies.random_examples import random_volume
+from silofl.study import load_study
 from silofl.training.private import Spent, compute_epsilon
 
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
 
 
@@ -22,6 +27,15 @@ def test_a_rounds_steps_are_counted_and_timed(candidate):
     assert answer.status == "ok" and answer.facts["steps_per_round"] == 9
     assert answer.facts["seconds_per_round"] == pytest.approx(9 * answer.facts["seconds_per_step"])
     assert answer.facts["seconds_per_step"] > 0 and answer.facts["peak_bytes"] > 1 << 20
+
+
+def test_the_largest_volume_that_is_evaluated_is_looked_at():
+    study = load_study(JOBS / "harmofl_volumes" / "app" / "config" / "study.yaml")
+    small, large = (random_volume(study, (2, side, 16, 16)) for side in (20, 30))
+    none = small.select_rows([])
+    assert find_largest_volume(SiteData(large, small, large)).images[0].shape == (2, 30, 16, 16)
+    assert find_largest_volume(SiteData(large, small, none)).images[0].shape == (2, 20, 16, 16)
+    assert find_largest_volume(SiteData(large, none, none)).images[0].shape == (2, 30, 16, 16)
 
 
 def test_a_site_that_would_always_be_late_must_not_join(candidate):

@@ -6,7 +6,9 @@ import yaml
 from rich.console import Console
 
 from silofl.errors import ConfigError
+from silofl.federation.step_cost import StepCost
 from silofl.settings import parse
+from silofl.studies import estimate as module
 from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_estimated_job
 from silofl.studies.simulation import changed_study
 from silofl.study import Study, load_study
@@ -77,6 +79,23 @@ def test_memory_is_known_where_a_step_was_measured(study):
     found = estimate(small, Setting(2, 1e9, image_size=(32, 32)))
     # torch and MONAI alone take more than 200 MiB; this process may have loaded more before.
     assert 300 << 20 < found.site_memory_bytes and not found.is_on_gpu
+
+
+def test_the_evaluation_of_a_volume_is_part_of_a_sites_memory(monkeypatch):
+    small = {"model.features": [4] * 6, "data.patches": {"size": [16, 16, 16]}, "training.batch_size": 2}
+    study = changed_study(JOB.parent / "harmofl_volumes", small)
+    seen = []
+    monkeypatch.setattr(module, "measure_cost", lambda work, volume: seen.append(volume) or StepCost(1.0, 4 << 30))
+    found = estimate(study, Setting(2, 1e9, image_size=(250, 200, 100)))
+    assert found.site_memory_bytes == (4 << 30) + module.NVFLARE_BYTES
+    # Of voxels of 5 mm.
+    assert seen[0].images[0].shape == found.volume_shape == (2, 51, 41, 21) and found.image_shape == (2, 16, 16, 16)
+    console = Console(record=True, width=200)
+    print_estimate(found, console)
+    text = console.export_text()
+    assert "of size 2x16x16x16 in patches of volumes of 2x51x41x21\n" in text
+    assert "about 4.1 GiB, measured with a few steps and the evaluation of a volume\n" in text
+    assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).is_size_assumed
 
 
 def test_a_step_is_measured_where_it_is_not_given(study):

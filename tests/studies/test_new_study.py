@@ -1,6 +1,7 @@
 import json
 import shutil
 
+import nibabel
 import numpy as np
 import pytest
 import yaml
@@ -113,7 +114,11 @@ def test_volumes_are_oriented_and_their_slices_resized(silofl, phantoms, tmp_pat
 def test_the_estimate_of_volumes_in_3d_has_their_number(silofl, phantoms, tmp_path):
     code, out, _ = silofl("new-study", tmp_path / "own", "--from", JOBS / "fedsm_volumes", "--data", phantoms)
     most = max(len(json.loads(path.read_text())["training"]) for path in phantoms.glob("*/dataset.json"))
-    assert code == 0 and f"--bandwidth 50Mbit --examples {most}\n" in out
+    assert code == 0 and f"--bandwidth 50Mbit --examples {most} --image-size " in out
+    scans = [nibabel.load(path) for path in phantoms.rglob("*.nii.gz")]
+    # Their axes run along the body's.
+    extents = [np.multiply(one.shape, one.header.get_zooms()).round().astype(int).tolist() for one in scans]
+    assert out.partition("--image-size ")[2].split()[0] in {"x".join(map(str, extent)) for extent in extents}
 
 
 def test_neighbours_of_the_job_are_kept_for_volumes_alone(silofl, phantoms, stains, tmp_path):

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from silofl.settings import parse
-from silofl.studies.random_examples import IMAGE, WINDOW, has_own_size, image_shape, random_part
+from silofl.studies.random_examples import (
+    IMAGE,
+    WINDOW,
+    has_own_size,
+    image_shape,
+    prepared_shape,
+    random_part,
+    random_volume,
+)
 from silofl.study import Study, load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -48,3 +56,13 @@ def test_random_examples_have_the_channels_of_their_neighbours():
         values = study_of("fedavg_phantoms").model_dump() | {"data": {"neighbours": 1, "transforms": transforms}}
         study = parse(Study, values, "study.yaml")
         assert image_shape(study, (40, 50)) == (3, 40, 50) and not has_own_size(study)
+
+
+def test_a_volume_that_is_cut_into_patches_has_a_size_of_its_own():
+    study = study_of("harmofl_volumes")
+    assert image_shape(study, (250, 200, 100)) == (2, 32, 32, 16) and not has_own_size(study)
+    # Voxels of 1 mm become those of 5 mm, from the first one's place on.
+    assert prepared_shape(study, (250, 200, 100)) == (2, 51, 41, 21)
+    part = random_volume(study, (2, 51, 41, 21))
+    assert part.images[0].shape == (2, 51, 41, 21) and part.targets[0].shape == (51, 41, 21)
+    assert part.image_shape == (2, 32, 32, 16)

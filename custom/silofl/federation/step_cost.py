@@ -1,19 +1,25 @@
-"""The cost of one training step on this machine: seconds and peak memory, with the study's own learners."""
+"""The cost of one training step on this machine, with the study's own learners, and of a look at a whole volume."""
 
 import math
 import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from silofl.algorithms.steps import Batch
 from silofl.data.batches import training_batches
+from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation
+from silofl.inference import SuperModel
+from silofl.inference.contents import Contents
 from silofl.methods.work import Work
+from silofl.models.networks import first_windows_alone
 from silofl.training.device import keep_freed_memory
+from silofl.training.evaluation import evaluate
 from silofl.training.loop import train
 
 # One more than are timed: the first also sets everything up.
@@ -31,6 +37,20 @@ class StepCost:
 
     seconds: float
     peak_bytes: int
+
+
+def measure_cost(work: Work, volume: Examples | None) -> StepCost:
+    """Measure a few training steps and, where there is one, the look at a whole volume.
+
+    Args:
+        work: As for `time_steps`.
+        volume: As for `measure_evaluation`; None where the network sees whole images.
+
+    Raises:
+        TrainingError: The loss is not finite.
+    """
+    cost = time_steps(work)
+    return cost if volume is None else replace(cost, peak_bytes=max(cost.peak_bytes, measure_evaluation(work, volume)))
 
 
 def time_steps(work: Work) -> StepCost:
@@ -57,6 +77,27 @@ def time_steps(work: Work) -> StepCost:
     steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
     timed = steps[1:] or steps
     return StepCost(sum(timed) / len(timed), _peak_bytes(device))
+
+
+def measure_evaluation(work: Work, volume: Examples) -> int:
+    """Look at a whole volume as validation and test do, and return the most memory in use, as `StepCost` has it.
+
+    Where a site also answers by several models together, in the guard's choice or a super model's test, two of them do.
+
+    Args:
+        work: A task at a site.
+        volume: The volume, larger than the network's windows.
+    """
+    study, device, model = work.study, work.device, work.own_deployed
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with first_windows_alone():
+        evaluate(model, volume, study, device)
+        if study.is_guarded or study.recipe.collects_personal:
+            pair = dict.fromkeys(("one", "other"), model.state_dict())
+            two = SuperModel(Contents(study, volume.image_shape, pair, "mean"), device)
+            two.answer(np.asarray(volume.images), study.training.batch_size)
+    return _peak_bytes(device)
 
 
 def _time_batches(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from silofl.algorithms.mixing import Arrays
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
 from silofl.federation.egress import Gate
 from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
-from silofl.federation.step_cost import time_steps
+from silofl.federation.step_cost import measure_cost
 from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
@@ -30,6 +32,8 @@ NUMBERS = "numbers"
 def check_training(candidate: Candidate) -> Finding:
     """Time a few training steps on the site's data and compare a round of them with the study's time limit.
 
+    In a study of patches the site's largest volume is looked at too, for the memory that its evaluation takes.
+
     Raises:
         TrainingError: The loss is not finite.
         ConfigError: The device is not there, or an augmentation does not fit.
@@ -37,7 +41,8 @@ def check_training(candidate: Candidate) -> Finding:
     study, part = candidate.study, candidate.data.training
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
-    cost = time_steps(Work(candidate.kit.name, study, candidate.data, task, device))
+    work = Work(candidate.kit.name, study, candidate.data, task, device)
+    cost = measure_cost(work, find_largest_volume(candidate.data) if study.data.patches else None)
     steps = study.steps_an_epoch(len(part)) * study.training.local_epochs
     seconds, limit = steps * cost.seconds, study.federation.task_timeout_s or FIRST_S
     facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
@@ -118,6 +123,14 @@ def check_leaving(candidate: Candidate) -> Finding:
     says += "; and no image, label, case or patient"
     says += f"; withheld: {withheld[0]}" if withheld else ""
     return ok(f"an answer takes out {_list_kinds(kinds)}{says}", kinds=kinds | later)
+
+
+def find_largest_volume(data: SiteData) -> Examples:
+    """Return the largest volume that the site evaluates, or learns from where it evaluates none."""
+    parts = [part for part in (data.validation, data.test) if len(part)] or [data.training]
+    sizes = [(image.size, part, row) for part in parts for row, image in enumerate(part.images)]
+    _, part, row = max(sizes, key=lambda one: one[0])
+    return part.select_rows([row])
 
 
 def group_by_kind(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from silofl.errors import TrainingError
 from silofl.methods.part import SitePart
 from silofl.methods.work import Work
 from silofl.models import HarmonizedModel
+from silofl.models.seeds import seed_torch
 from silofl.training.device import derive_seed
 from silofl.training.loop import Learner, train
 
@@ -75,7 +76,7 @@ class SiteMetaStep(SitePart):
         for epoch in count(1):
             seed = derive_seed(study.seed, work.site, ROLE, epoch)
             # For dropout, as in training.
-            torch.manual_seed(seed)
+            seed_torch(seed)
             yield from training_batches(examples, size, augment, seed, work.device)
 
 

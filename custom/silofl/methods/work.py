@@ -21,6 +21,7 @@ from silofl.methods.parts import site_parts
 from silofl.methods.task import TRAIN, Message
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
+from silofl.models.seeds import seed_torch
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.device import derive_seed
@@ -227,12 +228,12 @@ class Work:
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
             seed = derive_seed(self.study.seed, self.site, self.number, epoch, *what)
             # Dropout draws from torch's global generator.
-            torch.manual_seed(seed)
+            seed_torch(seed)
             for part in self.parts:
                 part.epoch()
             drawn = next((rows for part in self.parts if (rows := part.draw(examples)) is not None), None)
             if drawn is not None:
                 # Secret, because the seed would tell who knows the study what a draw had done to an image.
                 seed = secrets.randbits(63)
-                torch.manual_seed(seed)
+                seed_torch(seed)
             yield training_batches(examples, settings.batch_size, augment, seed, self.device, drawn)

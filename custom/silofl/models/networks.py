@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +18,14 @@ from silofl.models.features import add_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
 from silofl.models.normalization import INSTANCE_NORMS, count_groups
+from silofl.models.seeds import seed_torch
 from silofl.study import Study
 from silofl.study_sections import ModelSettings, PatchSettings
 
 # Windows of a volume that the network sees at a time.
 WINDOWS_AT_ONCE = 2
+# Whether all windows of a volume get the first ones' answer.
+_HAS_ONE_ANSWER: ContextVar[bool] = ContextVar("has_one_answer", default=False)
 # Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.
 MOST_PARAMETERS, MOST_ARRAYS = 1 << 30, 10_000
 
@@ -85,7 +89,35 @@ def apply_by_windows(
         return function(images)
     from monai.inferers import sliding_window_inference
 
-    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, function, overlap=overlap, mode="gaussian")
+    answer = _answer_once(function) if _HAS_ONE_ANSWER.get() else function
+    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, answer, overlap=overlap, mode="gaussian")
+
+
+@contextmanager
+def first_windows_alone() -> Iterator[None]:
+    """Let networks look at the first windows of a volume alone, whose answer is that of all windows.
+
+    What an evaluation takes of the memory is soon known then: of the time nearly all goes to further windows.
+    """
+    token = _HAS_ONE_ANSWER.set(True)
+    try:
+        yield
+    finally:
+        _HAS_ONE_ANSWER.reset(token)
+
+
+def _answer_once(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function that computes its first answer to so many windows, and gives a copy of it ever after."""
+    known: dict[int, Tensor] = {}
+
+    def answer(windows: Tensor) -> Tensor:
+        count = len(windows)
+        if count not in known:
+            known[count] = function(windows)
+        # MONAI weighs an answer in its place.
+        return known[count].clone()
+
+    return answer
 
 
 def build_model(study: Study, image_shape: Sequence[int], seed: int) -> HarmonizedModel:
@@ -154,7 +186,7 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]), _limit_size():
-        torch.manual_seed(seed)
+        seed_torch(seed)
         build, channels = _find_builder(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
         width = study.recipe.head_width

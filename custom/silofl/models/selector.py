@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from silofl.models.nearest import NearestSite
 from silofl.models.networks import HarmonizedModel
 from silofl.models.normalization import GROUPS
+from silofl.models.seeds import seed_torch
 from silofl.study import Study
 
 # Configuration A: channels of the convolutions, 0 for a pooling.
@@ -56,7 +57,7 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
     if learning is None:
         return HarmonizedModel(nn.Identity(), NearestSite(study.data.in_channels, num_outputs), "float32")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         is_light = learning.network == "light"
         network = SelectorNetwork(study.data.in_channels, num_outputs, is_light)
         return HarmonizedModel(nn.Identity(), network, study.model.precision)

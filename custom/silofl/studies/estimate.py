@@ -20,7 +20,7 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
-from silofl.federation.step_cost import STEPS, StepCost, time_steps
+from silofl.federation.step_cost import STEPS, StepCost, measure_cost
 from silofl.methods.part import AFTER
 from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
@@ -29,7 +29,7 @@ from silofl.models.weights import read_weights
 from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
 from silofl.settings import read_yaml
-from silofl.studies.random_examples import has_own_size, image_shape, random_part
+from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
 from silofl.studies.traffic import Traffic, count_traffic
 from silofl.study import Study, load_study
@@ -53,7 +53,7 @@ class Setting:
         bandwidth: Bits a second of the server's line, which the sites share; no site's line is slower.
         examples: Training examples of the largest site.
         seconds_per_step: Of the slowest site; measured on this machine where None.
-        image_size: (H, W) of the sites' images, or (X, Y, Z), for studies that leave it open.
+        image_size: (H, W) of the sites' images, or (X, Y, Z), for studies that leave it open or learn from patches.
         patients: In training at a site, for differential privacy; as many as examples where None.
     """
 
@@ -75,13 +75,14 @@ class Estimate:
         sites: Sites that take part.
         examples: Training examples of the largest site.
         image_shape: (C, *spatial) of the examples, or patches.
-        is_size_assumed: Whether neither the study nor the setting says how large images are.
+        volume_shape: (C, X, Y, Z) of a prepared volume, which is evaluated as a whole; None in a study without patches.
+        is_size_assumed: Whether neither the study nor the setting says how large images, or volumes, are.
         traffic: Bytes for each site.
         server_memory_bytes: Memory of the server's processes, roughly.
         server_disk_bytes: Files of a run at the server, roughly.
         site_disk_bytes: Files of a run at a site, without the cache of its images.
-        site_memory_bytes: The most that a few training steps took, of the GPU where they ran on one, else of a site's
-            training process; None where no step was measured.
+        site_memory_bytes: The most that a few training steps, or a look at a whole volume, took, of the GPU where they
+            ran on one, else of a site's training process; None where no step was measured.
         is_on_gpu: Whether it is memory of a GPU.
         seconds_per_step: Of one training step, with all models that train in it.
         training_seconds: Of a round at the largest site.
@@ -96,6 +97,7 @@ class Estimate:
     sites: int
     examples: int
     image_shape: tuple[int, ...]
+    volume_shape: tuple[int, ...] | None
     is_size_assumed: bool
     traffic: Traffic
     server_memory_bytes: int
@@ -130,7 +132,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_set(parser)
     parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
     parser.add_argument(
-        "--image-size", metavar="HxW", help="of the sites' images, or XxYxZ of their volumes, where open"
+        "--image-size",
+        metavar="HxW",
+        help="of the sites' images, or XxYxZ of their volumes, where open; voxels of 1 mm, where volumes are resampled",
     )
     parser.add_argument(
         "--patients",
@@ -207,7 +211,8 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     _check_setting(study, setting)
     shape = image_shape(study, setting.image_size)
     traffic = count_traffic(study, setting.sites, shape)
-    cost = None if setting.seconds_per_step else _measure_step(study, shape, setting.sites)
+    volume = prepared_shape(study, setting.image_size) if study.data.patches else None
+    cost = None if setting.seconds_per_step else _measure_cost(study, shape, volume, setting.sites)
     step = setting.seconds_per_step if cost is None else cost.seconds
     is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
     training = step * _count_round_steps(study, setting)
@@ -222,6 +227,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         sites=setting.sites,
         examples=setting.examples,
         image_shape=shape,
+        volume_shape=volume,
         is_size_assumed=setting.image_size is None and not has_own_size(study),
         traffic=traffic,
         server_memory_bytes=needs.server_memory_bytes(study, setting.sites),
@@ -270,7 +276,9 @@ def print_estimate(found: Estimate, console: Console) -> None:
     back = f"{traffic.finish_bytes_from / mib:.2f}" if traffic.finish_bytes_from else "-"
     table.add_row("end", f"{traffic.finish_bytes_to / mib:.2f}", back)
     console.print(table)
-    size = "x".join(map(str, found.image_shape)) + (", assumed: give --image-size" if found.is_size_assumed else "")
+    assumed = ", assumed: give --image-size" if found.is_size_assumed else ""
+    size, volume = ("x".join(map(str, shape or ())) for shape in (found.image_shape, found.volume_shape))
+    size += f" in patches of volumes of {volume}{assumed}" if volume else assumed
     line = format_duration(found.transfer_seconds)
     facts = {
         "examples at the largest site": f"{found.examples}, of size {size}",
@@ -294,7 +302,8 @@ def _describe_site_memory(found: Estimate) -> dict[str, str]:
     if found.site_memory_bytes is None:
         return {}
     what = "GPU memory of a site" if found.is_on_gpu else "memory of a site"
-    return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with a few steps"}
+    how = "a few steps" + (" and the evaluation of a volume" if found.volume_shape else "")
+    return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with {how}"}
 
 
 def _describe_privacy(found: Estimate) -> dict[str, str]:
@@ -334,11 +343,16 @@ def _count_round_steps(study: Study, setting: Setting) -> int:
     return study.steps_an_epoch(setting.examples) * passes
 
 
-def _measure_step(study: Study, shape: tuple[int, ...], sites: int) -> StepCost:
-    """Measure a step on random examples, with the models that the first round trains; the errors of `check_network`."""
+def _measure_cost(study: Study, shape: tuple[int, ...], volume: tuple[int, ...] | None, sites: int) -> StepCost:
+    """Measure a step on random examples, with the models that the first round trains, and a look at a whole volume.
+
+    Raises:
+        ConfigError: As `check_network` has it.
+    """
     check_network(study, shape)
     names = needs.site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
     data = SiteData(part, part.select_rows([]), part.select_rows([]))
-    return time_steps(Work(names[0], study, data, task, choose_device(study.device)))
+    work = Work(names[0], study, data, task, choose_device(study.device))
+    return measure_cost(work, random_volume(study, volume) if volume else None)

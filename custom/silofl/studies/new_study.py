@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from silofl.algorithms.recipe import Answer
+from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
 from silofl.data.survey import Survey, survey_sites
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 def _estimate_options(study: Study, found: Survey) -> str:
     """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
     if study.data.dimensions == 3:
-        return f" --examples {found.num_cases}"
+        return f" --examples {found.num_cases} --image-size {'x'.join(map(str, _largest_extent(found)))}"
     if found.kind == "windows":
         return ""
     height, width = prepare_image(found.samples[0].source, study).shape[2:]
@@ -204,15 +205,23 @@ def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dic
 
 def _median_spacing(found: Survey) -> list[float]:
     """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
+    return [float(f"{size:.3g}") for size in np.median([_along_body(one.image)[1] for one in found.samples], axis=0)]
+
+
+def _largest_extent(found: Survey) -> list[int]:
+    """Return the sides of the largest of the first volumes in mm, along the same axes."""
+    extents = [voxels * spacing for voxels, spacing in (_along_body(one.image) for one in found.samples)]
+    return [max(1, round(side)) for side in max(extents, key=np.prod).tolist()]
+
+
+def _along_body(image: Image) -> tuple[np.ndarray, np.ndarray]:
+    """Return a volume's numbers of voxels, and their sizes in mm, along the body's axes."""
     from nibabel.affines import voxel_sizes
     from nibabel.orientations import io_orientation
 
-    along = []
-    for affine in (sample.image.affine for sample in found.samples):
-        # The body's axis that each voxel axis runs along.
-        axes = io_orientation(affine)[:, 0].astype(int)
-        along.append(voxel_sizes(affine)[np.argsort(axes)])
-    return [float(f"{size:.3g}") for size in np.median(along, axis=0)]
+    # The body's axis that each voxel axis runs along.
+    order = np.argsort(io_orientation(image.affine)[:, 0].astype(int))
+    return np.array(image.spatial_shape)[order], voxel_sizes(image.affine)[order]
 
 
 def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:

@@ -21,6 +21,7 @@ from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
+from silofl.models.seeds import seed_torch
 from silofl.options import add_cache, add_data, add_seed, add_set, make_console, parse_count, path_to_text, read_changes
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settle_job
@@ -143,5 +144,5 @@ def _make_epochs(study: Study, pool: Examples, epochs: int, device: torch.device
     for epoch in range(epochs):
         seed = derive_seed(study.seed, "pretrain", epoch)
         # Dropout draws from torch's global generator.
-        torch.manual_seed(seed)
+        seed_torch(seed)
         yield training_batches(pool, study.training.batch_size, augment, seed, device)

@@ -1,9 +1,12 @@
-"""Random examples in the form of a study's data, to time a training step without any data."""
+"""Random examples in the form of a study's data, to measure a training step and an evaluation without any data."""
+
+from dataclasses import replace
 
 import numpy as np
 
 from silofl.data.parts import Examples
 from silofl.data.transforms import compose, metadata_tracking
+from silofl.data.volumes import Volumes
 from silofl.study import Study
 
 # Sizes of images, windows and volumes where a study leaves them open.
@@ -11,18 +14,30 @@ IMAGE, WINDOW, VOLUME = (256, 256), (1, 128), (128, 128, 64)
 
 
 def image_shape(study: Study, size: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Return the shape (C, *spatial) of a study's examples, or patches of them, for images of a given size.
+    """Return the shape (C, *spatial) of what a study's network learns from: patches, or images of a given size.
 
     Args:
-        study: Its transforms may change the size, or fix it; its patches have their own.
+        study: Names the patches, or the transforms.
+        size: As for `prepared_shape`.
+
+    Raises:
+        ConfigError: A transform of the study is not allowed.
+    """
+    patches = study.data.patches
+    return (study.data.in_channels, *patches.size) if patches else prepared_shape(study, size)
+
+
+def prepared_shape(study: Study, size: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Return the shape (C, *spatial) of a study's examples, not cut into patches, for images of a given size.
+
+    Args:
+        study: Its transforms may change the size, or fix it; voxels are taken to measure 1 mm.
         size: (H, W) of the sites' images, or (X, Y, Z); where None, ``IMAGE``, ``WINDOW`` for sensors over time, or
             ``VOLUME``.
 
     Raises:
         ConfigError: A transform of the study is not allowed.
     """
-    if study.data.patches:
-        return (study.data.in_channels, *study.data.patches.size)
     assumed = VOLUME if study.data.dimensions == 3 else WINDOW if study.model.name == "activity_cnn" else IMAGE
     spatial = size or assumed
     kinds = ("volume_transforms", "transforms") if study.data.dimensions == 3 else ("transforms",)
@@ -43,7 +58,7 @@ def has_own_size(study: Study) -> bool:
     # The sizes differ in both sides and in their proportion: only a transform to one size makes them equal.
     one, other = ((96, 160, 24), (224, 128, 40))
     axes = study.data.dimensions
-    return image_shape(study, one[:axes]) == image_shape(study, other[:axes])
+    return prepared_shape(study, one[:axes]) == prepared_shape(study, other[:axes])
 
 
 def random_part(study: Study, shape: tuple[int, ...], count: int) -> Examples:
@@ -56,3 +71,10 @@ def random_part(study: Study, shape: tuple[int, ...], count: int) -> Examples:
     else:
         targets = random.integers(0, len(study.labels), count)
     return Examples(images, targets, names, (None,) * count, names)
+
+
+def random_volume(study: Study, shape: tuple[int, ...]) -> Examples:
+    """Return one volume (C, X, Y, Z) of noise with random labels, which is larger than the study's patches."""
+    part = random_part(study, shape, 1)
+    images, targets = Volumes((part.images[0],)), Volumes((part.targets[0],))
+    return replace(part, images=images, targets=targets, patches=study.data.patches)
