@@ -77,6 +77,7 @@ def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phan
     assert same(weights(finished[0]), weights(tmp_path / "one"))
 
 
+@pytest.mark.slow
 def test_over_nvflare_with_fewer_threads_than_sites_each_site_chooses_as_in_one_process(tmp_path, phantoms):
     job, found = write_small_job(tmp_path / "job", guard=True), {}
     for name, options in (("flare", ("--threads", 1)), ("alone", ("--alone",))):

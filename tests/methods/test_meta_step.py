@@ -19,12 +19,9 @@ from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
 from .conftest import assert_same_course
 
 pytestmark = pytest.mark.long
-
-NETWORK = UNET
 
 COUNTS = {"east": 5, "north": 4, "west": 3}
 # Of batch size 2 east and north have two batches an epoch, west has one.

@@ -13,11 +13,7 @@ from silofl.studies.traffic import count_traffic
 from silofl.training.device import derive_seed
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
-
 pytestmark = pytest.mark.long
-
-NETWORK = UNET
 
 SITES = ("east", "north", "west")
 ETA = 0.05

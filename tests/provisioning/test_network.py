@@ -220,6 +220,7 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
     assert f"not by {OTHER_LEAD}" in ledgers[1]["failed"]["north"]
 
 
+@pytest.mark.slow
 def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(network, tmp_path):
     """NVFlare ends a job for everybody where one site reports that its process for the job cannot begin."""
     resources = next(kit for kit in network.hospitals if kit.name == "north").folder / "local" / "resources.json"
@@ -322,6 +323,7 @@ def hostile(network, name, filter_name):
             path.write_text(text)
 
 
+@pytest.mark.slow
 def test_a_hospital_that_calls_the_job_unsafe_costs_its_own_answers_alone(network, tmp_path):
     """NVFlare ends a job for everybody at one site's answer UNSAFE_JOB."""
     with hostile(network, "north", "Unsafe"):
@@ -331,6 +333,7 @@ def test_a_hospital_that_calls_the_job_unsafe_costs_its_own_answers_alone(networ
     assert any("north" in reason and "UNSAFE_JOB" in reason for reason in results.reasons)
 
 
+@pytest.mark.slow
 def test_a_hospital_whose_process_dies_in_each_round_ends_one_job_at_the_most(network, tmp_path, lead_command):
     """NVFlare ends a job for everybody where one site reports that its process has failed."""
     job = small_job(tmp_path / "job", "fedavg_phantoms")
@@ -458,6 +461,7 @@ def test_nobody_commands_a_hospital_past_the_server(network, phantoms, person):
     assert "a message was refused: channel 'admin', topic 'sys.shell'" in log_of(network, "server")
 
 
+@pytest.mark.slow
 def test_another_lead_cannot_ask_a_running_job_past_the_server(network, tmp_path):
     answers = []
 
