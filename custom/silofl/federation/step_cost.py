@@ -82,7 +82,7 @@ def time_steps(work: Work) -> StepCost:
 def measure_evaluation(work: Work, volume: Examples) -> int:
     """Look at a whole volume as validation and test do, and return the most memory in use, as `StepCost` has it.
 
-    Where a site also answers by several models together, in the guard's choice or a super model's test, two of them do.
+    Where the study's sites also answer by several models at once, two of them do.
 
     Args:
         work: A task at a site.
@@ -93,7 +93,7 @@ def measure_evaluation(work: Work, volume: Examples) -> int:
         torch.cuda.reset_peak_memory_stats(device)
     with first_windows_alone():
         evaluate(model, volume, study, device)
-        if study.is_guarded or study.recipe.collects_personal:
+        if study.answers_together:
             pair = dict.fromkeys(("one", "other"), model.state_dict())
             two = SuperModel(Contents(study, volume.image_shape, pair, "mean"), device)
             two.answer(np.asarray(volume.images), study.training.batch_size)
