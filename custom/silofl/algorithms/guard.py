@@ -15,6 +15,8 @@ Measured by `bench/guard.py` with five candidates, 1 to 200 units and true diffe
 left for a candidate that is no better at no more than 0.6 % of sites where scores are Dice, 2.6 % where candidates fail
 on 2 to 10 % of the units and are better on all others (54 % without the additional unit), and 2.3 % where scores are
 right or wrong. The right or wrong answers of one rival can be enumerated: 4.92 % at the level of 5 %, 1.23 % at 1.25 %.
+That is the rate of leaving the blend. The blend itself is below a federated model that is at least as good as the local
+one at about half of such sites: with the default, 55 % end below it, by 0.024 in the mean.
 """
 
 from collections.abc import Mapping
