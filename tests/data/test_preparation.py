@@ -1,10 +1,13 @@
 import nibabel
 import numpy as np
 import pytest
+from monai.data import MetaTensor
 
+from silofl.data import preparation
 from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case, prepare_image
+from silofl.data.transforms import ALLOWED
 from silofl.errors import ConfigError, DataError
 
 VOLUME = np.random.default_rng(0).integers(0, 1000, (4, 5, 6), dtype=np.int16)
@@ -129,6 +132,31 @@ def test_pictures_and_files_that_state_no_voxel_size_have_none(site, study, prep
         (site.folder / f"{name}.nii.gz").unlink()
         nibabel.save(image, site.folder / f"{name}.nii.gz")
     assert prepare(study(intensity="raw")).spacing is None
+
+
+TRANSFORMS = {
+    "Resize": {"spatial_size": [5, 7]},
+    "ResizeWithPadOrCrop": {"spatial_size": [5, 3]},
+    "CenterSpatialCrop": {"roi_size": [2, 3]},
+    "SpatialPad": {"spatial_size": [6, 7]},
+    "ScaleIntensity": {},
+    "ScaleIntensityRange": {"a_min": 1, "a_max": 9},
+    "ScaleIntensityRangePercentiles": {"lower": 10, "upper": 90, "b_min": 0, "b_max": 1},
+    "NormalizeIntensity": {"nonzero": True},
+    "AdjustContrast": {"gamma": 1.5},
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED["transforms"])
+def test_the_numbers_are_those_with_monais_record(study, name):
+    steps = build_preparation(study(transforms=[{name: TRANSFORMS[name]}])).image_steps
+    rng = np.random.default_rng(0)
+    one = {"image": rng.normal(4, 3, (2, 4, 5)).astype(np.float32)}
+    one |= {"label": rng.integers(0, 2, (1, 4, 5)).astype(np.float32)}
+    recorded, bare = (preparation._apply_transforms(steps, one, None, has_record) for has_record in (True, False))
+    assert isinstance(recorded["image"], MetaTensor) and not isinstance(bare["image"], MetaTensor)
+    for key in one:
+        assert np.array_equal(np.asarray(recorded[key]), np.asarray(bare[key]))
 
 
 def test_each_slice_is_transformed_on_its_own(study, prepare, volume):

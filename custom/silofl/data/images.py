@@ -128,8 +128,11 @@ def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str
     Raises:
         DataError: A value is neither 0 nor a label's number; the message names the values.
     """
-    undeclared = [int(value) for value in np.unique(label.array) if value != 0 and value not in labels]
-    if undeclared:
+    # In the order in which they lie, without a copy.
+    numbers = label.array.ravel(order="K")
+    is_undeclared = np.isin(numbers, [0, *labels], invert=True)
+    if is_undeclared.any():
+        undeclared = np.unique(numbers[is_undeclared]).tolist()
         known = ", ".join(["0 (background)", *(f"{number} ({text})" for number, text in sorted(labels.items()))])
         shown = ", ".join(map(str, undeclared[:8])) + (", ..." if len(undeclared) > 8 else "")
         raise DataError(f"{name} must hold the label values {known}, not {shown}; {remedy}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,14 @@ from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.errors import DataError, error_text
+from silofl.extensions import is_extension
 from silofl.study import Study
 from silofl.study_sections import DataSettings
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor
     from monai.transforms import Compose
+    from torch import Tensor
 
 ANY = Domain()
 # Of a site that annotates some of the study's labels.
@@ -166,9 +169,7 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
     if pixels.ndim == 4:
         moved = _apply_transforms(steps.volume_steps, {"image": pixels}, image.affine)
         pixels, volume_passage = _to_array(moved["image"]), _read_passage(moved["image"])
-    prepared = [
-        _apply_transforms(steps.image_steps, one, None)["image"] for one in _cut_examples({"image": pixels}, settings)
-    ]
+    prepared = [one["image"] for one in _transform_examples({"image": pixels}, steps, has_record=True)]
     images, passage = _stack_images(prepared, lacking, settings), _read_passage(prepared[0])
     return PreparedImage(
         images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking, has_several_frames(source)
@@ -270,7 +271,7 @@ def _transform_case(
             _transformed_affine(moved["image"], affine),
             {key: _to_array(value) for key, value in moved.items()},
         )
-    planes = [_apply_transforms(steps.image_steps, one, None) for one in _cut_examples(case, steps.study.data)]
+    planes = _transform_examples(case, steps, has_record=affine is not None)
     images = _stack_images([plane["image"] for plane in planes], lacking, steps.study.data)
     labels = None if label is None else np.stack([_to_array(plane["label"])[0] for plane in planes]).astype(np.uint8)
     return (
@@ -281,7 +282,7 @@ def _transform_case(
 
 
 def _stack_images(
-    planes: Sequence[NDArray | MetaTensor], lacking: Sequence[str], settings: DataSettings
+    planes: Sequence[NDArray | Tensor], lacking: Sequence[str], settings: DataSettings
 ) -> NDArray[np.float32]:
     """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
     images = np.stack([_to_array(plane) for plane in planes])
@@ -300,6 +301,21 @@ def _spacing(affine: NDArray[np.float64]) -> Spacing:
     return x, y, z
 
 
+def _transform_examples(
+    case: dict[str, NDArray], steps: Preparation, has_record: bool
+) -> list[dict[str, NDArray | Tensor]]:
+    """Apply the transforms of images to a picture, a volume's slices, or a volume, with the first one's record.
+
+    It is that of all, which have one size. Without it MONAI resizes a slice in a quarter of the time. A hospital's own
+    transforms may read it.
+    """
+    is_own = any(is_extension(transform.name) for transform in steps.study.data.transforms)
+    return [
+        _apply_transforms(steps.image_steps, one, None, is_own or (has_record and number == 0))
+        for number, one in enumerate(_cut_examples(case, steps.study.data))
+    ]
+
+
 def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
     """Return a picture, a volume's slices, or where volumes are not cut the volume."""
     if settings.dimensions == 3 or case["image"].ndim != 4:
@@ -308,16 +324,18 @@ def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict
 
 
 def _apply_transforms(
-    steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None
-) -> dict[str, NDArray | MetaTensor]:
-    """Apply transforms to a case and keep MONAI's record of them."""
+    steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None, has_record: bool = True
+) -> dict[str, NDArray | Tensor]:
+    """Apply transforms to a case; with MONAI's record of them the arrays are its MetaTensors."""
     if steps is None:
         return case
+    import torch
     from monai.data import MetaTensor
 
+    make = partial(MetaTensor, affine=affine) if has_record else torch.from_numpy
     try:
-        with metadata_tracking(True):
-            moved = steps({key: MetaTensor(np.ascontiguousarray(value), affine=affine) for key, value in case.items()})
+        with metadata_tracking(has_record):
+            moved = steps({key: make(np.ascontiguousarray(value)) for key, value in case.items()})
     except Exception as error:  # MONAI raises whatever its array code raises
         size, reason = case["image"].shape[1:], error_text(error.__cause__ or error)
         # Of voxels by whose size it was to be resampled.
@@ -328,7 +346,7 @@ def _apply_transforms(
     return {key: moved[key] for key in case}
 
 
-def _to_array(moved: NDArray | MetaTensor) -> NDArray[np.float32]:
+def _to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 
