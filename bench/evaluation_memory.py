@@ -1,25 +1,23 @@
 """The memory of a site whose whole volumes are large beside its patches: what `estimate` says, and what it took.
 
-python bench/evaluation_memory.py FOLDER [--set KEY=VALUE]
+    python bench/evaluation_memory.py FOLDER [--set KEY=VALUE]
 
 Two sites with a training, a validation and a test volume of 256 x 256 x 200 voxels and 15 labels, seen by windows of
 96 x 96 x 48; one round in NVFlare's simulator, whose largest process counts. FOLDER keeps the volumes and the run.
 """
 
-import contextlib
 import json
-import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-import psutil
+from memory import GIB, largest_below, watched
+from runs import JOBS
 
-JOB = Path(__file__).resolve().parents[1] / "jobs" / "harmofl_volumes"
+JOB = JOBS / "harmofl_volumes"
 SIZE, LABELS = (256, 256, 200), 15
 SITES = ("east", "west")
 # Of what it took, an estimate may be as far from it.
@@ -51,10 +49,10 @@ def main() -> int:
     command += ["--bandwidth", "1Gbit", "--image-size", "x".join(map(str, SIZE)), "--json", *changes]
     estimated = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["site_memory_bytes"]
     command = [sys.executable, "-m", "silofl", "simulate", str(JOB), "--data", str(data), "--out", str(run)]
-    measured = watch_largest([*command, *changes])
+    measured = watched([*command, *changes], measure=largest_below)
     is_kept = abs(estimated / measured - 1) <= FARTHEST
-    print(f"{'kept  ' if is_kept else 'BROKEN'} memory of a site: estimated {estimated / 2**30:.2f} GiB, ", end="")
-    print(f"measured {measured / 2**30:.2f} GiB: {estimated / measured - 1:+.0%}, at most {FARTHEST:.0%}")
+    print(f"{'kept  ' if is_kept else 'BROKEN'} memory of a site: estimated {estimated / GIB:.2f} GiB, ", end="")
+    print(f"measured {measured / GIB:.2f} GiB: {estimated / measured - 1:+.0%}, at most {FARTHEST:.0%}")
     return int(not is_kept)
 
 
@@ -78,29 +76,6 @@ def write_site(folder: Path, seed: int) -> None:
             nib.save(nib.Nifti1Image(array, np.eye(4)), folder / name)
         content[part] = [{"image": f"{part}.nii.gz", "label": f"{part}_mask.nii.gz", "patient": part}]
     (folder / "dataset.json").write_text(json.dumps(content))
-
-
-def watch_largest(command: list[str]) -> int:
-    """Run a command, which must end with 0; returns the most memory that any process below it had, in bytes."""
-    process, most = subprocess.Popen(command, stdout=subprocess.DEVNULL), 0
-    while process.poll() is None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = psutil.Process(process.pid).children(recursive=True)
-            most = max([most, *(peak_of(one.pid) for one in family)])
-        time.sleep(0.2)
-    if process.returncode:
-        sys.exit(f"the simulation must end with 0, not {process.returncode}")
-    return most
-
-
-def peak_of(pid: int) -> int:
-    """Return the most memory that a process has had until now; 0 of one that has ended."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"VmHWM:\s+(\d+) kB", text)
-    return 1024 * int(found[1]) if found else 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -36,6 +38,21 @@ def carried_out(*arguments):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main([str(argument) for argument in arguments]) == 0, out.getvalue()
     return out.getvalue()
+
+
+def find_super_model(run):
+    """Return a run's super model: the server's, or that of a site where each has its own."""
+    return run / "supermodel" if (run / "supermodel").is_dir() else next(run.rglob("supermodel"))
+
+
+def predicted(models, scan, like, out):
+    """Predict a case, {contrast: file}, whose label map must lie on the grid of a file; returns its numbers."""
+    carried_out("predict", models, ",".join(f"{name}={path}" for name, path in scan.items()), "--out", out)
+    (path,) = out.rglob("*_labels.nii.gz")
+    found, wanted = nibabel.load(path), nibabel.load(like)
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found.affine, wanted.affine, atol=1e-4)
+    return np.asarray(found.dataobj)
 
 
 @pytest.fixture(scope="session")

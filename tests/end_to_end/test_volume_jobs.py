@@ -2,13 +2,11 @@
 
 import json
 
-import nibabel as nib
 import numpy as np
 import pytest
 
-from silofl.cli import main
 from silofl.data.phantoms import VOLUMES, make_phantoms
-from tests.end_to_end.conftest import JOBS
+from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 
 pytestmark = pytest.mark.long
 
@@ -32,16 +30,11 @@ def volumes(tmp_path_factory):
 def test_a_shipped_job_trains_volumes_and_labels_a_whole_one(volumes, tmp_path, job, guard):
     changes = [text for one in (*SMALL, f"guard={guard}") for text in ("--set", one)]
     run = tmp_path / "run"
-    assert main(["simulate", str(JOBS / job), "--data", str(volumes), "--out", str(run), "--alone", *changes]) == 0
+    carried_out("simulate", JOBS / job, "--data", volumes, "--out", run, "--alone", *changes)
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "COMPLETE" and results["cases"] == dict.fromkeys(SITES, 3)
     assert {*results.get("joining", ())} == ({*SITES} if guard == "true" else set())
-    models = run / "supermodel" if (run / "supermodel").is_dir() else next(run.rglob("supermodel"))
     record = json.loads((volumes / "north" / "dataset.json").read_text())["test"][0]
-    t1, t2 = (volumes / "north" / name for name in record["image"])
-    out = tmp_path / "out"
-    assert main(["predict", str(models), f"T1={t1},T2={t2}", "--out", str(out)]) == 0
-    (path,) = out.rglob("*_labels.nii.gz")
-    found, scan = nib.load(path), nib.load(t1)
-    assert found.shape == scan.shape and {*np.unique(found.dataobj)} <= {0, 1, 2}
-    np.testing.assert_allclose(found.affine, scan.affine, atol=1e-4)
+    scan = {name: volumes / "north" / path for name, path in zip(("T1", "T2"), record["image"], strict=True)}
+    found = predicted(find_super_model(run), scan, scan["T1"], tmp_path / "out")
+    assert {*np.unique(found)} <= {0, 1, 2}

@@ -2,24 +2,18 @@
 
 import json
 
-import nibabel as nib
 import numpy as np
 import pytest
 import torch
 from monai.inferers import sliding_window_inference
 
-from silofl.cli import main
 from silofl.inference import SuperModel
 from silofl.inference.super_model import to_probabilities
 from tests.data.layouts.test_brats import CONTRASTS, LABELS, write_case
-from tests.end_to_end.conftest import JOBS
+from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 from tests.end_to_end.test_volumes import draw, grid, write_volume
 
 pytestmark = pytest.mark.long
-
-
-def carried_out(*arguments):
-    assert main([*map(str, arguments)]) == 0
 
 
 def trained(data, job, folder, *settings):
@@ -29,17 +23,7 @@ def trained(data, job, folder, *settings):
     small = ["data.patches={size: [16, 16, 16], per_volume: 2}", "training.local_epochs=1", "guard=false", *settings]
     changes = [text for one in small for text in ("--set", one)]
     carried_out("simulate", own, "--data", data, "--out", run, "--alone", "--rounds", 1, *changes)
-    return run / "supermodel" if (run / "supermodel").is_dir() else next(run.rglob("supermodel"))
-
-
-def assert_answered(models, scan, like, folder):
-    """Predict a case as it came from outside: its label map lies on its own grid."""
-    case = ",".join(f"{contrast}={path}" for contrast, path in scan.items())
-    carried_out("predict", models, case, "--out", folder / "out")
-    (path,) = (folder / "out").rglob("*_labels.nii.gz")
-    found, wanted = nib.load(path), nib.load(like)
-    assert found.shape == wanted.shape
-    np.testing.assert_allclose(found.affine, wanted.affine, atol=1e-4)
+    return find_super_model(run)
 
 
 def assert_exported(models, folder, tolerance=1e-5):
@@ -83,7 +67,7 @@ def test_brats_becomes_a_super_model_in_3d_that_predicts_and_is_exported(brats, 
     case = next(path for path in (brats / "north").iterdir())
     names = SuperModel.load(models).contents.study.data.channel_names
     scan = dict(zip(names, [case / f"{case.name}_{name}.nii.gz" for name in CONTRASTS["_"]], strict=True))
-    assert_answered(models, scan, next(iter(scan.values())), tmp_path)
+    predicted(models, scan, next(iter(scan.values())), tmp_path / "out")
     assert_exported(models, tmp_path)
 
 
@@ -114,5 +98,5 @@ def test_nnunets_sets_train_a_deeply_supervised_dynunet_in_3d_that_predicts_and_
     models = trained(tmp_path / "data", "harmofl_volumes", tmp_path, model)
     case = next((tmp_path / "data").rglob("box_000_0000.nii.gz"))
     scan = {f"T{n + 1}": str(case).replace("_0000", f"_000{n}") for n in range(2)}
-    assert_answered(models, scan, case, tmp_path)
+    predicted(models, scan, case, tmp_path / "out")
     assert_exported(models, tmp_path)
