@@ -5,7 +5,7 @@
 A population of units is drawn for each kind of score and each true difference between local and federated training;
 sites draw their validation units from it, choose, and are judged by the population's own means, which they do not see.
 The candidates predict the same pixels of the same units, of shared difficulty; the blend is the mean of two
-candidates' probabilities, equal or with the shares of `silofl.algorithms.guard.local_share`, here in steps of 0.05.
+candidates' probabilities, equal or with the share of `silofl.algorithms.guard.choose_share`, here in steps of 0.05.
 Takes about five minutes on one core; the seed is fixed.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit, stdtrit
 
-from silofl.algorithms.guard import ERROR_RATE, leads_and_margins, local_share
+from silofl.algorithms.guard import ERROR_RATE, SHARES, choose_share, leads_and_margins
 
 CANDIDATES = ("federated", "averaged", "fine_tuned", "local", "blend")
 FEDERATED, LOCAL, BLEND = (CANDIDATES.index(name) for name in ("federated", "local", "blend"))
@@ -32,8 +32,6 @@ EQUAL = 0.002
 NOISE = {"federated": (0.5, 1.0), "averaged": (0.5, 0.9), "fine_tuned": (0.6, 0.6), "local": (0.8, 0.0)}
 # A model trained alone is surer than it may be, which weighs in the mean of probabilities.
 LOCAL_SURENESS = 1.5
-# The local model's shares in the blend.
-SHARES = np.linspace(0, 1, 21)
 
 
 @dataclass(frozen=True)
@@ -209,19 +207,33 @@ def always(index: int) -> Rule:
     return lambda scores, default: np.full(scores.shape[1], index)
 
 
-def equal_shares(federated: NDArray, local: NDArray) -> NDArray:
+def equal_share(blends: NDArray) -> NDArray:
     """Return one half for each trial."""
-    return np.full(len(federated), 0.5)
+    return np.full(blends.shape[1], 0.5)
+
+
+def share_by_odds(blends: NDArray) -> NDArray:
+    """Return the share that the guard takes with few units, with any number of them."""
+    odds = (blends[[0, -1]].sum(axis=-1) + 0.5) / (0.5 + blends.shape[-1] - blends[[0, -1]].sum(axis=-1))
+    return odds[1] ** 2 / (odds**2).sum(axis=0)
 
 
 GUARD, GUARD_OF_BLEND = "... or above a tenth without it", "**the guard: that, and the blend as default**"
-# Rules whose blend is the plain mean; of all others it has shares.
-OF_PLAIN_MEAN = ("always the plain mean", "the guard with the plain mean as default")
+# Scores of the blend with each share (SHARES, trials, n) -> the share of each trial.
+Share = Callable[[NDArray], NDArray]
+# Rules whose blend has another share than the guard's.
+SHARE_OF: dict[str, Share] = {
+    "always the plain mean": equal_share,
+    "the guard with the plain mean as default": equal_share,
+    "always the blend by odds": share_by_odds,
+    "the guard with the blend by odds as default": share_by_odds,
+}
 # Name -> a rule, and the default that it leaves.
 RULES: dict[str, tuple[Rule, int]] = {
     "always federated": (always(FEDERATED), FEDERATED),
     "always local": (always(LOCAL), FEDERATED),
-    OF_PLAIN_MEAN[0]: (always(BLEND), BLEND),
+    "always the plain mean": (always(BLEND), BLEND),
+    "always the blend by odds": (always(BLEND), BLEND),
     "always the blend": (always(BLEND), BLEND),
     "best on validation, ties to local": (lambda scores, default: best(scores, LOCAL), FEDERATED),
     "best on validation, ties to federated": (best, FEDERATED),
@@ -234,7 +246,8 @@ RULES: dict[str, tuple[Rule, int]] = {
     "... and one unit lost outright, Bonferroni": (beyond(with_lost(1)), FEDERATED),
     GUARD: (beyond(guard), FEDERATED),
     "betting bound, Bonferroni": (beyond(betting), FEDERATED),
-    OF_PLAIN_MEAN[1]: (beyond(guard), BLEND),
+    "the guard with the plain mean as default": (beyond(guard), BLEND),
+    "the guard with the blend by odds as default": (beyond(guard), BLEND),
     GUARD_OF_BLEND: (beyond(guard), BLEND),
 }
 
@@ -281,11 +294,11 @@ def cells(rng: np.random.Generator) -> dict[str, list[Cell]]:
         federated, local = scores[FEDERATED].mean(), scores[LOCAL].mean()
         units = rng.integers(UNITS, size=(TRIALS, max(SIZES)))
         for n in SIZES:
-            drawn = scores[:, units[:, :n]]
-            of_both = (of(*drawn[[FEDERATED, LOCAL]]) for of in (equal_shares, local_share))
-            plain, shared = (_with_blend(scores, blends, units[:, :n], shares) for shares in of_both)
+            drawn = blends[:, units[:, :n]]
+            ways = {choose_share, *SHARE_OF.values()}
+            with_blend = {way: _with_blend(scores, blends, units[:, :n], way(drawn)) for way in ways}
             for name, (rule, default) in RULES.items():
-                sample, truth = plain if name in OF_PLAIN_MEAN else shared
+                sample, truth = with_blend[SHARE_OF.get(name, choose_share)]
                 chosen = rule(sample, default)
                 value = np.take_along_axis(truth, chosen[None], axis=0)[0]
                 left = (chosen != default) & (value <= truth[default] + EQUAL)

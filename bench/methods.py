@@ -1,12 +1,15 @@
 """All methods on five sets of real data, each tuned by the same search: tables of bench/README.md.
 
     python bench/methods.py DATA OUT [--sets mednist,pneumonia] [--rounds 40] [--seeds 0,1,2] [--processes 2]
+    python bench/methods.py DATA OUT --estimate
 
 DATA holds one folder a set, as ``silofl import`` makes them: ``nuclei``, ``spine``, ``activity``, ``mednist``,
 ``pneumonia``. The search is the same for all: three learning rates, seed 0, half the rounds, the best by the
 mean over sites of the validation. With it each method is trained with all seeds. Every other constant is that of the
 method's recommended preset; no guard, no average, a constant rate; what refuses Adam takes SGD with momentum 0.9
 (pFedMe, which refuses that too, without), and rates that suit it. The table is printed, and written as OUT/methods.md.
+With --estimate each method trains for two rounds, and what is printed are the hours of one core that search and table
+take at that pace.
 """
 
 import argparse
@@ -28,6 +31,7 @@ from runs import (
     validation_to_choose,
 )
 
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.report.methods import mean_and_deviation
 from silofl.studies.methods import find_method_algorithm
@@ -57,6 +61,8 @@ TWO_EPOCHS = ("fedrep",)
 # Half of its rounds are those in which every site goes on alone; its presets have them on top.
 TWO_HALVES = ("finetuning",)
 METHODS = (BASELINE, *SHARED, *PERSONAL, *OF_BATCHNORM)
+# Rounds by which hours are estimated.
+TRIED = 2
 
 
 @dataclass(frozen=True)
@@ -119,12 +125,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--estimate", action="store_true")
     options = parser.parse_args()
     seeds = tuple(map(int, options.seeds.split(",")))
-    sets, parts = options.sets.split(","), []
+    sets, parts, do = options.sets.split(","), [], partial(_do, options)
     for name in sets:
         methods = [one for one in options.methods.split(",") if one != "fedsm" or name not in TOO_SMALL]
-        do = partial(_do, options)
+        if options.estimate:
+            print(_estimate(name, methods, len(seeds), options))
+            continue
         searched = {method: _search(name, method, options.rounds) for method in methods}
         do([one for tried in searched.values() for one in tried])
         best = {method: max(tried, key=partial(_validation, options.out)) for method, tried in searched.items()}
@@ -138,10 +147,30 @@ def main() -> None:
     print("\n\n".join(parts))
 
 
+def _estimate(name: str, methods: Sequence[str], seeds: int, options: argparse.Namespace) -> str:
+    """Say how long search and table of a set take on one core, and which methods take most of it."""
+    rounds = len(RATES[name]) * max(1, options.rounds // 2) + seeds * options.rounds
+    hours = {}
+    for method in methods:
+        tried = Wanted(name, method, min(_rates(name, method)), 0, TRIED)
+        _do(options, [tried])
+        hours[method] = _seconds(options.out / tried.folder) / TRIED * rounds / 3600
+    longest = sorted(hours, key=lambda method: -hours[method])[:3]
+    return f"{name}: {sum(hours.values()):.1f} hours; " + ", ".join(f"{one} {hours[one]:.1f}" for one in longest)
+
+
+def _seconds(folder: Path) -> float:
+    """Return how long the rounds of a finished run took."""
+    return sum(record.seconds for record in read_ledger(folder) or ())
+
+
 def _search(name: str, method: str, rounds: int) -> list[Wanted]:
     """Return the runs of the search: seed 0 and half the rounds."""
-    rates = RATES_OF_SGD[name] if takes_sgd(name, method) else RATES[name]
-    return [Wanted(name, method, rate, 0, max(1, rounds // 2)) for rate in rates]
+    return [Wanted(name, method, rate, 0, max(1, rounds // 2)) for rate in _rates(name, method)]
+
+
+def _rates(name: str, method: str) -> tuple[float, ...]:
+    return RATES_OF_SGD[name] if takes_sgd(name, method) else RATES[name]
 
 
 def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:

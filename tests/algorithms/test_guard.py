@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.guard import ERROR_RATE, GuardChoice, choose_candidate, leads_and_margins, local_share
+from silofl.algorithms.guard import ERROR_RATE, SHARES, GuardChoice, choose_candidate, choose_share, leads_and_margins
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -73,6 +73,13 @@ def test_a_federated_model_that_has_learnt_nothing_is_left_by_eight_units():
     assert choose_candidate(scores([0.1] * 8, **rest | {"local": local})).chosen == "blend"
 
 
+def blended(federated, local, bonus=0.0, best=0.5):
+    """Return scores by share: on the line between both models', and higher around the best share by a bonus."""
+    federated, local, shares = np.array(federated, float), np.array(local, float), SHARES[:, None]
+    hump = np.minimum(shares / best, (1 - shares) / (1 - best))
+    return (1 - shares) * federated + shares * local + bonus * hump
+
+
 @pytest.mark.parametrize(
     ("federated", "local", "share"),
     [
@@ -81,19 +88,46 @@ def test_a_federated_model_that_has_learnt_nothing_is_left_by_eight_units():
         ([0.02, 0.08], [0.8, 0.8], (7 / 3) ** 2 / (0.25**2 + (7 / 3) ** 2)),
         ([0.4, NAN, 0.4], [0.4, 0.9, 0.4], 0.5),
         ([NAN, 0.9], [0.1, NAN], 0.5),
+        ([1.0], [0.0], 0.012),
+        ([0.0], [1.0], 0.988),
         ([], [], 0.5),
-        ([0.0] * 200, [0.9] * 200, 1.0),
-        ([0.9] * 200, [0.0] * 200, 0.0),
     ],
 )
-def test_the_better_model_has_the_larger_share_of_the_blend(federated, local, share):
-    found = local_share(np.array(federated, float), np.array(local, float))
-    assert found == pytest.approx(share, abs=5e-4)
+def test_with_few_units_the_better_model_has_the_larger_share_and_none_has_all(federated, local, share):
+    assert choose_share(blended(federated, local)) == pytest.approx(share, abs=5e-4)
 
 
-def test_one_unit_right_and_wrong_leaves_both_models_a_share():
-    one, none = np.ones(1), np.zeros(1)
-    assert local_share(one, none) == 0.012 and local_share(none, one) == 0.988
+@pytest.mark.parametrize("best", [0.1, 0.35, 0.9])
+@pytest.mark.parametrize("n", [3, 200])
+def test_the_share_is_the_one_with_the_best_mean(n, best):
+    rng = np.random.default_rng(n)
+    federated, local = rng.uniform(0.4, 0.6, (2, n))
+    assert choose_share(blended(federated, local, bonus=0.3, best=best)) == best
+
+
+@pytest.mark.parametrize(("federated", "local", "share"), [(0.5, 0.5, 0.5), (0.6, 0.6, 0.5), (0.5, 0.75, 0.85)])
+def test_of_shares_that_are_as_good_the_nearest_to_that_of_the_odds_counts(federated, local, share):
+    flat = np.full((len(SHARES), 9), 0.5)
+    flat[0], flat[-1] = federated, local
+    # The means of nine units and one of a half; of odds (0.725 / 0.275) and 1 the share is 0.874.
+    flat[1:-1] = 0.8
+    assert choose_share(flat) == share
+
+
+@pytest.mark.parametrize(("lead", "n", "share"), [(0.02, 8, 0.95), (0.5, 8, 1.0), (0.5, 4, 0.95), (0.02, 200, 1.0)])
+def test_nothing_is_left_of_the_federated_model_only_where_the_local_one_surely_leads(lead, n, share):
+    federated = np.full(n, 0.4)
+    assert choose_share(blended(federated, federated + lead)) == share
+
+
+@pytest.mark.parametrize("n", [3, 4, 200])
+def test_nothing_is_left_of_the_local_model_where_that_is_best(n):
+    assert choose_share(blended(np.full(n, 0.42), np.full(n, 0.4))) == 0
+
+
+def test_the_shares_of_many_sites_are_found_at_once():
+    blends = np.random.default_rng(0).random((len(SHARES), 5, 12))
+    np.testing.assert_array_equal(choose_share(blends), [choose_share(blends[:, site]) for site in range(5)])
 
 
 @pytest.mark.parametrize("level", [0.05, 0.0125])

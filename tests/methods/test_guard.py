@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.guard import GuardChoice
+from silofl.algorithms.guard import SHARES, GuardChoice
 from silofl.errors import TrainingError
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
@@ -20,12 +20,14 @@ from silofl.methods.task import Message
 from silofl.models import build_model
 from silofl.schema import dump_record
 from silofl.training import local_model
-from silofl.training.metrics import Score
+from silofl.training.evaluation import score_predictions
+from silofl.training.metrics import Score, group_positions
 
 pytestmark = pytest.mark.long
 
 SITES = ("east", "north", "west")
 CPU = torch.device("cpu")
+SHARE = 0.95
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
     "batchnorm at home": {"name": "fedbn"},
@@ -89,6 +91,7 @@ def stubbed(monkeypatch, **scores):
         return {name: Score.of(dict.fromkeys(cases, scores.get(name, 0.5))) for name in names}
 
     monkeypatch.setattr(guard.SiteGuard, "_score_candidates", found)
+    monkeypatch.setattr(guard, "choose_share", lambda blends: SHARE)
     # Two validation cases a site are too few for any margin.
     monkeypatch.setattr(
         guard, "choose_candidate", lambda units, default: GuardChoice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
@@ -167,7 +170,7 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
         assert model.contents.rule == "mean" and model.contents.models.keys() == {"federated", "local"}
         assert tested.contents.rule == "only"
         share = joined.local_share
-        assert share == model.contents.beside_share > 0.9
+        assert share == model.contents.beside_share == SHARE
         prediction = model.predict(image)
         assert prediction.model == "mean of the federated and the local model"
         assert (prediction.beside, prediction.beside_share) == ("local", share)
@@ -184,6 +187,36 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
         assert_equal(state, wanted)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
+def test_every_share_is_scored_as_the_mean_that_answers_with_it(play, monkeypatch, name):
+    found = []
+    monkeypatch.setattr(guard, "choose_share", lambda blends: found.append(blends) or SHARE)
+    game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
+    game.finish()
+    validation = game.sites["east"].data.validation
+    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    assert contents.beside_share == SHARE and found[0].shape == (len(SHARES), 2)
+    for row in (0, 7, len(SHARES) - 1):
+        model = SuperModel(replace(contents, beside_share=float(SHARES[row])), CPU)
+        rows = group_positions(validation.cases).values()
+        labels = np.concatenate([model.predict(validation.images[members]).label_map for members in rows])
+        by_case = score_predictions(labels, validation, game.study).by_case
+        np.testing.assert_array_equal(found[0][row], list(by_case.values()))
+
+
+@pytest.mark.parametrize(("share", "default"), [(0.0, "federated"), (0.05, "blend"), (1.0, "local")])
+def test_a_mean_without_one_of_the_models_is_the_other_one(play, monkeypatch, share, default):
+    monkeypatch.setattr(guard, "choose_share", lambda blends: share)
+    game = play(("east", "north"), guard=True)
+    game.finish()
+    joined = game.server.parts["guard"].choices["east"]
+    assert (joined.chosen, joined.default, joined.local_share) == (default, default, share)
+    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    assert model.contents.rule == ("mean" if default == "blend" else "only")
+    if default != "blend":
+        assert joined.validation["blend"] == joined.validation[default]
+
+
 @pytest.mark.parametrize("answer", ["choice", "ensemble"])
 def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monkeypatch, answer):
     stubbed(monkeypatch, blend=0.9, federated=0.1)
@@ -197,7 +230,7 @@ def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monke
     assert_equal(model.contents.models["local"], game.kept("east", game.study.rounds)["guard"]["local"]["state"])
     image = game.sites["east"].data.test.images[:1]
     share = game.server.parts["guard"].choices["east"].local_share
-    assert share > 0.9
+    assert share == SHARE
     wanted = (1 - share) * tested.answer(image).probabilities + share * model.probabilities("local", image)
     np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-6)
 

@@ -39,10 +39,13 @@ def home_bytes(study: Study) -> int:
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
-    """Return the size of a site's state: its kept rounds with their optimisers, and the super model."""
+    """Return the size of a site's state: its kept rounds with their optimisers, and its super models."""
     models, beside = models_bytes(study), part_bytes(study, num_sites)
     kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models + beside) + home_bytes(study))
-    return kept + models * (num_sites + 1) + beside
+    parts, one = _start_study_parts(study, num_sites), _model_bytes(study, study.recipe.roles[:1])
+    has_all_sites = study.recipe.pairs_models or any(part.end_bytes for part in parts)
+    final = one * (num_sites + 1 if has_all_sites else 1) + beside
+    return kept + final + sum(final + one for part in parts if part.keeps_second)
 
 
 def site_memory_bytes(study: Study) -> int:

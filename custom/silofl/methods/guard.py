@@ -2,9 +2,9 @@
 
 A site's candidates are the federated model (of its best round for this site, where the site has a model of its own and
 enough validation data to know it), the mean of the last rounds' models, a copy that it fine-tunes (the head first, then
-all), the model that it trained alone, and the mean of the federated and the local model's probabilities, in which each
-has a share by how it does on validation data. `silofl.algorithms.guard.choose_candidate` picks one on
-validation data. Only what was chosen and by how much leaves the site.
+all), the model that it trained alone, and the mean of the federated and the local model's probabilities, with the
+local one's share that does best on validation data. `silofl.algorithms.guard` picks share and candidate. Only what was
+chosen and by how much leaves the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
 several models is one candidate as a whole: mixed with the local model, but neither averaged nor fine-tuned.
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.gain import measure_gain, p_below
-from silofl.algorithms.guard import DEFAULT, choose_candidate, local_share
+from silofl.algorithms.guard import SHARES, choose_candidate, choose_share
 from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
 from silofl.data.batches import limit_batch_size
 from silofl.data.parts import Examples
@@ -97,6 +97,7 @@ class GuardPart(Part):
     tested: frozenset[str] = frozenset()
     role: str = ROLE
     entry: ClassVar[type[GuardEntry]] = GuardEntry
+    keeps_second: ClassVar[bool] = True
 
     @property
     def home_bytes(self) -> int:
@@ -298,14 +299,13 @@ class SiteGuard(SitePart):
     def _choose_and_test(self) -> dict[str, Any]:
         work, candidates = self.work, self._build_candidates()
         models = {name: SuperModel(one, work.device) for name, one in candidates.items() if name != BLEND}
-        units = self._units
-        validation = self._score_candidates(models, work.data.validation, list(models))
-        by_units = {name: average_by_unit(one.by_case, units.unit_of) for name, one in validation.items()}
-        # The scores decide the shares. Two models answer twice: all volumes' probabilities would fill a memory.
-        share = float(local_share(by_units[FEDERATED], by_units[LOCAL]))
-        validation |= self._score_candidates(models, work.data.validation, [BLEND], share)
-        by_units[BLEND] = average_by_unit(validation[BLEND].by_case, units.unit_of)
-        choice = choose_candidate(by_units, DEFAULT)
+        # Two models answer once more for it: all volumes' probabilities would fill a memory.
+        share = self._choose_share(models[FEDERATED], models[LOCAL])
+        validation = self._score_candidates(models, work.data.validation, [*models, BLEND], share)
+        unit_of = self._units.unit_of
+        by_units = {name: average_by_unit(one.by_case, unit_of) for name, one in validation.items()}
+        # A mean in which one of them has no share is the other one.
+        choice = choose_candidate(by_units, {0.0: FEDERATED, 1.0: LOCAL}.get(share, BLEND))
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
         test = self._score_candidates(models, work.data.test, wanted, share)
         test_units = self._find_units("test")
@@ -333,6 +333,23 @@ class SiteGuard(SitePart):
             "local_share": share,
             "local_since": self.local.since,
         }
+
+    def _choose_share(self, federated: SuperModel, local: SuperModel) -> float:
+        """Return the local model's share in the blend."""
+        part, study = self.work.data.validation, self.work.study
+        by_share: list[dict[str, float | None]] = [{} for _ in SHARES]
+        for rows in _group_cases(part.cases, limit_batch_size(part.images, study.training.batch_size)):
+            members = part.select_rows(rows)
+            both = [
+                _predict_probabilities(model, np.asarray(members.images), members.cases, study.training.batch_size)
+                for model in (federated, local)
+            ]
+            for share, by_case in zip(SHARES, by_share, strict=True):
+                labels = join_pieces(members.targets, [decide_labels(_blend(*both, share))])
+                by_case |= score_predictions(labels, members, study).by_case
+            # Or they would be held while the next ones are computed.
+            del both
+        return float(choose_share(np.stack([average_by_unit(one, self._units.unit_of) for one in by_share])))
 
     def _write_chosen(self, chosen: Contents, tested: Score, candidate: str) -> None:
         """Write what the site keeps, with the test of just that."""
@@ -429,6 +446,12 @@ def _yield_probabilities(
         del found
     if blend is not None:
         yield BLEND, blend
+
+
+def _blend(federated: NDArray, local: NDArray, share: float) -> NDArray:
+    """Return the mean of two models' probabilities with the local one's share, as `SuperModel.answer` weighs them."""
+    mean = federated * np.float32(1 - share)
+    return np.add(mean, local * np.float32(share), out=mean)
 
 
 def _group_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:

@@ -129,6 +129,7 @@ class Part:
         num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
         end_bytes: Bytes that each site sends of it once, in the end.
         home_bytes: Bytes that a site keeps of it after each round, of which the server has nothing.
+        keeps_second: Whether a site keeps a second super model of it in the end, with one model more.
         saved: Its fields that a checkpoint holds.
     """
 
@@ -141,6 +142,7 @@ class Part:
     num_bytes: int = 0
     end_bytes: int = 0
     home_bytes: int = 0
+    keeps_second: ClassVar[bool] = False
     saved: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
