@@ -88,6 +88,7 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("super_model", [2], indirect=True)
 def test_a_bundle_says_which_channel_is_of_which_neighbour(bundle):
     format = json.loads((bundle / "configs" / "metadata.json").read_text())["network_data_format"]["inputs"]["image"]

@@ -50,7 +50,9 @@ def assert_equal(super_model, path, cases):
         pytest.param({"rule": "mean"}, id="mean", marks=pytest.mark.slow),
         pytest.param({"scores": (0.3, 0.7)}, id="site", marks=pytest.mark.slow),
         pytest.param({"scores": (0.45, 0.55)}, id="fallback", marks=pytest.mark.slow),
-        pytest.param({"scores": (0.3, 0.7), "beside": "local", "beside_share": 0.7}, id="beside"),
+        pytest.param(
+            {"scores": (0.3, 0.7), "beside": "local", "beside_share": 0.7}, id="beside", marks=pytest.mark.slow
+        ),
         pytest.param(
             {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
             id="extra",
