@@ -3,31 +3,40 @@
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from silofl import extensions
+from silofl.data.parts import Examples
 from silofl.data.phantoms import make_phantoms
 from silofl.data.transforms import build_augmentation, check_transforms
+from silofl.data.volumes import Volumes
 from silofl.errors import ConfigError, ExtensionError
+from silofl.federation.results import read_results
 from silofl.federation.site import SiteRounds, public_reason
 from silofl.models import build_plain_model
 from silofl.settings import load_settings, parse
 from silofl.site import Server, Site
+from silofl.training.evaluation import score_predictions, summarise_test
+from silofl.training.extra_metrics import measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "jobs" / "fedavg_phantoms"
-NETWORK, LOSS, SHADE = (f"acme-parts==1.2.0/{name}" for name in ("slim", "brier", "shade"))
+PARTS = ("slim", "brier", "shade", "overlap")
+NETWORK, LOSS, SHADE, OVERLAP = (f"acme-parts==1.2.0/{name}" for name in PARTS)
 # Each names one part; with it the study is as small as `make_study` makes it.
 NAMING = {
     "model.network": {"model": {"network": NETWORK}},
     "training.loss": {"training": {"loss": LOSS}},
     "data.transforms": {"data": {"transforms": [{SHADE: {}}]}},
     "data.augment": {"data": {"augment": [{SHADE: {"strength": 0.1}}]}},
+    "extra_metrics": {"extra_metrics": [OVERLAP]},
 }
 # Each imports the part, if nothing keeps it from that.
 USES = {
@@ -35,6 +44,7 @@ USES = {
     "training.loss": make_loss,
     "data.transforms": check_transforms,
     "data.augment": build_augmentation,
+    "extra_metrics": lambda study: extensions.load_extension(*study.extensions[0]),
 }
 
 
@@ -82,7 +92,7 @@ def naming(make_study):
         values = make_study().model_dump(mode="json", exclude_none=True)
         values["data"]["augment"], values["model"] = [], {"normalization": "batch"}
         for section, changes in NAMING[key].items():
-            values[section] |= changes
+            values[section] = changes if isinstance(changes, list) else values[section] | changes
         return parse(type(make_study()), values, "study.yaml")
 
     return make
@@ -102,7 +112,7 @@ def test_what_is_installed_but_not_allowed_is_never_imported(install, naming, ke
     with pytest.raises(ExtensionError, match=f"{key}.* must be in `extensions` of this machine's site.yaml"):
         USES[key](study)
     # Of one part that is allowed, the others do not follow.
-    other = {NETWORK, LOSS, SHADE} - {name for *_, name in study.extensions}
+    other = {NETWORK, LOSS, SHADE, OVERLAP} - {name for *_, name in study.extensions}
     site = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/{{site}}", extensions=sorted(other))
     with pytest.raises(ExtensionError, match="review its package, install it, and add this name") as refusal:
         SiteRounds("east", study, site)
@@ -244,6 +254,87 @@ def test_a_transform_that_changes_the_size_is_refused(install, naming):
             check_transforms(naming(key))
 
 
+def measure(prediction, truth, cases="ab", regions=((1,),)):
+    return measure_extra_metric(OVERLAP, np.asarray(prediction), np.asarray(truth), tuple(cases), regions)
+
+
+def test_the_examples_metric_is_the_mean_over_regions_and_then_over_the_cases_that_have_one(install):
+    install()
+    extensions.allow_extensions((OVERLAP,))
+    # a: 1 / 3 of label 1, 1 / 1 of label 2; b: 1 / 2 of label 1, no label 2; c has none at all.
+    truth, prediction = [[[1, 1, 0, 2]], [[1, 1, 0, 0]], [[0] * 4]], [[[0, 1, 1, 2]], [[1, 0, 0, 0]], [[0] * 4]]
+    found = measure(prediction, truth, "abc", [(1,), (2,)])
+    assert found == {"value": pytest.approx(((1 / 3 + 1) / 2 + 1 / 2) / 2), "num_cases": 2}
+    assert measure([[[0]]], [[[0]]], "a") == {"value": None, "num_cases": 0}
+    # Nothing that the site annotates is scored.
+    assert measure(prediction, truth, "abc", []) == {"value": None, "num_cases": 0}
+
+
+SEES = "def overlap(prediction, truth): return {} and prediction.dtype == truth.dtype == bool"
+
+
+@pytest.mark.parametrize(("shape", "cases", "seen"), [((3, 4, 4), "aaa", "(3, 4, 4)"), ((3, 4, 4), "abc", "(1, 4, 4)")])
+def test_a_metric_is_given_all_slices_of_a_case(install, shape, cases, seen):
+    install(module=SEES.format(f"prediction.shape == truth.shape == {seen}"))
+    extensions.allow_extensions((OVERLAP,))
+    assert measure(np.ones(shape, np.uint8), np.ones(shape, np.uint8), cases)["value"] == 1
+
+
+def test_a_metric_is_given_a_volume_as_it_is(install):
+    install(module=SEES.format("prediction.shape == truth.shape == (len(truth), 4, 5)"))
+    extensions.allow_extensions((OVERLAP,))
+    volumes = Volumes((np.ones((3, 4, 5), np.uint8), np.ones((2, 4, 5), np.uint8)))
+    assert measure_extra_metric(OVERLAP, volumes, volumes, ("a", "b"), [(1,)]) == {"value": 1, "num_cases": 2}
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("def overlap(prediction, truth): return 1.5", "at case 'b' it says: 1.5 is out of range: this test has no"),
+        ("def overlap(prediction, truth): return -0.5", "-0.5 is out of range"),
+        ("def overlap(prediction, truth): return float('nan')", "nan is out of range"),
+        ("def overlap(prediction, truth): return 'good'", "'<=' not supported between"),
+        ("def overlap(prediction, truth): raise ValueError('no\\nspacing')", "at case 'b' it says: no spacing: this"),
+        ("def overlap(prediction): return 1", "takes 1 positional argument but 2 were given"),
+        ("1 / 0", "at its import it says: extra_metrics must be a part that can be imported; .* ZeroDivisionError"),
+    ],
+)
+def test_a_metric_that_fails_costs_itself_alone_and_a_sentence_in_the_sites_log(
+    install, make_study, caplog, module, reason
+):
+    install(module=module)
+    extensions.allow_extensions((OVERLAP,))
+    study = parse(type(make_study()), make_study().model_dump(mode="json") | {"extra_metrics": [OVERLAP]}, "study.yaml")
+    truth = np.ones((1, 4, 4), np.uint8)
+    part = Examples(truth[:, None].astype(np.float32), truth, ("b",), (None,), ("p",))
+    found = summarise_test(truth, score_predictions(truth, part, study), part, study)
+    # Its words may name a case: they stay in the log.
+    assert found["extra_metrics"] == {OVERLAP: {"value": None, "num_cases": 0, "has_failed": True}}
+    assert (found["value"], found["surface"]["hd95"]) == (1, 0)
+    (record,) = caplog.records
+    assert re.search(f"extra_metrics {OVERLAP} must give .*{reason}", record.getMessage())
+    assert "\n" not in record.getMessage() and record.exc_info is None
+
+
+def test_a_metric_that_is_not_allowed_is_not_imported_by_a_test(install):
+    install(module="raise SystemExit('code ran')")
+    assert measure([[[1]]], [[[1]]], "a") == {"value": None, "num_cases": 0, "has_failed": True}
+    assert not is_imported()
+
+
+def test_a_label_that_is_not_annotated_is_not_given_to_a_metric(install, make_study):
+    install()
+    extensions.allow_extensions((OVERLAP,))
+    changes = {"labels": {1: "organ", 2: "lesion"}, "extra_metrics": [OVERLAP]}
+    study = parse(type(make_study()), make_study().model_dump(mode="json") | changes, "study.yaml")
+    truth, prediction = np.uint8([[[1, 0], [0, 0]]]), np.uint8([[[1, 2], [0, 0]]])
+    part = Examples(truth[:, None].astype(np.float32), truth, ("a",), (None,), ("p",), annotated=(1,))
+    for annotated, value in (((1,), 1), (None, 0.5)):
+        shown = replace(part, annotated=annotated)
+        found = summarise_test(prediction, score_predictions(prediction, shown, study), shown, study)
+        assert found["extra_metrics"][OVERLAP]["value"] == value
+
+
 def test_a_study_is_settled_by_the_versions_of_its_parts(make_study):
     one, two = (make_study(training={"loss": f"acme-parts=={v}/brier"}) for v in ("1.2.0", "1.2.1"))
     assert one.digest != two.digest
@@ -255,7 +346,7 @@ def test_the_example_trains_in_a_simulation(install, silofl, monkeypatch, tmp_pa
     data = make_phantoms(tmp_path / "phantoms", seed=7, patients={"north": 6, "south": 6})
     example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _researcher(), re.DOTALL)[1])
     changes = {"model": example["model"], "training.loss": LOSS, "data.augment": example["data"]["augment"]}
-    changes |= {"guard": False, "rounds": 1}
+    changes |= {"guard": False, "rounds": 1, "extra_metrics": example["extra_metrics"]}
     settings = [part for key, value in changes.items() for part in ("--set", f"{key}={yaml.safe_dump(value).strip()}")]
     settings = ["simulate", JOB, "--data", data, "--alone", *settings]
     code, _, error = silofl(*settings, "--out", tmp_path / "refused")
@@ -264,6 +355,14 @@ def test_the_example_trains_in_a_simulation(install, silofl, monkeypatch, tmp_pa
     monkeypatch.setenv(line[1], line[2])
     code, out, error = silofl(*settings, "--out", tmp_path / "run")
     assert (code, is_imported()) == (0, True), out + error
+    found, page = read_results(tmp_path / "run"), (tmp_path / "run" / "report.html").read_text()
+    for site, dice in found.sites.items():
+        # Of each case and label the intersection over union is from half the Dice to the Dice.
+        score = found.tested.extra_metrics[site][OVERLAP]
+        assert 0 < dice / 2 <= score.value <= dice and score.num_cases == found.tested.cases[site]
+        assert f">{score.value:.3f}</td>" in page
+    for text in (out, page):
+        assert "overlap is a metric of the package acme-parts==1.2.0" in text and "Cases: north 3, south 3." in text
 
 
 def _researcher():

@@ -132,6 +132,19 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             {"task": "classification", "labels": {0: "a", 1: "b"}, "regions": {"all": [0, 1]}},
             "regions must be left out for classification, which scores each class, not .*; remove them",
         ),
+        ({"extra_metrics": "a==1/x"}, "extra_metrics must be a list, not 'a==1/x'"),
+        (
+            {"extra_metrics": ["dice"]},
+            "extra_metrics.0 must be a part of a package, as 'package==1.2.0/name', not 'dic",
+        ),
+        ({"extra_metrics": [f"a==1/x{n}" for n in range(9)]}, "extra_metrics must be at most 8 values"),
+        ({"extra_metrics": ["a==1/x", "a==1/x"]}, "extra_metrics must each have another name .* not .*; remove one"),
+        ({"extra_metrics": ["a==1/x", "b==2/x"]}, "extra_metrics must each have another name after the slash"),
+        (
+            {"task": "classification", "labels": {0: "a", 1: "b"}, "metric": "accuracy"}
+            | {"model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}, "extra_metrics": ["a==1/x"]},
+            r"extra_metrics must be left out for classification, .* not \['a==1/x'\]; remove them",
+        ),
         ({"metric": "accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
         ({"task": "classification", "labels": {0: "a", 1: "b"}}, "of accuracy, balanced_accuracy for classification"),
         ({"metric": "balanced_accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),

@@ -1,4 +1,4 @@
-"""Networks, losses and transforms of reviewed packages, which a machine has installed and its own settings name.
+"""Networks, losses, transforms and metrics of reviewed packages, which a machine has installed and its settings name.
 
 A package announces them as entry points (Python Packaging User Guide, "Entry points specification") in the groups
 below. A study names one as ``package==version/name``, so that all machines run the same. What the machine's settings do
@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from silofl.errors import ExtensionError
 
-NETWORKS, LOSSES, TRANSFORMS = "silofl.networks", "silofl.losses", "silofl.transforms"
+NETWORKS, LOSSES, TRANSFORMS, METRICS = "silofl.networks", "silofl.losses", "silofl.transforms", "silofl.metrics"
 # On a machine without site.yaml or server.yaml, as a researcher's, the settings are this variable.
 VARIABLE = "SILOFL_EXTENSIONS"
 WORD = "[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -54,8 +54,8 @@ class Site(Section):
             ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.
         max_delta: The largest delta of such a study, at which ``max_epsilon`` holds; any where not given.
         privacy_unit: Whom such a study must protect: a ``patient``, or at least an ``example``; any where not given.
-        extensions: Networks, losses and transforms of reviewed packages that may run here, as ``package==1.2.0/name``;
-            none where not given.
+        extensions: Networks, losses, transforms and metrics of reviewed packages that may run here, as
+            ``package==1.2.0/name``; none where not given.
     """
 
     data: dict[Name, str] | str

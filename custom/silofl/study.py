@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.recipe import Recipe
 from silofl.errors import ConfigError, quote_value
-from silofl.extensions import LOSSES, NETWORKS, TRANSFORMS, is_extension
+from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.settings import Count, Name, Section, Whole, describe_validation_error, load_settings
 from silofl.study_sections import (
     CLASSIFICATION_ONLY,
@@ -68,6 +68,8 @@ class Study(Section):
         metric: What models are chosen and reported by: the mean Dice over cases, of the foreground or with the
             background, as some printed tables have it; the share of cases that are right; or the mean of that share
             over the classes present.
+        extra_metrics: Of a segmentation: metrics of packages, at most 8, as ``[package==1.2.0/name]``, that each site
+            measures in its test of the run's model. They are reported beside the metric and choose nothing.
     """
 
     name: Name
@@ -82,6 +84,7 @@ class Study(Section):
     guard: bool = True
     evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
+    extra_metrics: Annotated[tuple[Extension, ...], Field(max_length=8)] = ()
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
@@ -103,6 +106,7 @@ class Study(Section):
         self._check_regions()
         self._check_volumes()
         self._check_task()
+        self._check_extra_metrics()
         self._check_inputs()
         self._check_shared_rounds()
         self._check_patience()
@@ -193,6 +197,20 @@ class Study(Section):
             is_open = key in ("model.network", "training.loss")
             if value not in fits[key] and not (is_open and is_extension(value)):
                 raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
+
+    def _check_extra_metrics(self) -> None:
+        """Refuse metrics of packages for classes, and those that tables cannot tell apart."""
+        names = self.extra_metrics
+        if names and self.task == "classification":
+            raise ConfigError(
+                "extra_metrics must be left out for classification, as they compare label maps, not "
+                f"{quote_value([*names])}; remove them"
+            )
+        if len({name.rpartition("/")[2] for name in names}) < len(names):
+            raise ConfigError(
+                "extra_metrics must each have another name after the slash, by which tables show them, not "
+                f"{quote_value([*names])}; remove one"
+            )
 
     def _check_inputs(self) -> None:
         """Refuse images, and weights to start from, that the network or the algorithm cannot use."""
@@ -298,6 +316,7 @@ class Study(Section):
         named = [("model.network", NETWORKS, self.model.network), ("training.loss", LOSSES, self.training.loss)]
         for kind in ("transforms", "augment"):
             named += [(f"data.{kind}", TRANSFORMS, one.name) for one in getattr(self.data, kind)]
+        named += [("extra_metrics", METRICS, name) for name in self.extra_metrics]
         return [(key, group, name) for key, group, name in named if is_extension(name)]
 
     @property

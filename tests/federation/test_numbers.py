@@ -6,14 +6,16 @@ from silofl.errors import AggregationError
 from silofl.federation.numbers import (
     cap_steps,
     check_image_shape,
+    check_names,
     check_numbers,
     find_long_updates,
     find_odd_ranges,
     find_outweighing_sites,
     total_norm,
 )
-from silofl.methods.answer import Numbers
+from silofl.methods.answer import Metrics, Numbers
 from silofl.methods.task import TRAIN, Exchange
+from silofl.training.site_score import ExtraScore, SiteScore
 
 TASK = Exchange(TRAIN, 2)
 NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
@@ -38,6 +40,21 @@ def test_numbers_beyond_what_was_asked_or_is_possible_are_refused(make_study, ch
 
 def test_what_is_not_needed_needs_the_round_alone(make_study):
     check_numbers("west", Exchange("statistics", 2, is_needed=False), Numbers(round=2), make_study(), 6)
+
+
+def test_metrics_of_packages_are_those_that_the_study_names(make_study):
+    study = make_study().model_copy(update={"extra_metrics": ("acme==1/overlap",)})
+
+    def tested(name):
+        score = SiteScore(value=0.5, num_cases=1, num_excluded=0, extra_metrics={name: ExtraScore(0.5, 1)})
+        return Metrics[SiteScore](test=score)
+
+    check_names("west", tested("acme==1/overlap"), study, ())
+    for other in ("acme==2/overlap", "Jane Doe"):
+        with pytest.raises(
+            AggregationError, match=f"site 'west' must send numbers of the study's own .* not of '{other}'"
+        ):
+            check_names("west", tested(other), study, ())
 
 
 def test_the_norm_is_that_of_all_arrays_together_and_does_not_overflow():

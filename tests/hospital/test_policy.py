@@ -6,7 +6,7 @@ import yaml
 from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 
 from silofl import extensions
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExtensionError
 from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.check_site import CHECKS, check_site
 from silofl.hospital.policy import (
@@ -220,7 +220,9 @@ def package(tmp_path, monkeypatch):
     info = tmp_path / "site-packages" / "acme_parts-1.2.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.2.0\n")
-    (info / "entry_points.txt").write_text("[silofl.losses]\nbrier = acme_parts:brier\n")
+    (info / "entry_points.txt").write_text(
+        "[silofl.losses]\nbrier = acme_parts:brier\n[silofl.metrics]\noverlap = acme_parts:overlap\n"
+    )
     (info.parent / "acme_parts.py").write_text("raise SystemExit('code ran')")
     monkeypatch.syspath_prepend(str(info.parent))
     yield
@@ -255,4 +257,11 @@ def test_a_package_that_is_installed_and_allowed_is_named_and_not_imported(candi
     let(kit, "acme-parts==1.2.0/brier")
     answer = check_packages(candidate(training={"loss": "acme-parts==1.2.0/brier"}))
     assert (answer.status, answer.facts["extensions"]) == ("ok", ["acme-parts==1.2.0/brier"])
+    metrics = ["acme-parts==1.2.0/overlap"]
+    with pytest.raises(
+        ExtensionError, match="extra_metrics must be in `extensions` .* 'acme-parts==1.2.0/overlap' is n"
+    ):
+        check_packages(candidate(extra_metrics=metrics))
+    let(kit, *metrics)
+    assert check_packages(candidate(extra_metrics=metrics)).facts["extensions"] == metrics
     assert check_packages(candidate()).facts["extensions"] == [] and "acme_parts" not in sys.modules

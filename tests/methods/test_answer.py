@@ -78,6 +78,34 @@ def test_malformed_surface_distances_are_refused(changes, message):
         read(SCORE | {"surface": SURFACE | changes})
 
 
+EXTRA = {"value": 0.5, "num_cases": 3}
+
+
+def test_the_metrics_of_packages_pass_with_a_case_without_any_and_after_a_failure():
+    nothing = {"value": None, "num_cases": 0}
+    for extra in (EXTRA, nothing, nothing | {"has_failed": True}):
+        test = read(SCORE | {"extra_metrics": {"acme==1/overlap": extra}}).numbers.metrics.test
+        assert dump_record(test)["extra_metrics"] == {"acme==1/overlap": extra}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": 1.5}, "metrics.test.extra_metrics.a.value must be less than or equal to 1, not 1.5"),
+        ({"value": -0.5}, "metrics.test.extra_metrics.a.value must be greater than or equal to 0, not -0.5"),
+        ({"value": float("nan")}, "metrics.test.extra_metrics.a.value must be "),
+        ({"value": None}, "value must be null where no case counts or the metric has failed, .* not None of 3"),
+        ({"num_cases": 0}, "and only there, not 0.5 of 0"),
+        ({"has_failed": True}, "and only there, not 0.5 of 3"),
+        ({"has_failed": "division by zero at Doe"}, "metrics.test.extra_metrics.a.has_failed must be "),
+        ({"reason": "Doe"}, "metrics.test.extra_metrics.a.reason must be a known key"),
+    ],
+)
+def test_a_malformed_metric_of_a_package_is_refused(changes, message):
+    with pytest.raises(AggregationError, match=message):
+        read(SCORE | {"extra_metrics": {"a": EXTRA | changes}})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

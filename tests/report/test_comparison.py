@@ -218,6 +218,17 @@ def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
     assert not any("HD95" in note for note in comparison_notes([results()]))
 
 
+def test_metrics_of_packages_are_means_over_sites_by_package_and_version(results):
+    one, other = ({"east": {f"a=={v}/overlap": {"value": 0.25 * v, "num_cases": 1}}} for v in (1, 2))
+    one |= {"west": {"a==1/overlap": {"value": 0.75, "num_cases": 2}}}
+    runs = [results(extra_metrics=one), results(extra_metrics=other), results()]
+    table = comparison_table(runs)
+    assert table.columns[-5:] == ("pooled", "overlap", "overlap", "east", "west")
+    # (0.25 + 0.75) / 2
+    assert [row[-4:-2] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]
+    assert [note for note in comparison_notes(runs) if "of the package a==2" in note]
+
+
 def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
     sites = {f"s{i}": 0.125 * i for i in range(9)}
     runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]

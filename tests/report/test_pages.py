@@ -142,6 +142,13 @@ def test_the_number_at_the_top_says_of_how_many_sites_it_is(tested):
     assert "dice, mean over 1 of 2 sites 0.500" in page.text
 
 
+def test_a_metric_of_a_package_is_a_column_and_a_note(tested):
+    failed = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+    page = report(tested(extra_metrics={"east": {"a==1/overlap": {"value": 0.375, "num_cases": 1}}, "west": failed}))
+    assert "overlap" in page.text and "0.375" in page.text
+    assert "overlap is a metric of the package a==1" in page.text and "It failed at west;" in page.text
+
+
 def test_a_note_of_the_ledger_is_nothing_that_went_wrong(run, results, record):
     files = run().json("results.json", results()).study().ledger(record(1, notes=["site 'west' keeps its own model"]))
     page = report(files.path)

@@ -1,6 +1,7 @@
 import pytest
 
 from silofl.report.comparison import compute_further_averages
+from silofl.report.extra_metrics import extra_metrics_sentence
 from silofl.report.tables import (
     TextTable,
     everyone_sentence,
@@ -182,6 +183,25 @@ def test_a_site_without_surface_distances_has_dashes_and_a_run_without_any_has_n
     table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
     assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2 px", "0.500")
     assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
+
+
+EXTRA = {"a==1/overlap": {"value": 0.25, "num_cases": 1}}
+FAILED = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+
+
+def test_metrics_of_packages_stand_behind_the_surface_distances_with_their_cases_and_failures(results, printed):
+    run = results(surface={"east": SURFACE, "west": NO_SURFACE}, extra_metrics={"east": EXTRA, "west": FAILED})
+    table = site_table(run)
+    assert table.columns[-3:] == ("HD95", "surface Dice", "overlap")
+    assert [row[-1] for row in table.rows] == ["0.250", "-", "0.250", "", ""]
+    text = printed(print_results, run)
+    assert "overlap is a metric of the package a==1, mean over the cases in which it is defined; it chose not" in text
+    assert "Cases: east 1. It failed at west; the site's own log says how." in text
+
+
+def test_a_site_without_a_metric_of_a_package_has_a_dash_and_a_run_without_any_says_nothing(results):
+    assert site_table(results(extra_metrics={"east": EXTRA})).rows[1][-1] == "-"
+    assert site_table(results()).columns[-1] == "validation" and extra_metrics_sentence(results()) == ""
 
 
 def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):

@@ -92,7 +92,7 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     Args:
         site: Who sent it.
         metrics: What was measured.
-        study: Names labels and regions.
+        study: Names labels, regions and metrics of packages.
         parts: Roles of the study's parts, of which some learn.
 
     Raises:
@@ -103,6 +103,7 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     labels, losses = {"0", *map(str, study.scored)}, {*TRAINING, *(f"loss_{role}" for role in roles)}
     named = [(losses, metrics.training), *((labels, score.labels or ()) for score in scores)]
     named += [(METRICS, score.also or ()) for score in scores]
+    named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]
     # A super model's test has the values of the sites' models, of which the site itself learns with the task.
     named += [(roles, score.models or ()) for score in scores if not isinstance(score, SuperScore)]
     unknown = sorted(name for known, names in named for name in names if name not in known)

@@ -51,6 +51,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
             by_label={site: _name_labels(study, score.labels or {}) for site, score in scores.items()},
             validation=reported.validation,
             surface={site: score.surface for site, score in scores.items() if score.surface} or None,
+            extra_metrics={site: score.extra_metrics for site, score in scores.items() if score.extra_metrics} or None,
             **_empty_case_results(scores),
         ),
         classes=_class_results(study, scores) if study.task == "classification" else None,

@@ -17,7 +17,7 @@ from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import declare_group, declare_optional, declare_required, format_key_table, read_file
 from silofl.training.joined import Joined
-from silofl.training.site_score import Counts, MaybeCounts, SiteScore, SurfaceScore, Values
+from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
 
 FILE = "results.json"
@@ -40,6 +40,7 @@ class Tested:
         false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
         with_truth: Site -> the mean over its cases with a label in truth, of sites with empty cases.
         surface: Of a segmentation: site -> the surface distances of its test.
+        extra_metrics: Of a segmentation: site -> metric of a package, as the study names it -> its score in the test.
     """
 
     cases: Counts
@@ -50,6 +51,7 @@ class Tested:
     false_positive_cases: Counts | None = declare_optional()
     with_truth: Values | None = declare_optional()
     surface: Mapping[str, SurfaceScore] | None = declare_optional()
+    extra_metrics: Mapping[str, Mapping[str, ExtraScore]] | None = declare_optional()
     patients: MaybeCounts | None = declare_optional()
 
 

@@ -115,7 +115,7 @@ def check_packages(candidate: Candidate) -> Finding:
         find_extension(*named)
     names = sorted({name for *_, name in candidate.study.extensions})
     if not names:
-        return ok("the study names no network, loss or transform of another package", extensions=[])
+        return ok("the study names no network, loss, transform or metric of another package", extensions=[])
     return ok(
         f"site.yaml allows what the study names of packages, and they are installed: {', '.join(names)}",
         extensions=names,

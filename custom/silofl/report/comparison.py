@@ -1,6 +1,6 @@
 """Compare runs, and methods with one run for each seed: the rows of their tables, and which of them lead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +8,7 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.conditions import list_differences, rows_by_name
+from silofl.report.extra_metrics import describe_extra_metric, list_extra_metrics, list_extra_values
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
@@ -147,7 +148,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     if len(shared) < len(normalised):
         notes += _name_runs(shared, SHARED_BATCHNORM)
     surface = [SURFACE] if any(run.tested.surface for run in results) else []
-    return [*notes, *surface, ONE_SEED]
+    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
 
 
 def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
@@ -161,11 +162,11 @@ def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> T
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("study", "algorithm", "preset", "normalization", "seed", "status", "best round")
-    has_surface = any(run.tested.surface for run in results)
+    has_surface, extra = any(run.tested.surface for run in results), list_extra_metrics(results)
     first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
-    rows = tuple((*cells, *_run_row(run, sites, has_surface)) for cells, run in zip(first, results, strict=True))
-    surface = (HD95, SURFACE_DICE) if has_surface else ()
-    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *surface, *sites)
+    rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))
+    further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
+    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *further, *sites)
     return TextTable(columns, rows, num_text=7 + bool(names))
 
 
@@ -286,7 +287,7 @@ def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
     return tuple((site, tested.cases[site] + tested.excluded_cases.get(site, 0)) for site in sorted(tested.cases))
 
 
-def _run_row(results: Results, sites: Sequence[str], has_surface: bool) -> tuple[str, ...]:
+def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (MISSING if name is None else str(name) for name in names)
     means = map(format_number, (results.mean, results.spread, results.pooled))
@@ -296,6 +297,7 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool) -> tuple
         format_count(results.best_round),
         *means,
         *surface,
+        *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
         *map(format_number, map(results.sites.get, sites)),
     )
 

@@ -27,6 +27,7 @@ from silofl.report.conditions import (
     rows_by_name,
     settings_rows,
 )
+from silofl.report.extra_metrics import extra_metrics_sentence
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -216,6 +217,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "empty_cases": empty_cases_sentence(run.results),
         "missing_labels": missing_labels_sentence(run.results),
         "surface": surface_sentence(run.results),
+        "extra_metrics": extra_metrics_sentence(run.results),
         "super_model": super_values(run),
         "is_validated_with_selector": is_validated_with_selector(run),
         "unseen": unseen_values(run.unseen),

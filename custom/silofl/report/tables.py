@@ -12,6 +12,7 @@ from rich.text import Text
 from silofl.errors import escape_markdown, make_printable
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
+from silofl.report.extra_metrics import list_extra_metrics, list_extra_values
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
@@ -125,8 +126,11 @@ def site_table(results: Results) -> TextTable:
     rows += _summary_rows(results)
     more = {name: [*_append_mean(values), "", ""] for name, values in _further_columns(results).items()}
     more |= _surface_columns(results)
-    cells = zip(rows, zip(*more.values(), strict=True), strict=True) if more else ((row, ()) for row in rows)
-    return TextTable((*columns, *more), tuple((*row, *others) for row, others in cells), num_summary=3)
+    extra = list_extra_metrics([results])
+    texts = [*more.values(), *([*_append_mean(list_extra_values(results, name)), "", ""] for name in extra)]
+    cells = zip(rows, zip(*texts, strict=True), strict=True) if texts else ((row, ()) for row in rows)
+    columns = (*columns, *more, *extra.values())
+    return TextTable(columns, tuple((*row, *others) for row, others in cells), num_summary=3)
 
 
 def tested_sites(results: Results) -> str:

@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from silofl.federation.results import Results
+from silofl.report.extra_metrics import extra_metrics_sentence
 from silofl.report.sentences import (
     describe_problems,
     early_sentence,
@@ -60,6 +61,8 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([sentence], console)
     if results.tested.surface:
         print_lines([surface_sentence(results)], console)
+    if sentence := extra_metrics_sentence(results):
+        print_lines([sentence], console)
     if results.privacy:
         print_lines([privacy_sentence(results)], console)
     if results.everyone:

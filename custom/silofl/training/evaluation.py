@@ -12,6 +12,7 @@ from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
 from silofl.data.volumes import Array, Volumes, central_slices
 from silofl.study import Study
+from silofl.training.extra_metrics import measure_extra_metric
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, group_positions
 from silofl.training.surface import surface_by_case, surface_numbers
 
@@ -30,7 +31,7 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
 
 
 def summarise_test(predictions: Array, result: Score, part: Examples, study: Study) -> dict[str, Any]:
-    """Return the numbers of a test that leave the site: its score, its patients, label maps' surface distances."""
+    """Return the numbers of a test that leave the site: its score and patients; of label maps surfaces and extras."""
     numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
     if study.task == "classification":
         return numbers
@@ -38,7 +39,11 @@ def summarise_test(predictions: Array, result: Score, part: Examples, study: Stu
     is_known = part.spacings.keys() >= {*part.cases}
     regions, spacings = list(_select_regions(part, study).values()), part.spacings if is_known else {}
     surface = surface_by_case(predictions, part.targets, part.cases, regions, spacings)
-    return numbers | {"surface": surface_numbers(surface, "mm" if is_known else "pixels")}
+    numbers["surface"] = surface_numbers(surface, "mm" if is_known else "pixels")
+    extra = {
+        name: measure_extra_metric(name, predictions, part.targets, part.cases, regions) for name in study.extra_metrics
+    }
+    return numbers | ({"extra_metrics": extra} if extra else {})
 
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> Array:

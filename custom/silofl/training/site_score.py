@@ -70,6 +70,30 @@ class SurfaceScore:
 
 
 @only_known_keys
+@dataclass(frozen=True)
+class ExtraScore:
+    """A package's metric in a site's test.
+
+    Attributes:
+        value: Mean over a case's labels or regions, then over cases, in [0, 1]; null where no case counts.
+        num_cases: Cases in which it is defined.
+        has_failed: Whether the package failed, or gave a number out of range; the site's own log says how.
+    """
+
+    value: Value | None
+    num_cases: Cases
+    has_failed: Annotated[bool, Strict()] = declare_optional(False)
+
+    def __post_init__(self) -> None:
+        """Refuse a value without cases, cases without a value, and either of a metric that has failed."""
+        if (self.value is None) != (self.num_cases == 0) or (self.has_failed and self.num_cases):
+            raise ConfigError(
+                "value must be null where no case counts or the metric has failed, and only there, not "
+                f"{self.value} of {self.num_cases}"
+            )
+
+
+@only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SiteScore:
     """One site's score on its validation or test data.
@@ -88,6 +112,7 @@ class SiteScore:
         num_false_positive: Those of them in which a label is predicted, which count in the value as 0.
         value_with_truth: The mean over the cases with a label in truth; null where there is none, or no empty one.
         surface: Of a segmentation's test: the surface distances.
+        extra_metrics: Of a segmentation's test: metric of a package, as the study names it -> its score.
     """
 
     value: Value | None
@@ -103,6 +128,7 @@ class SiteScore:
     num_false_positive: Cases | None = declare_optional()
     value_with_truth: Value | None = declare_optional()
     surface: SurfaceScore | None = declare_optional()
+    extra_metrics: Mapping[str, ExtraScore] | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""

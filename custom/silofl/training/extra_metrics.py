@@ -1,0 +1,58 @@
+"""Metrics of packages in a site's test: reported beside the study's own, and nothing is chosen by them."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.volumes import Array
+from silofl.errors import error_text, quote_value
+from silofl.extensions import METRICS, load_extension
+from silofl.training.metrics import group_positions, mask_labels, mean_of_known
+
+logger = logging.getLogger(__name__)
+
+
+def measure_extra_metric(
+    name: str, predictions: Array, targets: Array, cases: Sequence[str], regions: Sequence[Sequence[int]]
+) -> dict[str, Any]:
+    """Return the numbers of a package's metric that leave the site: its mean over cases, and how many count.
+
+    A case's value is the mean over its regions in which the metric is defined; a case without any does not count. A
+    package that fails costs its own metric alone. Its words may name a case, so that they go to the site's log only.
+
+    Args:
+        name: ``package==version/name``.
+        predictions: Label maps, N slices (N, H, W) or whole volumes.
+        targets: Label maps of the same shape.
+        cases: The case of each slice, or volume.
+        regions: The labels of each region that counts, without background.
+    """
+    values, where = [], "its import"
+    try:
+        metric = load_extension("extra_metrics", METRICS, name)
+        for case, rows in group_positions(cases).items():
+            where = f"case {case!r}"
+            maps = [np.asarray(one[rows]) for one in (predictions, targets)]
+            # A whole volume is the only one of its case.
+            maps = [one[0] if one.ndim == 4 else one for one in maps]
+            values.append(_score_case(metric, ([mask_labels(one, labels) for one in maps] for labels in regions)))
+    except Exception as error:  # whatever the package raises
+        logger.warning(
+            "extra_metrics %s must give a number in [0, 1], or None, for every case; at %s it says: %s: this test has "
+            "no value of it; repair its package",
+            *(name, where, error_text(error)),
+        )
+        return {"value": None, "num_cases": 0, "has_failed": True}
+    return {"value": mean_of_known(values), "num_cases": sum(value is not None for value in values)}
+
+
+def _score_case(metric: Callable[..., float | None], pairs: Iterable[Sequence[NDArray]]) -> float | None:
+    known = [value for pair in pairs if (value := metric(*pair)) is not None]
+    for value in known:
+        # NaN is in no range.
+        if not 0 <= value <= 1:
+            raise ValueError(f"{quote_value(value)} is out of range")
+    return mean_of_known(map(float, known))
