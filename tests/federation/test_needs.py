@@ -34,7 +34,7 @@ def test_a_site_keeps_four_rounds_with_two_numbers_of_adam_and_the_super_model()
     model = needs.models_bytes(study)
     # 4 rounds x (model + 2 of Adam), and the super model's one
     assert needs.site_disk_bytes(study, 3) == 4 * 3 * model + model
-    # ... and 4 rounds x (2 of Adam, and the local, its best, the federated one's best, its mean and its tuned copy), and
+    # ... and 4 rounds x (2 of Adam, and the local, its best, the federated best, its mean and its tuned copy), and
     # what it chose, the mean of two
     guarded = make_study(guard=True, name="fedavg")
     assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 4 * (2 + 5) * model + 2 * model

@@ -1,10 +1,10 @@
 import pytest
 
 from silofl.report.comparison import compute_further_averages
-from silofl.report.extra_metrics import extra_metrics_sentence
 from silofl.report.tables import (
     TextTable,
     everyone_sentence,
+    extra_metrics_sentence,
     format_bytes,
     format_duration,
     format_number,

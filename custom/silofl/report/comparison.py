@@ -8,7 +8,6 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.conditions import list_differences, rows_by_name
-from silofl.report.extra_metrics import describe_extra_metric, list_extra_metrics, list_extra_values
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
@@ -25,8 +24,11 @@ from silofl.report.tables import (
     SURFACE,
     SURFACE_DICE,
     TextTable,
+    describe_extra_metric,
     format_count,
     format_number,
+    list_extra_metrics,
+    list_extra_values,
     print_lines,
     print_table,
     surface_texts,

@@ -27,7 +27,6 @@ from silofl.report.conditions import (
     rows_by_name,
     settings_rows,
 )
-from silofl.report.extra_metrics import extra_metrics_sentence
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -64,6 +63,7 @@ from silofl.report.tables import (
     TextTable,
     empty_cases_sentence,
     everyone_sentence,
+    extra_metrics_sentence,
     format_count,
     format_duration,
     format_number,

@@ -1,6 +1,6 @@
 """Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -12,7 +12,6 @@ from rich.text import Text
 from silofl.errors import escape_markdown, make_printable
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
-from silofl.report.extra_metrics import list_extra_metrics, list_extra_values
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
@@ -131,6 +130,18 @@ def site_table(results: Results) -> TextTable:
     cells = zip(rows, zip(*texts, strict=True), strict=True) if texts else ((row, ()) for row in rows)
     columns = (*columns, *more, *extra.values())
     return TextTable(columns, tuple((*row, *others) for row, others in cells), num_summary=3)
+
+
+def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:
+    """Return ``package==version/name`` of each metric that some runs were tested by -> the head of its column."""
+    tests = [scores for run in runs for scores in (run.tested.extra_metrics or {}).values()]
+    return {name: name.rpartition("/")[2] for scores in tests for name in scores}
+
+
+def list_extra_values(results: Results, name: str) -> list[float | None]:
+    """Return a package's metric of each site, in the order of the result's sites."""
+    scores = [(results.tested.extra_metrics or {}).get(site, {}).get(name) for site in results.sites]
+    return [score and score.value for score in scores]
 
 
 def tested_sites(results: Results) -> str:
@@ -330,6 +341,25 @@ def surface_sentence(results: Results) -> str:
     without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
     counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
     return f"{SURFACE}{counted}"
+
+
+def describe_extra_metric(name: str) -> str:
+    """Say what the column of a package's metric is."""
+    package, _, part = name.rpartition("/")
+    return f"{part} is a metric of the package {package}, mean over the cases in which it is defined; it chose nothing."
+
+
+def extra_metrics_sentence(results: Results) -> str:
+    """Say what the metrics of packages are, of how many cases, and where they failed; nothing without any."""
+    sentences = []
+    for name in list_extra_metrics([results]):
+        scores = {site: one[name] for site, one in (results.tested.extra_metrics or {}).items() if name in one}
+        counted = [f"{site} {score.num_cases}" for site, score in scores.items() if not score.has_failed]
+        failed = [site for site, score in scores.items() if score.has_failed]
+        sentences.append(describe_extra_metric(name))
+        sentences += [f"Cases: {', '.join(counted)}."] if counted else []
+        sentences += [f"It failed at {', '.join(failed)}; the site's own log says how."] if failed else []
+    return " ".join(sentences)
 
 
 def _joining_row(site: str, one: Joined) -> tuple[str, ...]:

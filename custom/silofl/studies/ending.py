@@ -3,7 +3,6 @@
 from rich.console import Console
 
 from silofl.federation.results import Results
-from silofl.report.extra_metrics import extra_metrics_sentence
 from silofl.report.sentences import (
     describe_problems,
     early_sentence,
@@ -19,6 +18,7 @@ from silofl.report.tables import (
     MISSING,
     empty_cases_sentence,
     everyone_sentence,
+    extra_metrics_sentence,
     joining_table,
     missing_labels_sentence,
     print_lines,
