@@ -14,6 +14,7 @@ from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
+from silofl.inference.geometry import decide_labels
 from silofl.methods import guard
 from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.task import Message
@@ -470,6 +471,14 @@ def test_candidates_answer_one_after_the_other_and_of_their_answers_the_blends_a
         contents, models={"federated": state, "local": other}, rule="mean", beside="local", beside_share=0.75
     )
     np.testing.assert_array_equal(found["blend"], SuperModel(both, CPU).answer(images).probabilities)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 1, 9, 7), (1, 4, 9, 7, 5)])
+def test_the_labels_of_a_blend_are_the_same_in_pieces(monkeypatch, shape):
+    federated, local = np.random.default_rng(0).random((2, *shape), np.float32)
+    whole = decide_labels(federated * np.float32(0.7) + local * np.float32(0.3))
+    monkeypatch.setattr(guard, "PIECE", 10)
+    np.testing.assert_array_equal(guard._label_blend(federated, local, 0.3), whole)
 
 
 OWN = {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "ditto": True, "perfedavg": True}

@@ -62,6 +62,8 @@ from silofl.training.units import Units, average_by_unit, find_units
 ROLE, TUNE, CHOOSE = "guard", "guard_tune", "guard_choose"
 # Of the local model its state and its best round; of the federated its best round, its mean and its fine-tuned copy.
 MODELS = 5
+# Pixels whose means of two models' probabilities are in memory at once, of each image of a batch.
+PIECE = 1 << 18
 # The most rounds of fine-tuning, as a share of those of training.
 TUNING_SHARE = 0.1
 
@@ -345,7 +347,7 @@ class SiteGuard(SitePart):
                 for model in (federated, local)
             ]
             for share, by_case in zip(SHARES, by_share, strict=True):
-                labels = join_pieces(members.targets, [decide_labels(_blend(*both, share))])
+                labels = join_pieces(members.targets, [_label_blend(*both, share)])
                 by_case |= score_predictions(labels, members, study).by_case
             # Or they would be held while the next ones are computed.
             del both
@@ -448,10 +450,18 @@ def _yield_probabilities(
         yield BLEND, blend
 
 
-def _blend(federated: NDArray, local: NDArray, share: float) -> NDArray:
-    """Return the mean of two models' probabilities with the local one's share, as `SuperModel.answer` weighs them."""
-    mean = federated * np.float32(1 - share)
-    return np.add(mean, local * np.float32(share), out=mean)
+def _label_blend(federated: NDArray, local: NDArray, share: float) -> NDArray[np.uint8]:
+    """Return the labels by the mean of two models' probabilities (n, classes, ...), of which the local one has a share.
+
+    As `SuperModel.answer` weighs them; piece by piece, since a volume's mean takes as much memory as one of both.
+    """
+    theirs, ours = (found.reshape(*found.shape[:2], -1) for found in (federated, local))
+    labels = np.empty((len(theirs), theirs.shape[2]), np.uint8)
+    for start in range(0, theirs.shape[2], PIECE):
+        part = np.s_[:, :, start : start + PIECE]
+        mean = theirs[part] * np.float32(1 - share) + ours[part] * np.float32(share)
+        labels[:, start : start + PIECE] = decide_labels(mean)
+    return labels.reshape(len(theirs), *federated.shape[2:])
 
 
 def _group_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:
