@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit, stdtrit
 
-from silofl.algorithms.guard import ERROR_RATE, SHARES, choose_share, leads_and_margins
+from silofl.algorithms.guard import ERROR_RATE, SHARES, choose_share, leads_and_margins, share_by_odds
 
 CANDIDATES = ("federated", "averaged", "fine_tuned", "local", "blend")
 FEDERATED, LOCAL, BLEND = (CANDIDATES.index(name) for name in ("federated", "local", "blend"))
@@ -210,12 +210,6 @@ def always(index: int) -> Rule:
 def equal_share(blends: NDArray) -> NDArray:
     """Return one half for each trial."""
     return np.full(blends.shape[1], 0.5)
-
-
-def share_by_odds(blends: NDArray) -> NDArray:
-    """Return the share that the guard takes with few units, with any number of them."""
-    odds = (blends[[0, -1]].sum(axis=-1) + 0.5) / (0.5 + blends.shape[-1] - blends[[0, -1]].sum(axis=-1))
-    return odds[1] ** 2 / (odds**2).sum(axis=0)
 
 
 GUARD, GUARD_OF_BLEND = "... or above a tenth without it", "**the guard: that, and the blend as default**"

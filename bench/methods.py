@@ -150,11 +150,9 @@ def main() -> None:
 def _estimate(name: str, methods: Sequence[str], seeds: int, options: argparse.Namespace) -> str:
     """Say how long search and table of a set take on one core, and which methods take most of it."""
     rounds = len(RATES[name]) * max(1, options.rounds // 2) + seeds * options.rounds
-    hours = {}
-    for method in methods:
-        tried = Wanted(name, method, min(_rates(name, method)), 0, TRIED)
-        _do(options, [tried])
-        hours[method] = _seconds(options.out / tried.folder) / TRIED * rounds / 3600
+    tried = {method: Wanted(name, method, min(_rates(name, method)), 0, TRIED) for method in methods}
+    _do(options, list(tried.values()))
+    hours = {method: _seconds(options.out / one.folder) / TRIED * rounds / 3600 for method, one in tried.items()}
     longest = sorted(hours, key=lambda method: -hours[method])[:3]
     return f"{name}: {sum(hours.values()):.1f} hours; " + ", ".join(f"{one} {hours[one]:.1f}" for one in longest)
 

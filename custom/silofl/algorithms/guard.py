@@ -90,25 +90,36 @@ def choose_share(blends: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the local model's share in the blend, shape (...): that of `SHARES` with the best mean over the units.
 
     1, which leaves nothing of the federated model, only where the local one's lead over it exceeds its margin. Of
-    shares that are as good it is the nearest to the one that the models' odds give, and with few units that one itself:
-    in thousandths ``b ** 2 / (a ** 2 + b ** 2)``, where a and b are the federated and the local model's odds
-    ``s / (1 - s)`` of their means s over the units and one more in which both have a half.
+    shares that are as good it is the nearest to the one by odds, and with few units that one itself.
 
     Args:
         blends: The blend's score in [0, 1] of each unit with each of `SHARES`, shape (21, ..., N): the first is the
             federated model's, the last the local one's. A unit with a NaN does not count.
     """
     are_whole = np.isfinite(blends).all(axis=0)
-    counts, sums = are_whole.sum(axis=-1), np.where(are_whole, blends, 0).sum(axis=-1)
-    halved = (sums[[0, -1]] + 0.5) / (counts + 1)
-    theirs, ours = (halved / (1 - halved)) ** SHARPNESS
-    by_odds = np.round(ours / (ours + theirs), 3)
-    means = sums / np.maximum(counts, 1)
+    counts = are_whole.sum(axis=-1)
+    means = np.where(are_whole, blends, 0).sum(axis=-1) / np.maximum(counts, 1)
     lead, margin = leads_and_margins(np.where(are_whole, blends[-1] - blends[0], np.nan), ERROR_RATE)
     means[-1] = np.where(lead > margin, means[-1], -1.0)
+    by_odds = share_by_odds(blends)
     distances = np.abs(np.expand_dims(SHARES, tuple(range(1, means.ndim))) - by_odds)
     best = SHARES[np.argmax(means.round(9) - 1e-10 * distances, axis=0)]
     return np.where(counts < LEAST_UNITS, by_odds, best)
+
+
+def share_by_odds(blends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the local model's share by how well both do alone, in thousandths: ``b ** 2 / (a ** 2 + b ** 2)``.
+
+    a and b are the federated and the local model's odds ``s / (1 - s)`` of their means s over the units and one more in
+    which both have a half.
+
+    Args:
+        blends: As in `choose_share`.
+    """
+    are_whole = np.isfinite(blends).all(axis=0)
+    means = (np.where(are_whole, blends[[0, -1]], 0).sum(axis=-1) + 0.5) / (are_whole.sum(axis=-1) + 1)
+    theirs, ours = (means / (1 - means)) ** SHARPNESS
+    return np.round(ours / (ours + theirs), 3)
 
 
 def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[NDArray, NDArray]:

@@ -45,8 +45,8 @@ class Joined:
         num_test_units: Test units in which both have a score.
         verdict: gains, no clear difference, loses, too few to say, or keeps its own model; of fewer than 20 units
             gains and loses are by a paired permutation test at 2.5 %.
-        local_share: The local model's share in the mean of both, by how the mean does on validation data; with 0 or 1
-            the default is the other model alone.
+        local_share: The local model's share in the mean of both, by how the mean does on validation data; where it
+            is 0 the default is the federated model, where it is 1 the local one.
         local_since: The round in which the local model began; above 1 where the site came late or lost its state.
     """
 
