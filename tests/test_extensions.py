@@ -22,6 +22,8 @@ from silofl.federation.site import SiteRounds, public_reason
 from silofl.models import build_plain_model
 from silofl.settings import load_settings, parse
 from silofl.site import Server, Site
+from silofl.studies import simulate
+from silofl.studies.simulation import Simulation
 from silofl.training.evaluation import score_predictions, summarise_test
 from silofl.training.extra_metrics import measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
@@ -120,6 +122,15 @@ def test_what_is_installed_but_not_allowed_is_never_imported(install, naming, ke
     with pytest.raises(ExtensionError, match="must be in `extensions`"):
         USES[key](study)
     assert not is_imported()
+
+
+@pytest.mark.parametrize("key", NAMING)
+def test_a_simulation_refuses_what_is_not_allowed_before_any_work(install, naming, key, tmp_path):
+    install(module="raise SystemExit('code ran')")
+    with pytest.raises(ExtensionError, match=f"{key}.* must be in `extensions` of this machine's site.yaml"):
+        # Nobody's data are looked for.
+        simulate.read_data(naming(key), Simulation(str(tmp_path / "none"), ("east",)), tmp_path / "run")
+    assert not is_imported() and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

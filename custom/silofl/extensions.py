@@ -93,6 +93,16 @@ def find_extension(where: str, group: str, name: str) -> EntryPoint:
     return announced[part]
 
 
+def check_extensions(named: Iterable[tuple[str, str, str]]) -> None:
+    """Find every part that a study names, by key, group and name, before anything of it is imported.
+
+    Raises:
+        ExtensionError: As `find_extension`.
+    """
+    for where, group, name in named:
+        find_extension(where, group, name)
+
+
 def load_extension(where: str, group: str, name: str) -> Callable:
     """Import a part of a package that `find_extension` has found.
 

@@ -12,7 +12,7 @@ import torch
 
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
-from silofl.extensions import allow_extensions, find_extension
+from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.state import SiteState
 from silofl.files import remove_unfinished
@@ -47,8 +47,7 @@ class SiteRounds:
         self._latest = latest or (lambda: site)
         site.check_private(study.name, study.promise)
         allow_extensions(site.extensions)
-        for named in study.extensions:
-            find_extension(*named)
+        check_extensions(study.extensions)
         self.device = choose_device(site.device or study.device)
         # Another number of threads sums in another order, and so gives other weights.
         torch.set_num_threads(study.torch_threads)

@@ -1,7 +1,7 @@
 """Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
 from silofl.errors import ConfigError, PinError
-from silofl.extensions import find_extension
+from silofl.extensions import check_extensions
 from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.policy import (
     SITE_CLASSES,
@@ -111,8 +111,7 @@ def check_packages(candidate: Candidate) -> Finding:
     Raises:
         ExtensionError: It has not, or in another version.
     """
-    for named in candidate.study.extensions:
-        find_extension(*named)
+    check_extensions(candidate.study.extensions)
     names = sorted({name for *_, name in candidate.study.extensions})
     if not names:
         return ok("the study names no network, loss, transform or metric of another package", extensions=[])

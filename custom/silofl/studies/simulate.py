@@ -20,7 +20,7 @@ from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.extensions import list_allowed_extensions
+from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
@@ -255,6 +255,7 @@ def prepare_plain_workspace(workspace: Path) -> int:
 
 def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
     """Read and cache every site's data, so that a fault shows before any training."""
+    check_extensions(study.extensions)
     check_transforms(study)
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
