@@ -212,6 +212,13 @@ def equal_share(blends: NDArray) -> NDArray:
     return np.full(blends.shape[1], 0.5)
 
 
+def cross_fitted_share(blends: NDArray) -> NDArray:
+    """Return the mean of the shares that are chosen without each tenth of the units, of fewer than ten each unit."""
+    n = blends.shape[-1]
+    folds = [np.arange(n) % 10 == fold for fold in range(min(10, n))]
+    return np.mean([choose_share(blends[..., ~fold]) for fold in folds], axis=0)
+
+
 GUARD, GUARD_OF_BLEND = "... or above a tenth without it", "**the guard: that, and the blend as default**"
 # Scores of the blend with each share (SHARES, trials, n) -> the share of each trial.
 Share = Callable[[NDArray], NDArray]
@@ -221,6 +228,7 @@ SHARE_OF: dict[str, Share] = {
     "the guard with the plain mean as default": equal_share,
     "always the blend by odds": share_by_odds,
     "the guard with the blend by odds as default": share_by_odds,
+    "the guard with a cross-fitted share": cross_fitted_share,
 }
 # Name -> a rule, and the default that it leaves.
 RULES: dict[str, tuple[Rule, int]] = {
@@ -242,6 +250,7 @@ RULES: dict[str, tuple[Rule, int]] = {
     "betting bound, Bonferroni": (beyond(betting), FEDERATED),
     "the guard with the plain mean as default": (beyond(guard), BLEND),
     "the guard with the blend by odds as default": (beyond(guard), BLEND),
+    "the guard with a cross-fitted share": (beyond(guard), BLEND),
     GUARD_OF_BLEND: (beyond(guard), BLEND),
 }
 

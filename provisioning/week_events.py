@@ -2,15 +2,16 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import silofl
-from provisioning.week_stage import Followed, Stage, require_that
+from provisioning.week_stage import Followed, Stage, require_that, wait_until
 from provisioning.workspace import PROJECT
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.egress_log import FILE as EGRESS
+from silofl.federation.ledger import Round, latest_software
 from silofl.federation.results import read_results
 from silofl.files import read_json, write_json
 from silofl.software import digest_package
@@ -18,8 +19,12 @@ from silofl.software import digest_package
 HOSPITALS, NEW = ("east", "north", "south"), "west"
 # Enough for the 5 training patients below which no amplitude leaves a hospital.
 PATIENTS = dict.fromkeys((*HOSPITALS, NEW), 10)
-LONG, ROUNDS = "week_long", 8
+LONG = "week_long"
+# Of the two studies beside each other; the second one is aborted in its midst, and an abort takes seconds.
+ROUNDS = {"week_first": 8, "week_second": 40}
 OTHER_RELEASE = "9.9.0"
+# One that works together with the present one.
+NEXT_RELEASE = f"{silofl.__version__.rpartition('.')[0]}.99"
 # Rounds that miss a hospital that was started again end within seconds; on a busy machine later.
 QUICK_S = 60.0
 
@@ -55,40 +60,38 @@ def provision_network(stage: Stage) -> str:
 
 def run_two_studies(stage: Stage) -> str:
     """Run two studies at the same time."""
+    templates = {"week_first": "harmofl_phantoms", "week_second": "fedavg_phantoms"}
     jobs = {
-        "week_first": stage.write_job("harmofl_phantoms", "week_first", rounds=ROUNDS, guard=False),
-        "week_second": stage.write_job("fedavg_phantoms", "week_second", rounds=ROUNDS, guard=False),
+        name: stage.write_job(template, name, rounds=ROUNDS[name], guard=False) for name, template in templates.items()
     }
     followed = {name: stage.begin(name, job) for name, job in jobs.items()}
     for one in followed.values():
         one.finish()
     for name, one in followed.items():
-        check_complete(one, name, ROUNDS)
+        check_complete(one, ROUNDS[name])
     times = [(one.ledger[0].started_at, one.ledger[-1].started_at) for one in followed.values()]
     require_that(
         max(first for first, _ in times) < min(last for _, last in times), "both studies must run at the same time"
     )
-    return f"both are COMPLETE after {ROUNDS} rounds, with answers of all three in each; they ran at the same time"
+    rounds = " and ".join(map(str, ROUNDS.values()))
+    return f"both are COMPLETE after {rounds} rounds, with answers of all three in each; they ran at the same time"
 
 
 def restart_server(stage: Stage) -> str:
     """Restart the server while the first study runs once more, and go on by hand."""
-    job, name = stage.out / "jobs" / "week_first", "week_first_again"
-    run = stage.begin(name, job)
-    run.wait_for_rounds(2)
+    run = begin_again(stage, "week_first")
     run.stop()
     stage.network.kill("server")
-    finished = [one.started_at for one in run.ledger]
+    finished = list(run.ledger)
     stage.network.start(stage.network.server)
-    run = stage.go_on(name)
-    run.finish()
-    check_complete(run, name, ROUNDS)
-    again = [one.started_at for one in run.ledger][: len(finished)]
-    require_that(again == finished, f"none of the {len(finished)} finished rounds must be carried out again")
-    whole, continued = (hash_model_files(stage.out / "results" / one) for one in ("week_first", name))
-    require_that(whole == continued != {}, "every model must be bit by bit that of the run that nothing stopped")
-    same = f"all {len(whole)} model files are bit by bit those of the first run"
-    return f"killed after round {len(finished)} of {ROUNDS}; continued, COMPLETE; {same}"
+    return f"killed after {finish_as_first(stage, 'week_first', finished)}"
+
+
+def abort_second_study(stage: Stage) -> str:
+    """Abort the second study, which runs once more, and go on by hand."""
+    run = begin_again(stage, "week_second")
+    run.abort()
+    return f"aborted after {finish_as_first(stage, 'week_second', list(run.ledger))}"
 
 
 def restart_hospital(stage: Stage) -> str:
@@ -206,29 +209,60 @@ def forget_one_patient(stage: Stage) -> str:
     return f"{len(named)} files of south named the patient, none does now; egress-check: whole before and after"
 
 
-def mend_and_finish(stage: Stage) -> str:
-    """Mend policy and packages; the study goes on with all, to its end."""
+def mend_hospitals(stage: Stage) -> str:
+    """Mend policy and packages; the study goes on with all."""
     privacy = stage.kit(NEW).folder / "local" / "privacy.json"
     shutil.copyfile(stage.kit("east").folder / "local" / "privacy.json", privacy)
     stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training")
     for name in ("east", "north", NEW):
         stage.restart(name)
-    # Enough for silofl watch to see the job while it runs.
-    rounds = len(stage.followed[LONG].ledger) + 20
-    run = stage.go_on(LONG, "--set", f"rounds={rounds}")
+    run = stage.go_on(LONG)
     found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+    run.abort()
+    return f"check-site: {NEW} may join; all four answer in round {found.round}"
+
+
+def upgrade_and_finish(stage: Stage) -> str:
+    """Upgrade the server and one hospital, go on, upgrade the others, and go on to the end."""
+    upgraded = copy_changed_package(stage, "next", NEXT_RELEASE)
+    stage.network.kill("server")
+    stage.network.start(stage.network.server, PYTHONPATH=str(upgraded))
+    stage.restart("east", PYTHONPATH=str(upgraded))
+    wait_until("all four to connect", lambda: stage.network.connected() == {*PATIENTS})
+    finished = len(stage.followed[LONG].ledger)
+    run = stage.go_on(LONG)
+    found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+    run.abort()
+    check_releases(run, dict.fromkeys(PATIENTS, silofl.__version__) | {"east": NEXT_RELEASE})
+    others = [name for name in PATIENTS if name != "east"]
+    said = [note for one in run.ledger[finished:] for note in one.notes if "other software" in note]
+    require_that(
+        len(said) == len(others) and all(f"'{name}'" in note for name, note in zip(others, sorted(said), strict=True)),
+        f"one note must name each of {', '.join(others)}, not {said}",
+    )
+    for name in others:
+        stage.restart(name, PYTHONPATH=str(upgraded))
+    # Enough for silofl watch to see the job while it runs.
+    rounds = len(run.ledger) + 20
+    run = stage.go_on(LONG, "--set", f"rounds={rounds}")
+    run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
     run.finish()
+    check_releases(run, dict.fromkeys(PATIENTS, NEXT_RELEASE))
     results = read_results(run.out)
     require_that(
         results is not None and results.status == "COMPLETE", f"the long study must be COMPLETE; see {run.log}"
     )
-    return f"check-site: {NEW} may join; all four answer in round {found.round}; COMPLETE after {rounds} rounds"
+    return (
+        f"round {found.round} with server and east at {NEXT_RELEASE} and the others at {silofl.__version__}, each of "
+        f"them named in a note; then all at {NEXT_RELEASE}: COMPLETE after {rounds} rounds"
+    )
 
 
 EVENTS = (
     Event("Monday: a server and three hospitals are provisioned, checked and started", provision_network),
     Event("Monday: two studies run at the same time", run_two_studies),
     Event("Tuesday: the server is killed and started again while a study runs; its lead goes on", restart_server),
+    Event("Tuesday: the lead aborts the other study and goes on", abort_second_study),
     Event("Tuesday: hospital north is killed and started again while the long study runs", restart_hospital),
     Event("Wednesday: hospital west gets a kit and starts while the study runs", add_new_hospital),
     Event("Wednesday: the lead aborts the study and goes on with north and west", abort_and_continue),
@@ -239,18 +273,65 @@ EVENTS = (
         break_three_hospitals,
     ),
     Event("Saturday: hospital south forgets a patient", forget_one_patient),
-    Event("Sunday: all is mended, and the study ends", mend_and_finish),
+    Event("Sunday: all is mended, and the study goes on with all", mend_hospitals),
+    Event("Sunday: server and hospitals are upgraded, one after the other, and the study ends", upgrade_and_finish),
 )
 
 
-def check_complete(run: Followed, name: str, rounds: int) -> None:
+def begin_again(stage: Stage, name: str) -> Followed:
+    """Submit a study of the first day once more, and wait for two of its rounds."""
+    run = stage.begin(f"{name}_again", stage.out / "jobs" / name)
+    run.wait_for_rounds(2)
+    return run
+
+
+def finish_as_first(stage: Stage, name: str, finished: Sequence[Round]) -> str:
+    """Go on with what `begin_again` began, and check that it ends with the models of the run that nothing stopped.
+
+    Args:
+        stage: The network.
+        name: Of the study.
+        finished: The rounds that had finished before it was stopped.
+
+    Returns:
+        What was seen.
+
+    Raises:
+        TrainingError: The models are others, or a finished round was carried out again.
+    """
+    run = stage.go_on(f"{name}_again")
+    run.finish()
+    check_complete(run, ROUNDS[name])
+    again = [one.started_at for one in run.ledger][: len(finished)]
+    require_that(
+        again == [one.started_at for one in finished],
+        f"none of the {len(finished)} finished rounds must be carried out again",
+    )
+    whole, continued = (hash_model_files(stage.out / "results" / one) for one in (name, f"{name}_again"))
+    require_that(whole == continued != {}, "every model must be bit by bit that of the run that nothing stopped")
+    same = f"all {len(whole)} model files are bit by bit those of the first run"
+    return f"round {len(finished)} of {ROUNDS[name]}; continued, COMPLETE; {same}"
+
+
+def check_releases(run: Followed, wanted: Mapping[str, str]) -> None:
+    """Check what the hospitals have last said in a run's ledger of their release of silofl.
+
+    Raises:
+        TrainingError: It is something else.
+    """
+    said = {site: one["silofl"] for site, one in latest_software(run.ledger).items()}
+    require_that(said == wanted, f"the ledger must say {dict(wanted)} of the hospitals' releases, not {said}")
+
+
+def check_complete(run: Followed, rounds: int) -> None:
     """Check that a run is COMPLETE, with answers of all three hospitals in each of its rounds.
 
     Raises:
         TrainingError: It is not.
     """
     results = read_results(run.out)
-    require_that(results is not None and results.status == "COMPLETE", f"{name} must be COMPLETE; see {run.log}")
+    is_complete = results is not None and results.status == "COMPLETE"
+    require_that(is_complete, f"{run.out.name} must be COMPLETE; see {run.log}")
     numbers = [one.round for one in run.ledger if sorted(one.answered) == [*HOSPITALS]]
     require_that(
         numbers == [*range(1, rounds + 1)], f"all must answer in each of the {rounds} rounds, not in {numbers}"

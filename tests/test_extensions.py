@@ -25,7 +25,7 @@ from silofl.site import Server, Site
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 from silofl.training.evaluation import score_predictions, summarise_test
-from silofl.training.extra_metrics import measure_extra_metric
+from silofl.training.extra_metrics import check_extra_metrics, measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -325,6 +325,32 @@ def test_a_metric_that_fails_costs_itself_alone_and_a_sentence_in_the_sites_log(
     (record,) = caplog.records
     assert re.search(f"extra_metrics {OVERLAP} must give .*{reason}", record.getMessage())
     assert "\n" not in record.getMessage() and record.exc_info is None
+
+
+@pytest.mark.parametrize("size", [(24, 20), (12, 10, 8)])
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("1 / 0", "must be a part that can be imported; .* ZeroDivisionError"),
+        (
+            "def overlap(prediction, truth): return 1.5",
+            "must give a number .* it says: 1.5 is out of range: repair its",
+        ),
+        ("def overlap(prediction): return 1", "takes 1 positional argument but 2 were given"),
+    ],
+)
+def test_a_metric_that_gives_no_number_is_refused_before_any_training(install, naming, size, module, message):
+    install(module=module)
+    extensions.allow_extensions((OVERLAP,))
+    with pytest.raises((ExtensionError, ConfigError), match=f"extra_metrics .*{message}"):
+        check_extra_metrics(naming("extra_metrics"), (1, *size))
+
+
+@pytest.mark.parametrize(("size", "seen"), [((24, 20), "(2, 24, 20)"), ((12, 10, 8), "(12, 10, 8)")])
+def test_a_metric_is_tried_on_what_the_test_gives_it(install, naming, size, seen):
+    install(module=SEES.format(f"prediction.shape == truth.shape == {seen} and truth.any() and not truth.all()"))
+    extensions.allow_extensions((OVERLAP,))
+    check_extra_metrics(naming("extra_metrics"), (1, *size))
 
 
 def test_a_metric_that_is_not_allowed_is_not_imported_by_a_test(install):

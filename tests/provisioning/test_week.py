@@ -12,6 +12,7 @@ from provisioning.week import carry_out_events
 from provisioning.week_events import (
     EVENTS,
     Event,
+    check_releases,
     copy_changed_package,
     find_patient_files,
     hash_model_files,
@@ -77,6 +78,15 @@ def test_models_differ_by_one_bit_and_other_files_do_not_count(tmp_path):
         (tmp_path / run / "model" / "time.json").write_text(run)
     whole, same, other = (hash_model_files(tmp_path / run) for run in ("whole", "same", "other"))
     assert list(whole) == ["model/north.pt"] and whole == same != other
+
+
+def test_a_hospital_runs_the_release_that_it_said_last():
+    said = [{"east": {"silofl": "0.2.0"}, "north": {"silofl": "0.2.0"}}, {}, {"east": {"silofl": "0.2.99"}}]
+    run = SimpleNamespace(ledger=[SimpleNamespace(software=one) for one in said])
+    check_releases(run, {"east": "0.2.99", "north": "0.2.0"})
+    for wanted in ({"east": "0.2.0", "north": "0.2.0"}, {"east": "0.2.99"}):
+        with pytest.raises(TrainingError, match="hospitals' releases"):
+            check_releases(run, wanted)
 
 
 def test_every_file_of_a_hospital_that_names_a_patient_is_found_and_none_of_another(tmp_path):

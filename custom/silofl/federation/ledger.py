@@ -113,13 +113,16 @@ class Round:
         self.drift = mean_of_known(values.get("drift") for values in metrics.values())
 
     def take_software(self, said: Mapping[str, Software], before: Sequence[Round]) -> None:
-        """Note what sites run, where the rounds before do not have it, and how it differs from the server's."""
-        known = latest_software(before)
-        new = {site: one for site, one in sorted(said.items()) if one.model_dump() != known.get(site)}
-        self.software = {site: one.model_dump() for site, one in new.items()}
-        for site, one in new.items():
+        """Note what sites run, and how it differs from the server's, where the rounds before do not have it."""
+        known, noted = latest_software(before), {note for record in before for note in record.notes}
+        for site, one in sorted(said.items()):
+            if is_new := one.model_dump() != known.get(site):
+                self.software[site] = one.model_dump()
             if differences := read_software().differences(one):
-                self.notes.append(f"site {site!r} runs other software than the server: {', '.join(differences)}")
+                note = f"site {site!r} runs other software than the server: {', '.join(differences)}"
+                # The server may have been upgraded, and not the site.
+                if is_new or note not in noted:
+                    self.notes.append(note)
 
 
 def latest_software(ledger: Sequence[Round]) -> dict[str, dict[str, str]]:

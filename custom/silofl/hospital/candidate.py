@@ -14,6 +14,7 @@ from silofl.models.weights import read_start
 from silofl.settings import load_settings
 from silofl.site import Site
 from silofl.study import Study, load_study
+from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
 
 RUN = "check-site"
@@ -60,6 +61,7 @@ class Candidate:
         data = load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
         check_network(self.study, data.training.image_shape)
         check_loss(self.study, data.training.image_shape)
+        check_extra_metrics(self.study, data.training.image_shape)
         return data
 
     @cached_property

@@ -73,6 +73,7 @@ from silofl.studies.simulation import (
 from silofl.studies.weights import find_weights_file, with_weights
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
+from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
 
 POLL_S = 0.3
@@ -263,6 +264,7 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     shape = data[names[0]].training.image_shape
     check_network(study, shape)
     check_loss(study, shape)
+    check_extra_metrics(study, shape)
     return data
 
 

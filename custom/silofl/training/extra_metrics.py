@@ -8,11 +8,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.volumes import Array
-from silofl.errors import error_text, quote_value
+from silofl.errors import ConfigError, error_text, quote_value
 from silofl.extensions import METRICS, load_extension
+from silofl.study import Study
 from silofl.training.metrics import group_positions, mask_labels, mean_of_known
 
 logger = logging.getLogger(__name__)
+
+
+def check_extra_metrics(study: Study, image_shape: Sequence[int]) -> None:
+    """Refuse a package's metric that gives no number for a perfect prediction, by trying each once.
+
+    Args:
+        study: The study.
+        image_shape: (C, *spatial) of the images, or patches.
+
+    Raises:
+        ExtensionError: The metric may not run here, or cannot be imported.
+        ConfigError: It gives no number.
+    """
+    spatial = tuple(image_shape[1:])
+    # A case of two slices, or a volume.
+    mask = np.zeros(spatial if len(spatial) == 3 else (2, *spatial), bool)
+    mask[0] = True
+    for name in study.extra_metrics:
+        metric = load_extension("extra_metrics", METRICS, name)
+        try:
+            _score_case(metric, [(mask, mask)])
+        except Exception as error:  # whatever the package raises
+            raise ConfigError(
+                f"extra_metrics {name} must give a number in [0, 1], or None, for masks {mask.shape}; it says: "
+                f"{error_text(error)}: repair its package, or leave it out"
+            ) from None
 
 
 def measure_extra_metric(
