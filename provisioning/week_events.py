@@ -125,7 +125,7 @@ def abort_and_continue(stage: Stage) -> str:
     run.abort()
     finished = len(run.ledger)
     run = stage.go_on(LONG)
-    found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+    found = wait_for_all(run)
     require_that(found.round > finished, f"round {found.round} must come after round {finished}, the last one before")
     return f"aborted after round {finished}; continued, north and {NEW} answer with the others in round {found.round}"
 
@@ -217,7 +217,7 @@ def mend_hospitals(stage: Stage) -> str:
     for name in ("east", "north", NEW):
         stage.restart(name)
     run = stage.go_on(LONG)
-    found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+    found = wait_for_all(run)
     run.abort()
     return f"check-site: {NEW} may join; all four answer in round {found.round}"
 
@@ -231,7 +231,7 @@ def upgrade_and_finish(stage: Stage) -> str:
     wait_until("all four to connect", lambda: stage.network.connected() == {*PATIENTS})
     finished = len(stage.followed[LONG].ledger)
     run = stage.go_on(LONG)
-    found = run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+    found = wait_for_all(run)
     run.abort()
     check_releases(run, dict.fromkeys(PATIENTS, silofl.__version__) | {"east": NEXT_RELEASE})
     others = [name for name in PATIENTS if name != "east"]
@@ -245,13 +245,10 @@ def upgrade_and_finish(stage: Stage) -> str:
     # Enough for silofl watch to see the job while it runs.
     rounds = len(run.ledger) + 20
     run = stage.go_on(LONG, "--set", f"rounds={rounds}")
-    run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+    wait_for_all(run)
     run.finish()
     check_releases(run, dict.fromkeys(PATIENTS, NEXT_RELEASE))
-    results = read_results(run.out)
-    require_that(
-        results is not None and results.status == "COMPLETE", f"the long study must be COMPLETE; see {run.log}"
-    )
+    check_status(run)
     return (
         f"round {found.round} with server and east at {NEXT_RELEASE} and the others at {silofl.__version__}, each of "
         f"them named in a note; then all at {NEXT_RELEASE}: COMPLETE after {rounds} rounds"
@@ -323,8 +320,13 @@ def check_releases(run: Followed, wanted: Mapping[str, str]) -> None:
     require_that(said == wanted, f"the ledger must say {dict(wanted)} of the hospitals' releases, not {said}")
 
 
-def check_complete(run: Followed, rounds: int) -> None:
-    """Check that a run is COMPLETE, with answers of all three hospitals in each of its rounds.
+def wait_for_all(run: Followed) -> Round:
+    """Wait for a round in which all four hospitals answer; the errors of `Followed.wait_for`."""
+    return run.wait_for("all four answer", lambda one: sorted(one.answered) == sorted(PATIENTS))
+
+
+def check_status(run: Followed) -> None:
+    """Check that a run is COMPLETE.
 
     Raises:
         TrainingError: It is not.
@@ -332,6 +334,15 @@ def check_complete(run: Followed, rounds: int) -> None:
     results = read_results(run.out)
     is_complete = results is not None and results.status == "COMPLETE"
     require_that(is_complete, f"{run.out.name} must be COMPLETE; see {run.log}")
+
+
+def check_complete(run: Followed, rounds: int) -> None:
+    """Check that a run is COMPLETE, with answers of all three hospitals in each of its rounds.
+
+    Raises:
+        TrainingError: It is not.
+    """
+    check_status(run)
     numbers = [one.round for one in run.ledger if sorted(one.answered) == [*HOSPITALS]]
     require_that(
         numbers == [*range(1, rounds + 1)], f"all must answer in each of the {rounds} rounds, not in {numbers}"

@@ -133,6 +133,13 @@ def test_a_simulation_refuses_what_is_not_allowed_before_any_work(install, namin
     assert not is_imported() and not (tmp_path / "run").exists()
 
 
+def test_a_metric_that_cannot_be_imported_is_refused_before_a_simulation_trains(install, naming, site_data, tmp_path):
+    install(module="1 / 0")
+    extensions.allow_extensions((OVERLAP,))
+    with pytest.raises(ExtensionError, match="extra_metrics must be a part that can be imported"):
+        simulate.read_data(naming("extra_metrics"), Simulation(str(site_data), ("east",)), tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "name", ["os:system", "os.system", "acme_parts:slim", "acme_parts.slim", "acme-parts/slim", "acme-parts==1.2.0/a:b"]
 )
