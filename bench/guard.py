@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit, stdtrit
 
-from silofl.algorithms.guard import ERROR_RATE, SHARES, choose_share, leads_and_margins, share_by_odds
+from silofl.algorithms.guard import ERROR_RATE, LEAST_UNITS, SHARES, choose_share, leads_and_margins, share_by_odds
 
 CANDIDATES = ("federated", "averaged", "fine_tuned", "local", "blend")
 FEDERATED, LOCAL, BLEND = (CANDIDATES.index(name) for name in ("federated", "local", "blend"))
@@ -215,6 +215,8 @@ def equal_share(blends: NDArray) -> NDArray:
 def cross_fitted_share(blends: NDArray) -> NDArray:
     """Return the mean of the shares that are chosen without each tenth of the units, of fewer than ten each unit."""
     n = blends.shape[-1]
+    if n < LEAST_UNITS:
+        return choose_share(blends)
     folds = [np.arange(n) % 10 == fold for fold in range(min(10, n))]
     return np.mean([choose_share(blends[..., ~fold]) for fold in folds], axis=0)
 

@@ -25,6 +25,7 @@ from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.cli import main as silofl
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
@@ -261,6 +262,33 @@ def test_a_study_behind_a_relay_comes_to_the_very_weights_of_a_simulation_and_no
         assert find_records(stream) <= {(kind, 3) for kind in (20, 21, 22, 23)}
         assert b"north" not in stream and b"cn__" not in stream
     assert main(["check-kits", str(network.project.parent)]) == 0
+
+
+@pytest.mark.slow
+def test_a_relay_that_is_started_again_ends_no_study_and_its_sites_take_part_in_the_next_job(relayed, tmp_path):
+    network, _, _ = relayed
+    job = small_job(tmp_path / "job", "fedavg_phantoms", rounds=8)
+    study = job / "app" / "config" / "study.yaml"
+    federation = {"sites": 3, "min_sites": 1, "max_missed_rounds": 8, "task_timeout_s": 20}
+    study.write_text(yaml.safe_dump(yaml.safe_load(study.read_text()) | {"federation": federation, "guard": False}))
+    (hub,) = network.relays
+    left = [2, 4, 6]
+
+    def restart():
+        if left and re.search(f" round +{left[0]}/8 ", (network.logs / "server.txt").read_text(errors="replace")):
+            left.pop(0)
+            network.kill(hub.name)
+            network.start(hub)
+
+    number, status = network.run_job(job, LIMIT_S, restart)
+    ledger = read_ledger(result_of(network, number, tmp_path / "results"))
+    # What was under way to or from a site may be lost, which then asks again after minutes.
+    assert (status, left, len(ledger)) == ("FINISHED:COMPLETED", [], 8)
+    assert all("east" in one.answered and {*one.missed} <= {*BEHIND} and one.seconds < 60 for one in ledger)
+    number, status = network.run_job(small_job(tmp_path / "next", "fedavg_phantoms"), LIMIT_S)
+    here = result_of(network, number, tmp_path / "after")
+    assert (status, read_results(here).status) == ("FINISHED:COMPLETED", "COMPLETE")
+    assert [one.answered for one in read_ledger(here)] == [[*SITES]] * 2
 
 
 def talk(port, words, context=None):
