@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from echo import echoed
+from echo import Echoed, echoed
 from memory import GIB, watched
 
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.models import build_plain_model
 from silofl.options import parse_setting
 from silofl.studies.simulation import Simulation, settle_job
+from silofl.study import Study
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28
@@ -44,7 +45,7 @@ def main() -> None:
     print(f"a round in the simulator: {found.round_s:.2f} s (median); ", end="")
     print(f"the sites' own work, one after the other: {found.work_s:.2f} s")
     print(f"overhead of a round: {found.overhead_s:.2f} s")
-    print(f"NVFlare alone, a model sent and sent back: {found.echo_s:.2f} s, {found.echo_peak / GIB:.1f} GiB")
+    print(f"NVFlare alone, a model sent and sent back: {found.echo.round_s:.2f} s, {found.echo.peak / GIB:.1f} GiB")
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,13 @@ class Scale:
         peak: Most memory of all its processes, in bytes.
         round_s: Seconds of a round in the simulator, the median.
         work_s: Seconds of the same round with all sites in one process.
-        echo_peak: As ``peak``, of NVFlare alone.
-        echo_s: As ``round_s``, of NVFlare alone.
+        echo: The same of NVFlare alone.
     """
 
     peak: int
     round_s: float
     work_s: float
-    echo_peak: int
-    echo_s: float
+    echo: Echoed
 
     @property
     def overhead_s(self) -> float:
@@ -86,11 +85,15 @@ def of_sites(sites: int, rounds: int) -> Scale:
 def both_ways(job: Path, folder: Path, choices: Sequence[str]) -> Scale:
     """Run a job on ``folder / "data"``, with choices for ``--set``, both ways, and NVFlare alone with its model."""
     study, settings = settle_job(job, Simulation(str(folder / "data")), dict(map(parse_setting, choices)))
-    model = build_plain_model(study, study.seed).state_dict()
-    shapes = {name: list(value.shape) for name, value in model.items()}
     peak, round_s = simulated(job, folder, "network", choices)
     _, work_s = simulated(job, folder, "alone", choices, "--alone")
-    return Scale(peak, round_s, work_s, *echoed(folder / "echo", len(settings.sites), shapes, study.rounds))
+    return Scale(peak, round_s, work_s, echo_of(study, len(settings.sites), folder / "echo"))
+
+
+def echo_of(study: Study, sites: int, folder: Path) -> Echoed:
+    """Let NVFlare alone send a study's model to so many sites and back, in a new folder."""
+    model = build_plain_model(study, study.seed).state_dict()
+    return echoed(folder, sites, {name: list(value.shape) for name, value in model.items()}, study.rounds)
 
 
 def simulation(job: Path, data: Path, out: Path, choices: Sequence[str], *options: str) -> list[str]:
