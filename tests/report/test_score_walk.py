@@ -1,4 +1,4 @@
-"""The files that a test score passes on its way from a site's answer to the page, as `federation.results` lists them."""
+"""The files that a test score passes on its way from a site to the page, as `federation.results` lists them."""
 
 import importlib
 import re
