@@ -5,6 +5,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from silofl.data.volumes import Volumes
 from silofl.errors import ConfigError, ExtensionError
 from silofl.federation.results import read_results
 from silofl.federation.site import SiteRounds, public_reason
+from silofl.hospital.candidate import Candidate
 from silofl.models import build_plain_model
 from silofl.settings import load_settings, parse
 from silofl.site import Server, Site
@@ -138,6 +140,16 @@ def test_a_metric_that_cannot_be_imported_is_refused_before_a_simulation_trains(
     extensions.allow_extensions((OVERLAP,))
     with pytest.raises(ExtensionError, match="extra_metrics must be a part that can be imported"):
         simulate.read_data(naming("extra_metrics"), Simulation(str(site_data), ("east",)), tmp_path / "run")
+
+
+def test_a_metric_that_cannot_be_imported_keeps_a_site_from_joining(install, naming, site_data, tmp_path):
+    install(module="1 / 0")
+    extensions.allow_extensions((OVERLAP,))
+    settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/{{site}}", has_progress=False)
+    # Data are read by the kit's name alone.
+    candidate = Candidate(SimpleNamespace(name="east"), naming("extra_metrics"), tmp_path / "study.yaml", settings)
+    with pytest.raises(ExtensionError, match="extra_metrics must be a part that can be imported"):
+        _ = candidate.data
 
 
 @pytest.mark.parametrize(
