@@ -60,7 +60,7 @@ def whole_run(is_short: bool) -> Iterator[Row]:
         "of that, the simulator's round", usual, f"the plain round on {cores} cores", rounds / cores, 1.5, aim=1.1
     )
     rest = plain - ROUNDS * rounds + import_seconds() + nvflare.rest_s
-    beside = "all that is none of the plain loop, with its imports, and of NVFlare alone"
+    beside = "the same of the plain loop, with its imports, and of NVFlare alone"
     yield Row("of that, all that is no round", network - ROUNDS * usual, beside, rest, 2.0)
 
 
