@@ -59,9 +59,10 @@ def whole_run(is_short: bool) -> Iterator[Row]:
     yield Row(
         "of that, the simulator's round", usual, f"the plain round on {cores} cores", rounds / cores, 1.5, aim=1.1
     )
-    rest = plain - ROUNDS * rounds + import_seconds() + nvflare.rest_s
+    others, rest = network - ROUNDS * usual, plain - ROUNDS * rounds + import_seconds() + nvflare.rest_s
+    yield Row("of that, all that is no round", others, "-", None, 30, aim=15)
     beside = "the same of the plain loop, with its imports, and of NVFlare alone"
-    yield Row("of that, all that is no round", network - ROUNDS * usual, beside, rest, 2.0)
+    yield Row("of that, all that is no round, once more", others, beside, rest, 1.5)
 
 
 def plain_loop(study: Study, data: Mapping[str, SiteData]) -> tuple[float, float]:
