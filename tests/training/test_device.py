@@ -1,4 +1,5 @@
 import ctypes
+import platform
 import subprocess
 import sys
 
@@ -70,8 +71,7 @@ def test_on_linux_glibc_keeps_freed_memory(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     keep_freed_memory()
     # M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD -1; both values must fit a C int
-    assert [number for number, _ in library.calls] == [-3, -1]
-    assert all(2**30 <= value < 2**31 for _, value in library.calls)
+    assert library.calls == [(-3, 2**28), (-1, 2**31 - 1)]
 
 
 def test_other_systems_and_other_c_libraries_are_left_alone(monkeypatch):
@@ -85,3 +85,20 @@ def test_other_systems_and_other_c_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     monkeypatch.setattr(device.sys, "platform", "darwin")
     keep_freed_memory()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+@pytest.mark.parametrize(("size", "is_kept"), [(2**27, True), (2**28, False)])
+def test_a_freed_tensor_stays_for_the_next_one_but_a_volumes_probabilities_go(size, is_kept):
+    program = f"""
+import torch
+from silofl.training.device import keep_freed_memory
+def resident(): return 4096 * int(open("/proc/self/statm").read().split()[1])
+keep_freed_memory()
+before = resident()
+tensor = torch.ones({size}, dtype=torch.uint8)
+del tensor
+print(resident() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > size / 2) == is_kept

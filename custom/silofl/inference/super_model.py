@@ -196,8 +196,12 @@ class SuperModel:
         name, weights = self._weigh_models(scores, threshold, site)
         total = None
         for member, weight in weights.items():
-            share = np.float32(weight) * self.probabilities(member, images, batch_size)
-            total = share if total is None else total + share
+            found = self.probabilities(member, images, batch_size)
+            # In their place: a volume's probabilities may be most of the memory.
+            found *= np.float32(weight)
+            total = found if total is None else np.add(total, found, out=total)
+            # Or they would be held while the next ones are computed.
+            del found
         gamma = self.contents.threshold if threshold is None else threshold
         is_choice = site is None and self.contents.is_choice
         is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
