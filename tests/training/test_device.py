@@ -71,7 +71,7 @@ def test_on_linux_glibc_keeps_freed_memory(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     keep_freed_memory()
     # M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD -1; both values must fit a C int
-    assert library.calls == [(-3, 2**28), (-1, 2**31 - 1)]
+    assert library.calls == [(-3, 2**29), (-1, 2**31 - 1)]
 
 
 def test_other_systems_and_other_c_libraries_are_left_alone(monkeypatch):
@@ -88,7 +88,7 @@ def test_other_systems_and_other_c_libraries_are_left_alone(monkeypatch):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-@pytest.mark.parametrize(("size", "is_kept"), [(2**27, True), (2**28, False)])
+@pytest.mark.parametrize(("size", "is_kept"), [(2**27, True), (2**29, False)])
 def test_a_freed_tensor_stays_for_the_next_one_but_a_volumes_probabilities_go(size, is_kept):
     program = f"""
 import torch

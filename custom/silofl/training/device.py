@@ -32,12 +32,12 @@ def keep_freed_memory() -> None:
     """Let glibc keep the memory that a training step frees for the next step, instead of asking the kernel anew.
 
     Tensors of some MiB are mapped and unmapped on every use otherwise, which costs about a third of a step's time.
-    Those of a quarter of a GiB and more still are: a whole volume's probabilities leave holes that nothing else fits
-    into, by chance one more or less of them at the peak. The numbers are mallopt's M_MMAP_THRESHOLD and
-    M_TRIM_THRESHOLD (malloc.h); other systems are left alone.
+    Those of half a GiB and more still are: the probabilities of whole volumes leave holes that nothing else fits into,
+    by chance one more or less of them at the peak. The numbers are mallopt's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD
+    (malloc.h); other systems are left alone.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
-            mallopt(-3, 1 << 28)
+            mallopt(-3, 1 << 29)
             mallopt(-1, (1 << 31) - 1)
