@@ -196,12 +196,7 @@ class SuperModel:
         name, weights = self._weigh_models(scores, threshold, site)
         total = None
         for member, weight in weights.items():
-            found = self.probabilities(member, images, batch_size)
-            # In their place: a volume's probabilities may be most of the memory.
-            found *= np.float32(weight)
-            total = found if total is None else np.add(total, found, out=total)
-            # Or they would be held while the next ones are computed.
-            del found
+            total = add_share(total, self.probabilities(member, images, batch_size), weight)
         gamma = self.contents.threshold if threshold is None else threshold
         is_choice = site is None and self.contents.is_choice
         is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
@@ -356,6 +351,15 @@ def case_scores(slice_scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a case's probability of each output, shape (outputs,): the mean over its slices, (n, outputs)."""
     # A mean of ones may round to a hair above 1.
     return slice_scores.mean(axis=0).clip(0, 1)
+
+
+def add_share(total: NDArray | None, probabilities: NDArray, weight: float) -> NDArray:
+    """Return a total of several models' probabilities with one more, times its weight; None is one of no model yet.
+
+    Both are changed in their place: a volume's probabilities may be most of the memory.
+    """
+    probabilities *= np.float32(weight)
+    return probabilities if total is None else np.add(total, probabilities, out=total)
 
 
 def to_probabilities(logits: Tensor) -> Tensor:

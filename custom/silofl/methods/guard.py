@@ -35,6 +35,7 @@ from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
+from silofl.inference.super_model import add_share
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, Part, Run, SitePart, WeightsOf
@@ -442,9 +443,8 @@ def _yield_probabilities(
         found = _predict_probabilities(model, images, cases, size)
         yield name, found
         if name in shares:
-            # As `SuperModel.answer` weighs them: the score must be that of the model which the site keeps.
-            found *= np.float32(shares[name])
-            blend = found if blend is None else np.add(blend, found, out=blend)
+            # As `SuperModel.answer` does: the score must be that of the model which the site keeps.
+            blend = add_share(blend, found, shares[name])
         del found
     if blend is not None:
         yield BLEND, blend
