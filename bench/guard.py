@@ -6,7 +6,7 @@ A population of units is drawn for each kind of score and each true difference b
 sites draw their validation units from it, choose, and are judged by the population's own means, which they do not see.
 The candidates predict the same pixels of the same units, of shared difficulty; the blend is the mean of two
 candidates' probabilities, equal or with the share of `silofl.algorithms.guard.choose_share`, here in steps of 0.05.
-Takes about five minutes on one core; the seed is fixed.
+Takes some ten minutes on one core; the seed is fixed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -212,13 +212,23 @@ def equal_share(blends: NDArray) -> NDArray:
     return np.full(blends.shape[1], 0.5)
 
 
+def best_share(blends: NDArray) -> NDArray:
+    """Return the share with the best mean, near the one by odds among equals; 1 only by the margin of a candidate."""
+    means, by_odds = blends.mean(axis=-1), share_by_odds(blends)
+    if blends.shape[-1] < LEAST_UNITS:
+        return by_odds
+    leads, margins = leads_and_margins(blends[-1] - blends[0], ERROR_RATE)
+    means[-1] = np.where(leads > margins, means[-1], -1.0)
+    return SHARES[np.argmax(means.round(9) - 1e-10 * np.abs(SHARES[:, None] - by_odds), axis=0)]
+
+
 def cross_fitted_share(blends: NDArray) -> NDArray:
-    """Return the mean of the shares that are chosen without each tenth of the units, of fewer than ten each unit."""
+    """Return the mean of the best shares without each tenth of the units, of fewer than ten without each unit."""
     n = blends.shape[-1]
     if n < LEAST_UNITS:
-        return choose_share(blends)
+        return best_share(blends)
     folds = [np.arange(n) % 10 == fold for fold in range(min(10, n))]
-    return np.mean([choose_share(blends[..., ~fold]) for fold in folds], axis=0)
+    return np.mean([best_share(blends[..., ~fold]) for fold in folds], axis=0)
 
 
 GUARD, GUARD_OF_BLEND = "... or above a tenth without it", "**the guard: that, and the blend as default**"
@@ -230,6 +240,7 @@ SHARE_OF: dict[str, Share] = {
     "the guard with the plain mean as default": equal_share,
     "always the blend by odds": share_by_odds,
     "the guard with the blend by odds as default": share_by_odds,
+    "the guard with the best share": best_share,
     "the guard with a cross-fitted share": cross_fitted_share,
 }
 # Name -> a rule, and the default that it leaves.
@@ -252,12 +263,26 @@ RULES: dict[str, tuple[Rule, int]] = {
     "betting bound, Bonferroni": (beyond(betting), FEDERATED),
     "the guard with the plain mean as default": (beyond(guard), BLEND),
     "the guard with the blend by odds as default": (beyond(guard), BLEND),
+    "the guard with the best share": (beyond(guard), BLEND),
     "the guard with a cross-fitted share": (beyond(guard), BLEND),
     GUARD_OF_BLEND: (beyond(guard), BLEND),
 }
 
 
 # --- what a rule earns
+
+
+@dataclass(frozen=True)
+class Below:
+    """How often sites end with a candidate that is worse than a model, and what that costs.
+
+    Attributes:
+        rate: Their share.
+        loss: Mean of what they lose against it, 0 for all others.
+    """
+
+    rate: float
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -269,8 +294,9 @@ class Cell:
         num_units: Units of a site.
         is_draw: The blend's place is held by a candidate that is as good as the federated one.
         left: Rate of leaving the default for a candidate that is not better.
-        below: Rate of ending with a candidate that is worse than the federated one.
-        loss: Mean of what those that end below it lose against it, 0 for all others.
+        alone: Rate of keeping the local model alone, by choice or by its share in the blend.
+        below_federated: Ending below the federated model.
+        below_local: Ending below the local one.
         gain: Mean true score of the chosen one minus the federated one's.
         over_local: The same against the local one's.
     """
@@ -279,15 +305,16 @@ class Cell:
     num_units: int
     is_draw: bool
     left: float
-    below: float
-    loss: float
+    alone: float
+    below_federated: Below
+    below_local: Below
     gain: float
     over_local: float
 
     @property
-    def is_federated_better(self) -> bool:
-        """Whether the federated model is at least as good as the local one."""
-        return self.gain - self.over_local <= EQUAL
+    def local_lead(self) -> float:
+        """True score of the local model minus the federated one's."""
+        return self.gain - self.over_local
 
 
 def cells(rng: np.random.Generator) -> dict[str, list[Cell]]:
@@ -300,18 +327,24 @@ def cells(rng: np.random.Generator) -> dict[str, list[Cell]]:
         units = rng.integers(UNITS, size=(TRIALS, max(SIZES)))
         for n in SIZES:
             drawn = blends[:, units[:, :n]]
-            ways = {choose_share, *SHARE_OF.values()}
-            with_blend = {way: _with_blend(scores, blends, units[:, :n], way(drawn)) for way in ways}
+            shares = {way: way(drawn) for way in {choose_share, *SHARE_OF.values()}}
+            with_blend = {way: _with_blend(scores, blends, units[:, :n], found) for way, found in shares.items()}
             for name, (rule, default) in RULES.items():
-                sample, truth = with_blend[SHARE_OF.get(name, choose_share)]
+                way = SHARE_OF.get(name, choose_share)
+                sample, truth = with_blend[way]
                 chosen = rule(sample, default)
+                alone = (chosen == LOCAL) | ((chosen == BLEND) & (shares[way] == 1) & (not is_draw))
                 value = np.take_along_axis(truth, chosen[None], axis=0)[0]
                 left = (chosen != default) & (value <= truth[default] + EQUAL)
-                is_below, mean = value < federated - EQUAL, value.mean()
-                loss = np.where(is_below, federated - value, 0).mean()
-                rates = left.mean(), is_below.mean(), loss
-                found[name].append(Cell(kind, n, is_draw, *rates, mean - federated, mean - local))
+                below, mean = [_ends_below(value, model) for model in (federated, local)], value.mean()
+                rates = left.mean(), alone.mean()
+                found[name].append(Cell(kind, n, is_draw, *rates, *below, mean - federated, mean - local))
     return found
+
+
+def _ends_below(values: NDArray, model: float) -> Below:
+    is_below = values < model - EQUAL
+    return Below(is_below.mean(), np.where(is_below, model - values, 0).mean())
 
 
 def _with_blend(scores: NDArray, blends: NDArray, units: NDArray, shares: NDArray) -> tuple[NDArray, NDArray]:
@@ -328,24 +361,31 @@ def row(name: str, of_rule: Sequence[Cell]) -> str:
     sizes = ((1, 10), (15, 50), (75, 200))
     gains = [np.mean([cell.gain for cell in usual if low <= cell.num_units <= high]) for low, high in sizes]
     worst = [min(cell.gain for cell in of_rule), min(cell.over_local for cell in of_rule)]
-    rates = [max(cell.left for cell in of_rule), np.mean([cell.below for cell in usual])]
-    columns = [f"{rate:.1%}" for rate in rates] + [_needless(usual)]
+    alone = [cell.alone for cell in usual if cell.local_lead < -EQUAL]
+    needless = [
+        _describe([cell.below_federated for cell in usual if cell.local_lead <= EQUAL]),
+        _describe([cell.below_local for cell in usual if cell.local_lead >= -EQUAL]),
+    ]
+    below = np.mean([cell.below_federated.rate for cell in usual])
+    columns = [f"{max(cell.left for cell in of_rule):.1%}", f"{np.mean(alone):.1%}, at most {max(alone):.1%}"]
+    columns += [f"{below:.1%}", *needless]
     columns += [f"{round(value, 3) + 0.0:+.3f}" for value in (*gains, *worst)]
     return f"| {name} | {' | '.join(columns)} |"
 
 
-def _needless(usual: Sequence[Cell]) -> str:
-    """Return how often sites end below a federated model that is at least as good as the local one, and by how much."""
-    better = [cell for cell in usual if cell.is_federated_better]
-    below, loss = (np.mean([getattr(cell, name) for cell in better]) for name in ("below", "loss"))
-    rate = f"{below:.1%}"
-    return rate if rate == "0.0%" else f"{rate}, by {loss / below:.3f}"
+def _describe(below: Sequence[Below]) -> str:
+    """Return how often sites end below a model, and by how much those lose that do."""
+    rate, loss = np.mean([one.rate for one in below]), np.mean([one.loss for one in below])
+    text = f"{rate:.1%}"
+    return text if text == "0.0%" else f"{text}, by {loss / rate:.3f}"
 
 
 COLUMNS = (
     "wrongly leaves its default, at most",
+    "keeps local alone although federated is better",
     "ends below federated, mean",
     "... although that is at least as good as local",
+    "ends below local although that is at least as good as federated",
     "over federated: 1-10 units",
     "15-50 units",
     "75-200 units",

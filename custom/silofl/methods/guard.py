@@ -2,8 +2,8 @@
 
 A site's candidates are the federated model (of its best round for this site, where the site has a model of its own and
 enough validation data to know it), the mean of the last rounds' models, a copy that it fine-tunes (the head first, then
-all), the model that it trained alone, and the mean of the federated and the local model's probabilities, with the
-local one's share that does best on validation data. `silofl.algorithms.guard` picks share and candidate. Only what was
+all), the model that it trained alone, and the mean of the federated and the local model's probabilities, with a share
+of the local one that validation data speak for. `silofl.algorithms.guard` picks share and candidate. Only what was
 chosen and by how much leaves the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
