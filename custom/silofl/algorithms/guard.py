@@ -165,6 +165,7 @@ def _leads_and_seen_margins(differences: NDArray[np.float64], level: float) -> t
     That is 1 where a sign test is not sure, as of fewer than seven units at 1.25 %.
     """
     leads, errors = _means_and_errors(differences)
+    # Of one unit no sign test is sure, whatever its error.
     freedom = np.maximum(np.isfinite(differences).sum(axis=-1) - 1, 1)
     won, lost = (differences > 0).sum(axis=-1), (differences < 0).sum(axis=-1)
     is_sure = bdtr(lost, won + lost, 0.5) <= level
