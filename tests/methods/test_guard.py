@@ -205,6 +205,40 @@ def test_every_share_is_scored_as_the_mean_that_answers_with_it(play, monkeypatc
         np.testing.assert_array_equal(found[0][row], list(by_case.values()))
 
 
+def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
+    def scored(self, models, part, names, share=0.0):
+        void, *others = dict.fromkeys(part.cases)
+        found = {case: 0.8 for case in others}
+        silent, alarm = (
+            Score.of(found | {void: None}, empty={void: False}),
+            Score.of(found | {void: 0}, empty={void: 1}),
+        )
+        return {name: silent if name == "local" else alarm for name in names}
+
+    units = []
+    choose = guard.choose_candidate
+    monkeypatch.setattr(guard.SiteGuard, "_score_candidates", scored)
+    monkeypatch.setattr(guard, "choose_candidate", lambda found, default: units.append(found) or choose(found, default))
+    game = play(("east", "north"), guard=True)
+    game.finish()
+    np.testing.assert_array_equal(units[0]["local"] - units[0]["federated"], [1, 0])
+    joined = game.server.parts["guard"].choices["east"]
+    num_cases = len({*game.sites["east"].data.test.cases})
+    assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
+
+
+def test_a_share_that_finds_nothing_where_nothing_is_has_a_score(play, monkeypatch):
+    found = []
+
+    def silent(labels, part, study):
+        return Score.of(dict.fromkeys(part.cases), empty=dict.fromkeys(part.cases, False))
+
+    monkeypatch.setattr(guard, "score_predictions", silent)
+    monkeypatch.setattr(guard, "choose_share", lambda blends: found.append(blends) or SHARE)
+    play(("east", "north"), guard=True).finish()
+    assert (found[0] == 1).all()
+
+
 @pytest.mark.parametrize(("share", "default"), [(0.0, "federated"), (0.05, "blend"), (1.0, "local")])
 def test_a_mean_without_one_of_the_models_is_the_other_one(play, monkeypatch, share, default):
     monkeypatch.setattr(guard, "choose_share", lambda blends: share)

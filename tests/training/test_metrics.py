@@ -170,6 +170,21 @@ def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_v
     assert "num_empty" not in dice_by_case(said[[0]], truth[[0]], ["right"], BOTH).numbers()
 
 
+def test_beside_another_model_one_counts_1_where_it_rightly_finds_nothing():
+    truth, said = np.zeros((4, 2, 2), np.uint8), np.zeros((4, 2, 2), np.uint8)
+    truth[0], said[0], said[1, 0, 0], truth[3] = 1, 1, 1, 1
+    score = dice_by_case(said, truth, ("right", "alarm", "silent", "missed"), ONE)
+    assert score.compared == {"right": 1, "alarm": 0, "silent": 1, "missed": 0}
+    # The value stays the mean over the cases with something in truth or prediction.
+    assert score.by_case == {"right": 1, "alarm": 0, "missed": 0}
+    assert accuracy_by_case(np.array([1, 0]), np.array([1, 1]), ("a", "b")).compared == {"a": 1, "b": 0}
+
+
+def test_a_part_in_which_no_label_is_scored_has_no_case_that_counts():
+    score = dice_by_case(*np.zeros((2, 2, 2, 2), np.uint8), ("a", "b"), {})
+    assert score.compared == score.empty == {} and score.num_excluded == 2
+
+
 def test_the_references_dice_counts_the_background_and_one_where_both_are_empty():
     truth = np.array([[[1, 0, 0, 0]], [[0, 0, 0, 0]]], np.uint8)
     prediction = np.array([[[1, 1, 0, 0]], [[0, 0, 0, 0]]], np.uint8)

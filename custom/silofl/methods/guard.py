@@ -306,13 +306,13 @@ class SiteGuard(SitePart):
         share = self._choose_share(models[FEDERATED], models[LOCAL])
         validation = self._score_candidates(models, work.data.validation, [*models, BLEND], share)
         unit_of = self._units.unit_of
-        by_units = {name: average_by_unit(one.by_case, unit_of) for name, one in validation.items()}
+        by_units = {name: average_by_unit(one.compared, unit_of) for name, one in validation.items()}
         # A mean in which one of them has no share is the other one.
         choice = choose_candidate(by_units, {0.0: FEDERATED, 1.0: LOCAL}.get(share, BLEND))
         wanted = list(dict.fromkeys([FEDERATED, LOCAL, choice.chosen]))
         test = self._score_candidates(models, work.data.test, wanted, share)
         test_units = self._find_units("test")
-        local, chosen = (average_by_unit(test[name].by_case, test_units.unit_of) for name in (LOCAL, choice.chosen))
+        local, chosen = (average_by_unit(test[name].compared, test_units.unit_of) for name in (LOCAL, choice.chosen))
         found = measure_gain(local, chosen, choice.chosen == LOCAL)
         self._write_chosen(replace(candidates[choice.chosen], beside_share=share), test[choice.chosen], choice.chosen)
         return {
@@ -340,16 +340,16 @@ class SiteGuard(SitePart):
     def _choose_share(self, federated: SuperModel, local: SuperModel) -> float:
         """Return the local model's share in the blend."""
         part, study = self.work.data.validation, self.work.study
-        by_share: list[dict[str, float | None]] = [{} for _ in SHARES]
+        by_share: list[dict[str, float]] = [{} for _ in SHARES]
         for rows in _group_cases(part.cases, limit_batch_size(part.images, study.training.batch_size)):
             members = part.select_rows(rows)
             both = [
                 _predict_probabilities(model, np.asarray(members.images), members.cases, study.training.batch_size)
                 for model in (federated, local)
             ]
-            for share, by_case in zip(SHARES, by_share, strict=True):
+            for share, found in zip(SHARES, by_share, strict=True):
                 labels = join_pieces(members.targets, [_label_blend(*both, share)])
-                by_case |= score_predictions(labels, members, study).by_case
+                found |= score_predictions(labels, members, study).compared
             # Or they would be held while the next ones are computed.
             del both
         return float(choose_share(np.stack([average_by_unit(one, self._units.unit_of) for one in by_share])))

@@ -38,6 +38,8 @@ class Joined:
         validation: Candidate -> its value on validation data.
         test: federated, local and chosen -> the value on test data.
         difference: On test data, mean paired difference of chosen minus local over the units; null where there is none.
+            A case without any label in truth counts 1 for a model that predicts none in it, 0 for a false alarm; the
+            values above leave the former out.
         low: Lower end of its 95 % interval; null without one.
         high: Upper end.
         p_below: One-sided p-value of the chosen model's being no worse than the local one; null where they are the

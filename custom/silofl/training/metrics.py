@@ -49,6 +49,14 @@ class Score:
         return _mean(means.values())
 
     @property
+    def compared(self) -> dict[str, float]:
+        """Case -> what it counts beside another model: its value, or 1 where nothing is in truth and none is predicted.
+
+        `value` leaves such a case out, and counts a false alarm in it as 0: of two models a pair needs both.
+        """
+        return {case: 1.0 for case, is_alarm in self.empty.items() if not is_alarm} | self.by_case
+
+    @property
     def num_cases(self) -> int:
         """Cases that count."""
         return len(self.by_case)
@@ -150,7 +158,7 @@ def dice_by_case(
             found = {region: 1.0 if value is None else value for region, value in found.items()}
         counted = {region: value for region, value in found.items() if value is not None}
         by_case[case] = mean_of_known(counted.values())
-        if not np.isin(truth, foreground).any():
+        if foreground and not np.isin(truth, foreground).any():
             empty[case] = bool(np.isin(said, foreground).any())
         for region, value in counted.items():
             regions_by_case[region][case] = value
