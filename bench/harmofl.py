@@ -19,7 +19,7 @@ from runs import Alone, Choices, carry_out, validation_of
 
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.results import Results, read_results
-from silofl.report.methods import mean_and_deviation
+from silofl.report.tables import mean_and_deviation
 from silofl.studies.demo import SMALL
 
 HARMOFL: Choices = {"name": "harmofl", "average_last": 0.25}

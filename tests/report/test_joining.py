@@ -1,8 +1,12 @@
 """What joining gave: the table, the sentence, and what is bad in a run that is called complete."""
 
+from pathlib import Path
+
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.report.comparison import compare_joining, list_joining_problems, print_comparison
+from silofl.report.run_records import RunRecords
 from silofl.report.sentences import describe_problems, joining_sentence
 from silofl.report.tables import joining_note, joining_table
 from silofl.schema import dump_record
@@ -213,3 +217,43 @@ def test_the_note_says_that_single_units_have_no_balanced_accuracy(results):
     assert "balanced" not in joining_note(results(metric="accuracy"))
     note = joining_note(results(metric="balanced_accuracy"))
     assert note.endswith("are of accuracy: a single unit has no balanced accuracy.")
+
+
+LOSING = joined(kept=0.5, verdict="loses", p_below=0.001)
+
+
+def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(joining, results):
+    own = joined("local", 0.9, 0.4, 0.9, "keeps its own model")
+    rows = {
+        "fedbn": [joining(east=joined(p_below=0.9), west=own), joining(east=joined(p_below=0.9), west=LOSING)],
+        "local": [results()],
+        "harmofl": [joining(east=joined(p_below=0.02, verdict="too few to say"))],
+    }
+    table = compare_joining(rows)
+    assert table.rows == (
+        # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
+        (
+            "fedbn",
+            "2 gains, 1 keeps its own model, 1 loses",
+            "0.750 ± 0.071",
+            "0.700 ± 0.141",
+            "0.775 ± 0.141",
+            "1 of 3",
+            "1",
+        ),
+        # Below 2.5 % by itself, and 0.02 times 3 is above 5 %.
+        ("harmofl", "1 too few to say", "0.700", "0.800", "0.850", "1 of 1", "0"),
+    )
+    assert compare_joining({"local": [results()]}) is None
+
+
+def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
+    rows = {"fedbn": [joining(east=joined()), joining(west=LOSING)]}
+    (sentence,) = list_joining_problems(rows)
+    assert sentence.startswith("fedbn, seed 0: west: the model that it keeps is below its own, 0.500 and 0.700 alone")
+
+
+def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
+    runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
+    text = printed(print_comparison, runs, width=200)
+    assert text.index("what joining gave") < text.index("BAD  1: ") < text.index("best round")

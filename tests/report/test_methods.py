@@ -7,7 +7,6 @@ from silofl.algorithms.presets import find_recipe
 from silofl.report.comparison import Method, make_method_rows
 from silofl.report.methods import (
     is_comparable,
-    mean_and_deviation,
     methods_notes,
     methods_table,
     methods_values,
@@ -15,13 +14,6 @@ from silofl.report.methods import (
     sites_level,
     sites_won,
 )
-
-
-def test_deviation_is_that_of_a_sample_and_stands_only_beside_several_seeds():
-    # mean 0.6, deviation sqrt((0.1 ** 2 + 0.1 ** 2) / 1)
-    assert mean_and_deviation((0.5, 0.7)) == "0.600 ± 0.141"
-    assert mean_and_deviation((0.5,)) == "0.500"
-    assert mean_and_deviation(()) == "-"
 
 
 def test_a_method_without_any_result_is_a_row_of_dashes(method):

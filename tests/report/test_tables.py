@@ -12,6 +12,7 @@ from silofl.report.tables import (
     label_table,
     last_weights,
     markdown_table,
+    mean_and_deviation,
     metric_columns,
     missing_labels_sentence,
     print_table,
@@ -289,3 +290,10 @@ def test_bytes_are_told_in_decimal_units(size, text):
 @pytest.mark.parametrize(("seconds", "text"), [(2.04, "2.0 s"), (120, "2.0 min"), (7200, "2.0 h")])
 def test_times_are_told_in_the_unit_that_suits_them(seconds, text):
     assert format_duration(seconds) == text
+
+
+def test_deviation_is_that_of_a_sample_and_stands_only_beside_several_seeds():
+    # mean 0.6, deviation sqrt((0.1 ** 2 + 0.1 ** 2) / 1)
+    assert mean_and_deviation((0.5, 0.7)) == "0.600 ± 0.141"
+    assert mean_and_deviation((0.5,)) == "0.500"
+    assert mean_and_deviation(()) == "-"

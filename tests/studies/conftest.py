@@ -36,11 +36,14 @@ def write_result(run, study, **changes):
 
 @pytest.fixture
 def training(monkeypatch):
-    """Carry out runs without training; ``training.status`` says how a run ends, by the name of its folder."""
+    """Carry out runs without training.
+
+    ``training.status`` says how a run ends, by the name of its folder; ``training.results`` what else its result holds.
+    """
 
     class Training:
         def __init__(self):
-            self.status, self.carried_out = {}, []
+            self.status, self.carried_out, self.results = {}, [], {}
 
         def run(self, run, simulation, study, console):
             self.carried_out.append(run.name)
@@ -51,7 +54,7 @@ def training(monkeypatch):
                 return simulate.ExitCode.INTERRUPTED if status == "INTERRUPTED" else simulate.ExitCode.FAILED
             values = {site: 0.5 + 0.125 * study.seed for site in simulation.sites}
             reasons = [] if status == "COMPLETE" else ["because"]
-            write_result(run, study, status=status, reasons=reasons, sites=values)
+            write_result(run, study, status=status, reasons=reasons, sites=values, **self.results)
             cases = {f"{site}/case": 0.75 for site in ("north", "south")}
             write_scores(run / "sites" / "pooled" / "run-1" / "scores.csv", cases)
             return simulate.ExitCode[status]

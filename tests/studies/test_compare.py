@@ -42,6 +42,36 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
     assert [(row["sites_won"], row["sites_level"]) for row in table["rows"]] == [([], ["north", "south"])] * 2
 
 
+def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
+    choice = {
+        "chosen": "blend",
+        "default": "blend",
+        "lead": 0.0,
+        "margin": 0.2,
+        "unit": "patient",
+        "num_units": 9,
+        "is_one_person": False,
+        "validation": {"federated": 0.8, "local": 0.7, "blend": 0.6},
+        "test": {"federated": 0.8, "local": 0.7, "chosen": 0.6},
+        "difference": -0.1,
+        "low": -0.2,
+        "high": -0.05,
+        "p_below": 0.001,
+        "num_test_units": 25,
+        "verdict": "loses",
+        "local_share": 0.5,
+    }
+    training.results = {"joining": {"north": choice, "south": choice | {"verdict": "gains", "p_below": 0.9}}}
+    _, out, _ = compare(seeds="0")
+    problem = "fedavg_phantoms: north: the model that it keeps is below its own, 0.600 and 0.700 alone"
+    assert out.index("what joining gave") < out.index(f"BAD  {problem}") < out.index("client average")
+    written = (tmp_path / "out" / "table.md").read_text()
+    assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 loses, 1 gains |" in written
+    assert written.index("| 1 loses, 1 gains |") < written.index("client average")
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert page.index("What joining gave") < page.index(problem) < page.index("<h2>Results</h2>")
+
+
 def test_finished_runs_are_used_again(compare, training):
     compare(seeds="0")
     training.carried_out.clear()

@@ -29,7 +29,7 @@ from silofl.report.sentences import (
     shares_batchnorm,
     split_sentence,
 )
-from silofl.report.tables import MISSING, TextTable
+from silofl.report.tables import MISSING, TextTable, mean_and_deviation
 from silofl.training.metrics import mean_of_known
 
 WON, WINNER = "sites won", "winner"
@@ -69,14 +69,6 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
     # Twenty columns, or long names of averages, do not fit a page's width.
     is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
     return _turn_table(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
-
-
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
-    if not values:
-        return MISSING
-    text = f"{np.mean(values):.3f}"
-    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
 
 
 def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:

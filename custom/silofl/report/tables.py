@@ -1,8 +1,10 @@
 """Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -94,6 +96,14 @@ def format_distance(value: float | None, unit: str | None) -> str:
     return MISSING if value is None else f"{value:.1f} {UNITS[unit]}"
 
 
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
+    if not values:
+        return MISSING
+    text = f"{np.mean(values):.3f}"
+    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
+
+
 def format_count(value: int | None) -> str:
     """Return a whole number, ``-`` where there is none."""
     return MISSING if value is None else str(value)
@@ -172,6 +182,12 @@ def joining_table(results: Results) -> TextTable | None:
     if not results.joining:
         return None
     return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
+
+
+def count_verdicts(choices: Iterable[Joined]) -> str:
+    """Return how many sites have each verdict, as ``3 gains, 1 loses``; ``-`` without any."""
+    counts = Counter(one.verdict for one in choices)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or MISSING
 
 
 def joining_note(results: Results) -> str:

@@ -2,7 +2,6 @@
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from silofl.options import add_rounds, make_console, parse_natural, read_changes
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
 from silofl.report.run_records import read_run
-from silofl.report.tables import TextTable, format_number, print_lines, print_table
+from silofl.report.tables import TextTable, count_verdicts, format_number, print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation
 from silofl.training.joined import CHOSEN, LOCAL
@@ -114,8 +113,7 @@ def overview(runs: Mapping[str, Results], unseen: Mapping[str, float | None]) ->
             rows.append((f"local ({network})", *_value_cells(values, sites), *("-",) * 3))
     for name, results in runs.items():
         kept = {site: one.test.get(CHOSEN) for site, one in (results.joining or {}).items()}
-        verdicts = Counter(one.verdict for one in (results.joining or {}).values())
-        told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "-"
+        told = count_verdicts((results.joining or {}).values())
         last = (format_number(mean_of_known(kept.values())), format_number(unseen.get(name)), told)
         rows.append((name, *_value_cells(results.sites, sites), *last))
     columns = ("model", "mean", *sites, "kept", "unseen", "verdicts")

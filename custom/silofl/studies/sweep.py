@@ -27,8 +27,7 @@ from silofl.report.canvas import (
 )
 from silofl.report.comparison import Method
 from silofl.report.conditions import setting_text
-from silofl.report.methods import mean_and_deviation
-from silofl.report.tables import MISSING, TextTable
+from silofl.report.tables import MISSING, TextTable, mean_and_deviation
 from silofl.settings import read_value
 
 if TYPE_CHECKING:
