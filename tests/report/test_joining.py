@@ -219,6 +219,12 @@ def test_the_note_says_that_single_units_have_no_balanced_accuracy(results):
     assert note.endswith("are of accuracy: a single unit has no balanced accuracy.")
 
 
+def test_the_note_says_how_a_case_with_nothing_to_find_counts_where_there_is_one(results):
+    empty = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
+    said = "counts 1 in the difference for a model that finds nothing in it"
+    assert said in joining_note(results(**empty)) and said not in joining_note(results())
+
+
 LOSING = joined(kept=0.5, verdict="loses", p_below=0.001)
 
 

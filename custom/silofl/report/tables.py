@@ -47,6 +47,10 @@ JOINING_NOTE = (
     "interval; units are patients where they are known. Of fewer than 20 units a paired permutation test stands in the "
     "interval's place, at 2.5 % for gains and for loses."
 )
+JOINING_EMPTY = (
+    " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
+    "values leave out, and 0 for a false alarm."
+)
 JOINING_BALANCED = " Choice, difference and interval are of accuracy: a single unit has no balanced accuracy."
 Column = list[float | None]
 
@@ -192,7 +196,8 @@ def count_verdicts(choices: Iterable[Joined]) -> str:
 
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
-    return JOINING_NOTE + (JOINING_BALANCED if results.metric != case_metric(results.metric) else "")
+    empty = JOINING_EMPTY if results.tested.empty_cases else ""
+    return JOINING_NOTE + empty + (JOINING_BALANCED if results.metric != case_metric(results.metric) else "")
 
 
 def case_metric(metric: str | None) -> str | None:
