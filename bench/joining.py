@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished, validation_of
 
-from silofl.algorithms.gain import holm
+from silofl.algorithms.gain import LEVEL
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
+from silofl.report.comparison import count_below_local
+from silofl.report.tables import count_verdicts
 from silofl.training.metrics import mean_of_known
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -119,20 +121,9 @@ class Row:
         return [mean_of_known(site.test["local"] for site in of_run) for of_run in sites]
 
     @property
-    def p_below(self) -> dict[str, float]:
-        """Seed and site -> p-value of its chosen model's being no worse than its own."""
-        return {
-            f"{one.seed} {site}": joined.p_below
-            for one in self.results
-            for site, joined in (one.joining or {}).items()
-            if joined.p_below is not None
-        }
-
-    @property
-    def verdicts(self) -> dict[str, int]:
-        """Verdict -> sites, over all seeds."""
-        found = [joined.verdict for one in self.results for joined in (one.joining or {}).values()]
-        return {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
+    def verdicts(self) -> str:
+        """How many sites have each verdict, over all seeds."""
+        return count_verdicts(joined for one in self.results for joined in (one.joining or {}).values())
 
 
 def rows_of(wanted: Sequence[Wanted], out: Path, name: str) -> list[Row]:
@@ -173,20 +164,14 @@ def _table(rows: Sequence[Row]) -> list[str]:
     heads += ("below local, p < 0.025", "after Holm", "swing")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     # One family for a set: all methods, schedules, sites and seeds.
-    corrected = holm({f"{_key(row)} {key}": p for row in rows for key, p in row.p_below.items()})
+    below = count_below_local({(row.method, row.schedule): row.results for row in rows})
     for row in rows:
-        uncorrected = sum(p < 0.025 for p in row.p_below.values())
-        of_row = [p for key, p in corrected.items() if key.startswith(f"{_key(row)} ")]
+        found = below[row.method, row.schedule]
         cells = [row.method, row.schedule, *map(_spread, (row.validation, row.federated, row.chosen, row.local))]
-        cells += [", ".join(f"{count} {verdict}" for verdict, count in row.verdicts.items()) or "-"]
-        cells += [f"{uncorrected} of {len(of_row)} (chance: {0.025 * len(of_row):.1f})" if of_row else "-"]
-        cells += [str(sum(p < 0.05 for p in of_row)) if of_row else "-", _spread(row.swings)]
+        tested = f"{found.before} of {found.tests} (chance: {LEVEL * found.tests:.1f})"
+        cells += [row.verdicts, *((tested, str(found.after)) if found.tests else ("-", "-")), _spread(row.swings)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
-
-
-def _key(row: Row) -> str:
-    return f"{row.method} {row.schedule}"
 
 
 def _spread(values: Sequence[float | None]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.report.comparison import compare_joining, list_joining_problems, print_comparison
+from silofl.report.comparison import compare_joining, print_comparison
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import describe_problems, joining_sentence
 from silofl.report.tables import joining_note, joining_table
@@ -235,7 +235,7 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
         "local": [results()],
         "harmofl": [joining(east=joined(p_below=0.02, verdict="too few to say"))],
     }
-    table = compare_joining(rows)
+    table = compare_joining(rows).table
     assert table.rows == (
         # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
         (
@@ -255,7 +255,7 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
 
 def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
     rows = {"fedbn": [joining(east=joined()), joining(west=LOSING)]}
-    (sentence,) = list_joining_problems(rows)
+    (sentence,) = compare_joining(rows).losses
     assert sentence.startswith("fedbn, seed 0: west: the model that it keeps is below its own, 0.500 and 0.700 alone")
 
 

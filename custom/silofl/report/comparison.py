@@ -1,14 +1,15 @@
 """Compare runs, and methods with one run for each seed: the rows of their tables, and which of them lead."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
 
 from silofl.algorithms.gain import LEVEL, holm
 from silofl.federation.results import Results
-from silofl.report.conditions import list_differences, rows_by_name
+from silofl.report.conditions import list_differences, results_by_row, rows_by_name
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
@@ -63,10 +64,41 @@ AVERAGES_ALSO = {
     "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
 }
 SeedValues = tuple[float, ...]
-# Of one test or more that are below it by chance, over all rows of a table.
+Key = TypeVar("Key", bound=Hashable)
+# How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
 # A difference that the three decimals shown do not show is none.
 SMALLEST = 0.0005
+
+
+@dataclass(frozen=True)
+class BelowLocal:
+    """At how many sites the kept model is shown to be below the one that the site trained alone.
+
+    Attributes:
+        tests: Sites that keep another model than their own, of all seeds.
+        before: Those of them below it at 2.5 %.
+        after: Those left after Holm's correction.
+    """
+
+    tests: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class JoiningComparison:
+    """What joining gave in each row of a comparison.
+
+    Attributes:
+        table: One line a row.
+        losses: A sentence for each site that loses by joining or keeps a model near 0, with its run.
+        note: What the columns are.
+    """
+
+    table: TextTable
+    losses: Sequence[str]
+    note: str = JOINING_NOTE
 
 
 @dataclass(frozen=True)
@@ -200,7 +232,7 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
 def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
     """Print what joining gave and in what the runs differ, one row a run, and the notes on comparing them."""
     results, rows = [run.results for run in runs], rows_by_name(runs)
-    print_joining({name: [run.results for run in of_row] for name, of_row in rows.items()}, console)
+    print_joining(compare_joining(results_by_row(rows)), console)
     print_lines([*list_differences(rows), ""], console)
     table, by_site = comparison_table(results), site_comparison_table(results)
     print_table(table, console)
@@ -210,39 +242,58 @@ def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
     print_lines(comparison_notes(results), console)
 
 
-def compare_joining(rows: Mapping[str, Sequence[Results]]) -> TextTable | None:
+def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison | None:
     """Return what joining gave in each row over its seeds; None where no site of any run has made a choice.
 
     Args:
         rows: Name -> the results of its runs; local training and training on pooled data have no row.
     """
-    joined = {name: [run.joining for run in runs if run.joining] for name, runs in rows.items()}
+    below = count_below_local(rows)
+    found = []
+    for name, runs in rows.items():
+        joined = [run.joining for run in runs if run.joining]
+        if not joined:
+            continue
+        means = [mean_and_deviation(_average_tests(joined, model)) for model in (LOCAL, FEDERATED, CHOSEN)]
+        verdicts = count_verdicts(one for sites in joined for one in sites.values())
+        of_row = below[name]
+        found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
+    return JoiningComparison(TextTable(JOINING, tuple(found), num_text=2), _list_losses(rows)) if found else None
+
+
+def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowLocal]:
+    """Return at how many sites of each row, all seeds together, the kept model is shown to be below the local one.
+
+    Args:
+        rows: Key -> the results of its runs; all rows together are the family of Holm's correction.
+    """
     p_values = {
-        (name, seed, site): one.p_below
-        for name, runs in joined.items()
-        for seed, sites in enumerate(runs)
-        for site, one in sites.items()
+        (key, seed, site): one.p_below
+        for key, runs in rows.items()
+        for seed, run in enumerate(runs)
+        for site, one in (run.joining or {}).items()
         if one.p_below is not None
     }
     corrected = holm(p_values)
-    found = []
-    for name, runs in joined.items():
-        if not runs:
-            continue
-        means = [
-            mean_and_deviation([mean for sites in runs if (mean := _mean_test(sites, model)) is not None])
-            for model in (LOCAL, FEDERATED, CHOSEN)
-        ]
-        tests = [key for key in p_values if key[0] == name]
-        num_below = sum(p_values[key] < LEVEL for key in tests)
-        num_left = sum(corrected[key] < FAMILY_LEVEL for key in tests)
-        verdicts = count_verdicts(one for sites in runs for one in sites.values())
-        found.append((name, verdicts, *means, f"{num_below} of {len(tests)}", str(num_left)))
-    return TextTable(JOINING, tuple(found), num_text=2) if found else None
+    tests = {key: [test for test in p_values if test[0] == key] for key in rows}
+    return {
+        key: BelowLocal(
+            len(of_row),
+            sum(p_values[test] < LEVEL for test in of_row),
+            sum(corrected[test] < FAMILY_LEVEL for test in of_row),
+        )
+        for key, of_row in tests.items()
+    }
 
 
-def list_joining_problems(rows: Mapping[str, Sequence[Results]]) -> list[str]:
-    """Return a sentence for each site that loses by joining or keeps a model near 0, with its run."""
+def print_joining(joining: JoiningComparison | None, console: Console) -> None:
+    """Print what joining gave in each row, and where a site loses by it; nothing without a choice."""
+    if joining:
+        print_table(joining.table, console)
+        print_lines([*(f"BAD  {loss}" for loss in joining.losses), joining.note, ""], console)
+
+
+def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
     return [
         f"{name}{f', seed {run.seed}' * (len(runs) > 1)}: {sentence}"
         for name, runs in rows.items()
@@ -253,15 +304,10 @@ def list_joining_problems(rows: Mapping[str, Sequence[Results]]) -> list[str]:
     ]
 
 
-def print_joining(rows: Mapping[str, Sequence[Results]], console: Console) -> None:
-    """Print what joining gave in each row, and where a site loses by it; nothing without a choice."""
-    if table := compare_joining(rows):
-        print_table(table, console)
-        print_lines([*(f"BAD  {problem}" for problem in list_joining_problems(rows)), JOINING_NOTE, ""], console)
-
-
-def _mean_test(joining: Mapping[str, Joined], model: str) -> float | None:
-    return mean_of_known(one.test.get(model) for one in joining.values())
+def _average_tests(joined: Sequence[Mapping[str, Joined]], model: str) -> list[float]:
+    """Return the mean over the sites of each seed that knows one."""
+    means = (mean_of_known(one.test.get(model) for one in sites.values()) for sites in joined)
+    return [mean for mean in means if mean is not None]
 
 
 def method_sites(methods: Sequence[Method]) -> list[str]:

@@ -31,6 +31,11 @@ def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
     return {name: [run] for name, run in run_names(runs).items()}
 
 
+def results_by_row(rows: RowRuns) -> dict[str, list[Results]]:
+    """Return the results of each row's runs."""
+    return {name: [run.results for run in of_row] for name, of_row in rows.items()}
+
+
 def all_settings(run: RunRecords) -> dict[str, str]:
     """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
     known = (flat_settings(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)

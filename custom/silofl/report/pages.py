@@ -17,11 +17,9 @@ from silofl.federation.run_folder import describe_complete_model, describe_missi
 from silofl.files import write_json, write_text
 from silofl.report.canvas import PageImage
 from silofl.report.comparison import (
-    JOINING_NOTE,
     compare_joining,
     comparison_notes,
     comparison_table,
-    list_joining_problems,
     site_comparison_table,
 )
 from silofl.report.conditions import (
@@ -31,6 +29,7 @@ from silofl.report.conditions import (
     data_table,
     data_tables,
     list_differences,
+    results_by_row,
     rows_by_name,
     settings_rows,
 )
@@ -274,11 +273,8 @@ def comparison_values(
     folders, centralised_folders = (
         [(str(run.path), _page_address(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
     )
-    by_row = {name: [run.results for run in of_row] for name, of_row in rows.items()}
     return {
-        "joining": compare_joining(by_row),
-        "joining_note": JOINING_NOTE,
-        "joining_problems": list_joining_problems(by_row),
+        "joining": compare_joining(results_by_row(rows)),
         "title": f"Comparison of {number} run{'s' * (number != 1)}",
         "folders": folders,
         "centralised_folders": centralised_folders,

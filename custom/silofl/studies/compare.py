@@ -33,14 +33,7 @@ from silofl.options import (
     path_to_text,
     read_changes,
 )
-from silofl.report.comparison import (
-    JOINING_NOTE,
-    Method,
-    compare_joining,
-    list_joining_problems,
-    method_sites,
-    print_joining,
-)
+from silofl.report.comparison import Method, compare_joining, method_sites, print_joining
 from silofl.report.conditions import list_differences
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
 from silofl.report.pages import Summary, write_rows
@@ -266,18 +259,17 @@ def _show_table(
     rows = _read_rows_records(methods, runs, is_pooled=False)
     summary = _summarise(methods, runs, asked)
     unlike = list_differences(rows, summary.known)
-    results = {method.name: list(method.results.values()) for method in methods}
+    joining = compare_joining({method.name: list(method.results.values()) for method in methods})
     tables = [found for found in (summary.swept, summary.table) if found]
     console.print()
-    print_joining(results, console)
+    print_joining(joining, console)
     print_lines([*unlike, ""], console)
     for table in tables:
         print_table(table, console)
         console.print()
     print_lines(summary.notes, console)
     *before, table = tables
-    joining = compare_joining(results)
-    head = f"{markdown_table(joining, [JOINING_NOTE], list_joining_problems(results))}\n" if joining else ""
+    head = f"{markdown_table(joining.table, [joining.note], joining.losses)}\n" if joining else ""
     head += "".join(f"{markdown_table(one, [], [])}\n" for one in before)
     write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike))
     values = {
