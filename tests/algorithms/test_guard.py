@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.guard import ERROR_RATE, SHARES, GuardChoice, choose_candidate, choose_share, leads_and_margins
+from silofl.algorithms.guard import (
+    ERROR_RATE,
+    SHARES,
+    GuardChoice,
+    choose_candidate,
+    choose_share,
+    leads_and_margins,
+    weigh_local,
+)
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -95,6 +103,20 @@ def blended(federated, local, bonus=0.0, best=0.5):
 )
 def test_with_few_units_the_better_model_has_the_larger_share_and_none_has_all(federated, local, share):
     assert choose_share(blended(federated, local)) == pytest.approx(share, abs=5e-4)
+
+
+@pytest.mark.parametrize(("num_labels", "share"), [(1, 1 / 11), (3, 3 / 13), (9, 9 / 19), (10, 0.5), (500, 0.5)])
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_local_model_of_few_labels_has_a_smaller_share_where_units_are_few(n, num_labels, share):
+    blends = blended(np.full(n, 0.9), np.full(n, 0.9))
+    assert choose_share(blends, weigh_local(num_labels)) == pytest.approx(share, abs=5e-4)
+
+
+def test_what_units_show_counts_whatever_few_labels_a_local_model_has():
+    assert choose_share(blended([0.4] * 9, [0.4] * 9, bonus=0.3, best=0.9), weigh_local(1)) == 0.9
+    assert choose_share(blended([0.0], [1.0]), weigh_local(3)) == pytest.approx(0.3 * 9 / (1 / 9 + 0.3 * 9), abs=5e-4)
+    # Of equally good ones the nearest to 1 / 11.
+    assert choose_share(blended([1.0] * 4, [1.0] * 4), weigh_local(1)) == 0.1
 
 
 @pytest.mark.parametrize("best", [0.1, 0.35, 0.9])

@@ -1,5 +1,8 @@
 """Studies of this room have the smallest network; a file whose facts need more of one names it as ``NETWORK``."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -30,3 +33,15 @@ def make_study(make_study, request):
         return make_study(model=model, **{"network": network} | options)
 
     return make
+
+
+@pytest.fixture
+def windows_to_choose_by(tmp_path, windows):
+    """The sites of `windows`, with every other test window for validation."""
+    folder = tmp_path / "validated"
+    shutil.copytree(windows, folder, ignore=shutil.ignore_patterns(".*"))
+    for path in folder.glob("*/dataset.json"):
+        content = json.loads(path.read_text())
+        content |= {"validation": content["test"][::2], "test": content["test"][1::2]}
+        path.write_text(json.dumps(content))
+    return folder

@@ -1,6 +1,4 @@
 import copy
-import json
-import shutil
 
 import numpy as np
 import pytest
@@ -56,18 +54,6 @@ def moon_of_windows(play, windows):
         return play(("ann", "bob", "eva"), folder, parse(Study, settings, "study.yaml"), data=data)
 
     return start
-
-
-@pytest.fixture
-def with_validation(tmp_path, windows):
-    """The same sites, with every other test window for validation."""
-    folder = tmp_path / "validated"
-    shutil.copytree(windows, folder, ignore=shutil.ignore_patterns(".*"))
-    for path in folder.glob("*/dataset.json"):
-        content = json.loads(path.read_text())
-        content |= {"validation": content["test"][::2], "test": content["test"][1::2]}
-        path.write_text(json.dumps(content))
-    return folder
 
 
 def of_unet(model, images):
@@ -171,11 +157,11 @@ def test_a_run_with_a_projection_head_goes_on_from_its_checkpoint(moon_of_window
 
 
 def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
-    moon_of_windows, with_validation
+    moon_of_windows, windows_to_choose_by
 ):
-    ours = moon_of_windows(guard=True, data=with_validation)
-    plain = moon_of_windows("plain", head=0, guard=True, data=with_validation)
-    again = moon_of_windows("again", guard=True, data=with_validation)
+    ours = moon_of_windows(guard=True, data=windows_to_choose_by)
+    plain = moon_of_windows("plain", head=0, guard=True, data=windows_to_choose_by)
+    again = moon_of_windows("again", guard=True, data=windows_to_choose_by)
     for game in (ours, plain, again):
         game.finish()
         assert set(game.server.parts["guard"].choices) == {"ann", "bob", "eva"}

@@ -20,6 +20,8 @@ from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.task import Message
 from silofl.models import build_model
 from silofl.schema import dump_record
+from silofl.settings import parse
+from silofl.study import Study
 from silofl.training import local_model
 from silofl.training.evaluation import score_predictions
 from silofl.training.metrics import Score, group_positions
@@ -92,7 +94,7 @@ def stubbed(monkeypatch, **scores):
         return {name: Score.of(dict.fromkeys(cases, scores.get(name, 0.5))) for name in names}
 
     monkeypatch.setattr(guard.SiteGuard, "_score_candidates", found)
-    monkeypatch.setattr(guard, "choose_share", lambda blends: SHARE)
+    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: SHARE)
     # Two validation cases a site are too few for any margin.
     monkeypatch.setattr(
         guard, "choose_candidate", lambda units, default: GuardChoice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
@@ -191,7 +193,7 @@ def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
 def test_every_share_is_scored_as_the_mean_that_answers_with_it(play, monkeypatch, name):
     found = []
-    monkeypatch.setattr(guard, "choose_share", lambda blends: found.append(blends) or SHARE)
+    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: found.append(blends) or SHARE)
     game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
     game.finish()
     validation = game.sites["east"].data.validation
@@ -234,14 +236,42 @@ def test_a_share_that_finds_nothing_where_nothing_is_has_a_score(play, monkeypat
         return Score.of(dict.fromkeys(part.cases), empty=dict.fromkeys(part.cases, False))
 
     monkeypatch.setattr(guard, "score_predictions", silent)
-    monkeypatch.setattr(guard, "choose_share", lambda blends: found.append(blends) or SHARE)
+    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: found.append(blends) or SHARE)
     play(("east", "north"), guard=True).finish()
     assert (found[0] == 1).all()
 
 
+def test_a_local_model_of_few_labelled_windows_counts_less(play, windows_to_choose_by, monkeypatch):
+    settings = {
+        "name": "small",
+        "task": "classification",
+        "labels": {0: "slow", 1: "fast"},
+        "rounds": 1,
+        "metric": "accuracy",
+        "device": "cpu",
+        "data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"},
+        "model": {"name": "activity_cnn"},
+        "training": {"loss": "cross_entropy", "batch_size": 4},
+        "algorithm": {"name": "fedavg"},
+    }
+    weights = []
+    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: weights.append(weight) or SHARE)
+    study = parse(Study, settings, "study.yaml")
+    play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by).finish()
+    assert weights == [1.0, 1.0, 0.8]
+
+
+def test_a_local_model_of_few_label_maps_counts_in_full(play, monkeypatch):
+    weights = []
+    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: weights.append(weight) or SHARE)
+    game = play(guard=True)
+    game.finish()
+    assert all(len(site.data.training) < 10 for site in game.sites.values()) and weights == [1.0] * 3
+
+
 @pytest.mark.parametrize(("share", "default"), [(0.0, "federated"), (0.05, "blend"), (1.0, "local")])
 def test_a_mean_without_one_of_the_models_is_the_other_one(play, monkeypatch, share, default):
-    monkeypatch.setattr(guard, "choose_share", lambda blends: share)
+    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: share)
     game = play(("east", "north"), guard=True)
     game.finish()
     joined = game.server.parts["guard"].choices["east"]

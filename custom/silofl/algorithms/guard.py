@@ -12,7 +12,7 @@ The default is the blend, the mean of the federated and the local model's probab
 does best on the same units; where the local model is the better one on them, the largest that is no more than a
 standard error worse, so that a site parts with its own model only for what it sees to gain. Where the share is 0 the
 default is the federated model, where it is 1 the local one. A plain mean would be as bad where one of both has learnt
-nothing, with units too few to leave it.
+nothing, with units too few to leave it; and one that has learnt from a few labels is far surer than it is right.
 
 Measured by `bench/guard.py` with five candidates, 1 to 200 units and true differences from -0.7 to 0.7: the default is
 left for a candidate that is no better at no more than 0.6 % of sites where scores are Dice, 2.6 % where candidates fail
@@ -46,6 +46,8 @@ RARE = 0.1
 SHARES = np.linspace(0, 1, 21).round(3)
 # On fewer units the best share is a draw.
 LEAST_UNITS = 3
+# A model that has learnt from fewer labels counts less. By bench/few_labels.py, on deals that no other table uses.
+LEAST_LABELS = 10
 # Sharper shares gain little in bench/guard.py, and give up what two models gain that err in different places.
 SHARPNESS = 2
 
@@ -93,7 +95,12 @@ def choose_candidate(scores: Mapping[str, NDArray[np.float64]], default: str = D
     return GuardChoice(chosen, default, lead, float(margins[best]), num_units)
 
 
-def choose_share(blends: NDArray[np.float64]) -> NDArray[np.float64]:
+def weigh_local(num_labels: int) -> float:
+    """Return what the local model's odds count beside the federated one's: below `LEAST_LABELS` a tenth for each."""
+    return min(1.0, num_labels / LEAST_LABELS)
+
+
+def choose_share(blends: NDArray[np.float64], weight: float = 1.0) -> NDArray[np.float64]:
     """Return the local model's share in the blend, shape (...), one of `SHARES` but with few units that by odds.
 
     Where the federated model is at least as good on the units, the share with the best mean, of equal ones the nearest
@@ -106,13 +113,14 @@ def choose_share(blends: NDArray[np.float64]) -> NDArray[np.float64]:
     Args:
         blends: The blend's score in [0, 1] of each unit with each of `SHARES`, shape (21, ..., N): the first is the
             federated model's, the last the local one's. A unit with a NaN does not count.
+        weight: Of the local model's odds, above 0, as of `weigh_local`.
     """
     scores = np.where(np.isfinite(blends).all(axis=0), blends, np.nan)
     counts = np.isfinite(scores[0]).sum(axis=-1)
     means = np.nansum(scores, axis=-1) / np.maximum(counts, 1)
     lead, margin = _leads_and_seen_margins(scores[-1] - scores[0], ALONE)
     means[-1] = np.where(lead > margin, means[-1], -1.0)
-    by_odds = share_by_odds(blends)
+    by_odds = share_by_odds(blends, weight)
     distances = np.abs(np.expand_dims(SHARES, tuple(range(1, means.ndim))) - by_odds)
     best = np.argmax(means.round(9) - 1e-10 * distances, axis=0)
     behind = np.take_along_axis(scores, best[None, ..., None], axis=0) - scores
@@ -121,19 +129,20 @@ def choose_share(blends: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(counts < LEAST_UNITS, by_odds, SHARES[np.where(lead > 0, largest, best)])
 
 
-def share_by_odds(blends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the local model's share by how well both do alone, in thousandths: ``b ** 2 / (a ** 2 + b ** 2)``.
+def share_by_odds(blends: NDArray[np.float64], weight: float = 1.0) -> NDArray[np.float64]:
+    """Return the local model's share by how well both do alone, in thousandths: ``w b ** 2 / (a ** 2 + w b ** 2)``.
 
     a and b are the federated and the local model's odds ``s / (1 - s)`` of their means s over the units and one more in
     which both have a half.
 
     Args:
         blends: As in `choose_share`.
+        weight: w, as in `choose_share`.
     """
     are_whole = np.isfinite(blends).all(axis=0)
     means = (np.where(are_whole, blends[[0, -1]], 0).sum(axis=-1) + 0.5) / (are_whole.sum(axis=-1) + 1)
     theirs, ours = (means / (1 - means)) ** SHARPNESS
-    return np.round(ours / (ours + theirs), 3)
+    return np.round(weight * ours / (weight * ours + theirs), 3)
 
 
 def leads_and_margins(differences: NDArray[np.float64], level: float) -> tuple[NDArray, NDArray]:

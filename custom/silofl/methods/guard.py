@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.gain import measure_gain, p_below
-from silofl.algorithms.guard import SHARES, choose_candidate, choose_share
+from silofl.algorithms.guard import SHARES, choose_candidate, choose_share, weigh_local
 from silofl.algorithms.steps import Batch, Loss, frozen_statistics, plain_step
 from silofl.data.batches import limit_batch_size
 from silofl.data.parts import Examples
@@ -352,7 +352,10 @@ class SiteGuard(SitePart):
                 found |= score_predictions(labels, members, study).compared
             # Or they would be held while the next ones are computed.
             del both
-        return float(choose_share(np.stack([average_by_unit(one, self._units.unit_of) for one in by_share])))
+        scores = np.stack([average_by_unit(one, self._units.unit_of) for one in by_share])
+        # A label map is thousands of labels.
+        weight = weigh_local(len(self.work.data.training)) if study.task == "classification" else 1.0
+        return float(choose_share(scores, weight))
 
     def _write_chosen(self, chosen: Contents, tested: Score, candidate: str) -> None:
         """Write what the site keeps, with the test of just that."""
