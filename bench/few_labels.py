@@ -38,6 +38,8 @@ NEVER = 1_000_000
 LEAST = (1, 4, 5, 10, 15, 20, 30, 50, 100, NEVER)
 # From so many labels on the local model's odds count in full.
 FULL = (1, 5, 10, 15, 20, 40, 80)
+# Shares of the local model at which the test is evaluated.
+FINE = np.linspace(0, 1, 1001)
 BANDS = ((1, 4), (5, 9), (10, 14), (15, 19), (20, 29), (30, 49), (50, 99), (100, 999))
 
 
@@ -65,9 +67,6 @@ class Found:
         """Return the test accuracy, did the local model's odds count in full from so many labels on."""
         share = choose_share(self.blends, min(1.0, self.num_training / least))
         return float(self.by_share[np.abs(FINE - share).argmin()])
-
-
-FINE = np.linspace(0, 1, 1001)
 
 
 def main() -> None:
