@@ -323,7 +323,7 @@ def pretrained_digest(run: RunRecords) -> str | None:
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     """Return name -> run: its row in the table, its algorithm, and preset, seed and what was set where runs differ."""
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
-    named = ("seed", "algorithm.name", "algorithm.preset")
+    named = ("name", "seed", "algorithm.name", "algorithm.preset")
     keys = dict.fromkeys(key for run in runs for key in run.changes if key not in named)
     set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
     names = {}
