@@ -10,7 +10,7 @@ Finished runs in OUT are used again.
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from runs import BATCH, Alone, carry_out, silofl
 
-from silofl.algorithms.guard import SHARES, choose_share
+from silofl.algorithms.guard import SHARES, choose_share, weigh_local
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.federation.results import read_results
@@ -65,7 +65,7 @@ class Found:
 
     def with_full(self, least: int) -> float:
         """Return the test accuracy, did the local model's odds count in full from so many labels on."""
-        share = choose_share(self.blends, min(1.0, self.num_training / least))
+        share = choose_share(self.blends, weigh_local(self.num_training, least))
         return float(self.by_share[np.abs(FINE - share).argmin()])
 
 
@@ -124,13 +124,12 @@ def _page(found: list[Found]) -> Iterable[str]:
             means = values.mean(axis=0)
             cells = (f"{low} to {high}", f"{len(rows)}", *(f"{mean:.3f}" for mean in means))
             yield "| " + " | ".join((*cells, f"{means[2] - means[0]:+.3f}")) + " |"
-    sets = sorted({one.set for one in found})
+    sets = _sets(found)
     yield ""
     yield "| the mean from so many on, else federated | " + " | ".join((*sets, "both")) + " |"
     yield "|---" * (2 + len(sets)) + "|"
     for least in LEAST:
-        kept = [(one.set, one.blend if one.num_training >= least else one.federated) for one in found]
-        means = [np.mean([value for of, value in kept if of in names]) for names in (*([name] for name in sets), sets)]
+        means = _means(found, [one.blend if one.num_training >= least else one.federated for one in found])
         cells = ("never" if least == NEVER else str(least), *(f"{mean:.3f}" for mean in means))
         yield "| " + " | ".join(cells) + " |"
     yield ""
@@ -139,9 +138,25 @@ def _page(found: list[Found]) -> Iterable[str]:
     former = np.array([one.with_full(1) for one in found])
     for least in FULL:
         values = np.array([one.with_full(least) for one in found])
-        means = [values[[one.set in names for one in found]].mean() for names in (*([name] for name in sets), sets)]
-        cells = (f"{least}", *(f"{mean:.4f}" for mean in means), (values > former).sum(), (values < former).sum())
+        cells = (
+            f"{least}",
+            *(f"{mean:.4f}" for mean in _means(found, values)),
+            (values > former).sum(),
+            (values < former).sum(),
+        )
         yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _means(found: list[Found], values: Sequence[float]) -> list[float]:
+    """Return the mean over each set's sites, and over all."""
+    of_set = {
+        name: [value for one, value in zip(found, values, strict=True) if one.set == name] for name in _sets(found)
+    }
+    return [float(np.mean(one)) for one in (*of_set.values(), values)]
+
+
+def _sets(found: list[Found]) -> list[str]:
+    return sorted({one.set for one in found})
 
 
 if __name__ == "__main__":

@@ -99,6 +99,18 @@ def free_port():
     return find
 
 
+# Of a study of `windows`; rounds, training and algorithm are each test's.
+WINDOWS = {
+    "name": "small",
+    "task": "classification",
+    "labels": {0: "slow", 1: "fast"},
+    "metric": "accuracy",
+    "device": "cpu",
+    "data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"},
+    "model": {"name": "activity_cnn"},
+}
+
+
 @pytest.fixture(scope="session")
 def windows(tmp_path_factory):
     """Three sites with windows (3, 1, 64) of two movements, slow and fast; every site's sensor has its own offset."""

@@ -23,6 +23,7 @@ from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
 from silofl.studies import simulate
 
+from ..conftest import WINDOWS
 from .conftest import JOBS, finished_rounds, silofl
 
 pytestmark = pytest.mark.long
@@ -85,15 +86,9 @@ STUDIES = {
         "training": {"batch_size": 4, "learning_rate": 0.01},
         "federation": {"max_missed_rounds": 1},
     },
-    "windows": {
-        "name": "small",
-        "task": "classification",
-        "labels": {0: "slow", 1: "fast"},
+    "windows": WINDOWS
+    | {
         "rounds": 2,
-        "device": "cpu",
-        "metric": "accuracy",
-        "data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"},
-        "model": {"name": "activity_cnn"},
         "training": {
             "loss": "cross_entropy",
             "optimizer": "sgd",

@@ -14,7 +14,7 @@ from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
+from ..conftest import UNET, WINDOWS
 from .conftest import assert_same_course
 
 pytestmark = pytest.mark.long
@@ -38,16 +38,9 @@ def moon_of_windows(play, windows):
     """A run of windows of two movements at three sites, with the paper's head, of width 6 unless it says otherwise."""
 
     def start(folder="state", rounds=3, head=6, guard=False, data=windows, **contrast):
-        settings = {
-            "name": "small",
-            "task": "classification",
-            "labels": {0: "slow", 1: "fast"},
+        settings = WINDOWS | {
             "rounds": rounds,
-            "metric": "accuracy",
             "guard": guard,
-            "device": "cpu",
-            "data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"},
-            "model": {"name": "activity_cnn"},
             "training": SGD | {"loss": "cross_entropy", "batch_size": 4},
             "algorithm": {"name": "moon", "preset": "paper", "contrast": contrast | {"projection_head": head}},
         }

@@ -26,6 +26,8 @@ from silofl.training import local_model
 from silofl.training.evaluation import score_predictions
 from silofl.training.metrics import Score, group_positions
 
+from ..conftest import WINDOWS
+
 pytestmark = pytest.mark.long
 
 SITES = ("east", "north", "west")
@@ -242,18 +244,8 @@ def test_a_share_that_finds_nothing_where_nothing_is_has_a_score(play, monkeypat
 
 
 def test_a_local_model_of_few_labelled_windows_counts_less(play, windows_to_choose_by, monkeypatch):
-    settings = {
-        "name": "small",
-        "task": "classification",
-        "labels": {0: "slow", 1: "fast"},
-        "rounds": 1,
-        "metric": "accuracy",
-        "device": "cpu",
-        "data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"},
-        "model": {"name": "activity_cnn"},
-        "training": {"loss": "cross_entropy", "batch_size": 4},
-        "algorithm": {"name": "fedavg"},
-    }
+    training = {"loss": "cross_entropy", "batch_size": 4}
+    settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
     weights = []
     monkeypatch.setattr(guard, "choose_share", lambda blends, weight: weights.append(weight) or SHARE)
     study = parse(Study, settings, "study.yaml")

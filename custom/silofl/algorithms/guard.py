@@ -95,9 +95,9 @@ def choose_candidate(scores: Mapping[str, NDArray[np.float64]], default: str = D
     return GuardChoice(chosen, default, lead, float(margins[best]), num_units)
 
 
-def weigh_local(num_labels: int) -> float:
-    """Return what the local model's odds count beside the federated one's: below `LEAST_LABELS` a tenth for each."""
-    return min(1.0, num_labels / LEAST_LABELS)
+def weigh_local(num_labels: int, least: int = LEAST_LABELS) -> float:
+    """Return what the local model's odds count beside the federated one's: below the least in proportion, else 1."""
+    return min(1.0, num_labels / least)
 
 
 def choose_share(blends: NDArray[np.float64], weight: float = 1.0) -> NDArray[np.float64]:
