@@ -18,7 +18,7 @@ from silofl.models.names import batchnorm_names, read_arrays, traveling_names
 from silofl.models.networks import build_models
 from silofl.models.roles import add_role
 from silofl.settings import parse
-from silofl.studies.simulation import GUARD, guard_batchnorm
+from silofl.studies.simulation import GUARD, changed_study, fit_configurations, study_file
 from silofl.study import Study, load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -75,12 +75,12 @@ def test_an_answer_that_failed_already_is_handed_on():
 
 
 def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_home(tmp_path):
-    path = tmp_path / "job" / "app" / "config" / "config_fed_client.json"
-    shutil.copytree(JOBS / "harmofl_phantoms", tmp_path / "job")
+    job = shutil.copytree(JOBS / "harmofl_phantoms", tmp_path / "job")
+    path = study_file(job).with_name("config_fed_client.json")
     before = json.loads(path.read_text())
-    guard_batchnorm(tmp_path / "job", is_guarded=False)
-    assert json.loads(path.read_text()) == before | {"task_result_filters": []}
-    guard_batchnorm(tmp_path / "job", is_guarded=True)
+    fit_configurations(job, changed_study(job, {"algorithm": {"name": "fedavg"}}))
+    assert json.loads(path.read_text())["task_result_filters"] == []
+    fit_configurations(job, load_study(study_file(job)))
     assert json.loads(path.read_text()) == before
     assert before["task_result_filters"][0]["filters"][0]["path"] == GUARD
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
@@ -25,6 +25,7 @@ from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
+from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
@@ -62,8 +63,10 @@ class RoundsController(ModelController):
     """Controller of a study: asks every site in each round, waits for a limited time and saves a checkpoint.
 
     A late site, and one that has left the job, is asked again in every round, but no round waits for it until it takes
-    a task again.
+    a task again. It runs any algorithm; a subclass names the one whose studies it takes.
     """
+
+    algorithm: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         # No persistor, because RunFolder keeps the models. Errors are ignored, because NVFlare would end the job at
@@ -84,6 +87,7 @@ class RoundsController(ModelController):
         """
         try:
             study = read_job_study(self.fl_ctx)
+            check_algorithm(self, self.algorithm, study)
         except SiloFLError as error:  # no result either, which would name its study
             self.system_panic(str(error), self.fl_ctx)
             return

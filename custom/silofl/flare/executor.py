@@ -1,7 +1,7 @@
 """A site in NVFlare: passes the server's tasks to `SiteRounds` and returns its answers."""
 
 from functools import partial
-from typing import IO
+from typing import IO, ClassVar
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
@@ -13,13 +13,19 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
+from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import check_pinned, hold_job, read_job_study, read_site_settings
 
 
 class SiteExecutor(Executor):
-    """Executor of a site's tasks; it keeps nothing between rounds except in the site's state folder."""
+    """Executor of a site's tasks; it keeps nothing between rounds except in the site's state folder.
+
+    It runs any algorithm. A subclass names the one whose studies it takes, so that a job's configuration says it.
+    """
+
+    algorithm: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,6 +41,7 @@ class SiteExecutor(Executor):
                 check_filters(fl_ctx)
                 self._in_use = hold_job(fl_ctx)
                 study, site = read_job_study(fl_ctx), read_site_settings(fl_ctx)
+                check_algorithm(self, self.algorithm, study)
                 check_pinned(fl_ctx, study, site)
                 name = fl_ctx.get_identity_name()
                 self._rounds = SiteRounds(name, study, site, partial(read_site_settings, fl_ctx))

@@ -13,12 +13,13 @@ from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import FLAuthorizer
 
 from silofl.errors import ConfigError
+from silofl.flare.components import list_components
 from silofl.flare.kit import Kit
 
 # All that SiloFL's jobs have NVFlare build. Exact classes: an entry is a prefix, and NVFlare calls whatever a job names
 # below it (functions and imported names too) with the job's own arguments.
 SERVER_CLASSES = (
-    "silofl.flare.controller.RoundsController",
+    *list_components("config_fed_server.json"),
     "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver",
 )
 JOB_FILES = "silofl.flare.job_files.JobFiles"
@@ -38,7 +39,7 @@ REPLACED = {
         "which adds a class to every job that no allow list has",
     ),
 }
-SITE_CLASSES = ("silofl.flare.executor.SiteExecutor", "silofl.flare.filters.BatchNormStaysHome")
+SITE_CLASSES = (*list_components("config_fed_client.json"), "silofl.flare.filters.BatchNormStaysHome")
 
 
 @dataclass(frozen=True)

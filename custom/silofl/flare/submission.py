@@ -8,6 +8,7 @@ from pathlib import Path
 
 from silofl.errors import ConfigError
 from silofl.files import read_json
+from silofl.flare.components import check_components
 from silofl.flare.job_files import FILES, JobFiles
 from silofl.flare.job_meta import refuse_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
@@ -28,7 +29,8 @@ def check_job(job: Path, study: Study) -> list[str]:
         study: Its study.
 
     Raises:
-        ConfigError: The job holds files, or says of itself, what no server takes, or lacks a file that it must hold.
+        ConfigError: The job holds files, or says of itself, what no server takes, lacks a file that it must hold, or
+            names the executor or controller of another algorithm.
     """
     app = job / "app"
     reason = JobFiles(has_custom=True).validate(str(app))[0] or refuse_meta(read_json(job / "meta.json"))
@@ -37,6 +39,7 @@ def check_job(job: Path, study: Study) -> list[str]:
     for name in FILES:
         if not (app / "config" / name).is_file():
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
+    check_components(app / "config", study)
     doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
     if (app / "custom").exists():
         doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")

@@ -39,8 +39,8 @@ def check_classes(candidate: Candidate) -> Finding:
     missing = [name for name in SITE_CLASSES if not policy.allows(name)]
     if missing:
         return failed(
-            f"class_allow_list in local/{policy.file} must name {missing[0]!r}, which jobs need; add it, or take the "
-            "list of site_configs/"
+            f"class_allow_list in local/{policy.file} must name {', '.join(missing)}, which jobs need; add what is "
+            "missing, or take the list of site_configs/"
         )
     if policy.others:
         return warning(

@@ -21,7 +21,7 @@ from silofl.options import add_set, make_console, read_changes
 from silofl.report.pages import REPORT
 from silofl.settings import read_yaml
 from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out_job, check_new, set_run
-from silofl.studies.simulation import apply_changes, changed_study, study_file
+from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
 
 # NVFlare's ids of jobs.
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -120,9 +120,10 @@ def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: M
 def _change_study(job: Path, changes: Mapping[str, object]) -> None:
     """Write changes by dotted key into a job's study.yaml; the errors of `changed_study`."""
     if changes:
-        changed_study(job, changes)
-        path = study_file(job)
+        study, path = changed_study(job, changes), study_file(job)
         write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False, allow_unicode=True))
+        if changes_algorithm(changes):
+            fit_configurations(job, study)
 
 
 def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:

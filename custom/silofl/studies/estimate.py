@@ -30,7 +30,7 @@ from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
 from silofl.settings import read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
-from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
+from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
 from silofl.studies.traffic import Traffic, count_traffic
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
@@ -260,7 +260,7 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
     study = load_study(path)
     if changes_algorithm(changes):
-        guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
+        fit_configurations(target, study)
     return target
 
 

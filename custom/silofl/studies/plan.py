@@ -24,7 +24,14 @@ from silofl.report.tables import TextTable, print_table
 from silofl.schema import read_record
 from silofl.settings import check_key, parse, read_yaml
 from silofl.studies.new_study import list_key_choices, section_lines
-from silofl.studies.simulation import Simulation, apply_changes, changed_study, guard_batchnorm, settle_job, study_file
+from silofl.studies.simulation import (
+    Simulation,
+    apply_changes,
+    changed_study,
+    fit_configurations,
+    settle_job,
+    study_file,
+)
 from silofl.study import Study
 
 # Sections that a file of a plan may decide about; `Study` checks the values.
@@ -146,7 +153,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     ]
     shutil.copytree(job, target)
     # Another algorithm than the job's may let BatchNorm leave, or not.
-    guard_batchnorm(target, study.recipe.stays_home == "batchnorm")
+    fit_configurations(target, study)
     write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")
     write_json(target / "meta.json", read_json(target / "meta.json") | {"name": study.name})
 

@@ -65,7 +65,7 @@ from silofl.studies.simulation import (
     check_code,
     check_links,
     check_pretrained,
-    guard_batchnorm,
+    fit_configurations,
     read_simulation,
     settle_job,
     study_file,
@@ -177,7 +177,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         path = study_file(run / "job")
         write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False))
     if changes_algorithm(changes):
-        guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
+        fit_configurations(run / "job", study)
     given = simulation.pretrained or simulation.weights
     if given:
         shutil.copy(given, study_file(run / "job").with_name(study.model_file))

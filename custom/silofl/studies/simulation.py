@@ -9,6 +9,7 @@ from typing import Any
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, suggest_nearest
 from silofl.files import read_json, write_json
+from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_weights
 from silofl.schema import declare_optional, read_record
@@ -88,6 +89,8 @@ def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> 
         ConfigError: The job, the study or the command is wrong.
     """
     study = changed_study(job, with_weights(changes, wanted.weights))
+    # Where the command changes the algorithm, the run's copy of the job is fitted to it.
+    check_components(study_file(job).parent, load_study(study_file(job)))
     if wanted.data is None and study.labels != LABELS:
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
@@ -160,10 +163,14 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
         raise ConfigError(f"--pretrained must go with a study that needs a pretrained model, not {study.name}")
 
 
-def guard_batchnorm(job: Path, is_guarded: bool) -> None:
-    """Add the filter that keeps BatchNorm at home to a copied job, or remove it."""
+def fit_configurations(job: Path, study: Study) -> None:
+    """Fit a copied job's configurations to its study's algorithm.
+
+    They name its executor and its controller, and have the filter that keeps BatchNorm at home only where it must stay.
+    """
     path = study_file(job).with_name("config_fed_client.json")
-    config = read_json(path)
+    name_components(path.parent, study)
+    is_guarded, config = study.recipe.stays_home == "batchnorm", read_json(path)
     guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
     # Taken out first, so that a job that has it already does not get it twice.
     others = [chain for chain in config["task_result_filters"] if chain != guard]
