@@ -19,7 +19,7 @@ COMMANDS = {
     "demo": ("silofl.studies.demo", "train on simulated hospitals and write one report"),
     "import": ("silofl.studies.import_data", "turn a known public layout into sites with a dataset.json each"),
     "new-study": ("silofl.studies.new_study", "write a job for own data, from another job and what the data say"),
-    "advise": ("silofl.studies.advise", "say what the sites differ in, and which algorithm that speaks for"),
+    "advise": ("silofl.studies.advise", "measure in what the sites' training data differ"),
     "plan": ("silofl.studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
