@@ -13,6 +13,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import apply_color_lut
 
+from silofl.data.header import read_header
 from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
 from tests.conftest import group
@@ -336,7 +337,7 @@ def test_a_scale_that_is_no_decimal_number_is_refused(build, key, text):
     path = build(GREY, RescaleSlope="7.7777", RescaleIntercept="8.8888")
     old = b"7.7777" if key == "RescaleSlope" else b"8.8888"
     path.write_bytes(path.read_bytes().replace(old, text.ljust(6).encode()))
-    with pytest.raises(DataError, match=f"must have decimal numbers as {key}, not '.*'; correct it"):
+    with pytest.raises(DataError, match=f"must have 1 decimal number.s. as {key}, not '.*'; correct it"):
         read_image(path)
 
 
@@ -351,13 +352,24 @@ def test_a_scale_is_read_as_dicom_writes_decimal_numbers(build, text, slope):
     np.testing.assert_allclose(values(path), np.float64(GREY) * slope + 0.25, rtol=1e-12)
 
 
-@pytest.mark.parametrize("key", ["PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient"])
-def test_a_place_that_is_no_decimal_number_is_refused_by_name(build, key):
-    path = build(
-        GREY, **{key: [["0.7777", "1"], ["0.7777", "1", "1"], ["0.7777", "0", "0", "0", "1", "0"]][len(key) % 7 % 3]}
-    )
+@pytest.mark.parametrize(
+    ("key", "values", "count"),
+    [
+        ("PixelSpacing", ["0.7777", "1"], 2),
+        ("ImagePositionPatient", ["0.7777", "1", "1"], 3),
+        ("ImageOrientationPatient", ["0.7777", "0", "0", "0", "1", "0"], 6),
+    ],
+)
+def test_a_place_that_is_no_decimal_number_is_refused_by_name(build, key, values, count):
+    path = build(GREY, **{key: values})
+    assert read_image(path).affine is not None
     path.write_bytes(path.read_bytes().replace(b"0.7777", b"0,7777"))
-    with pytest.raises(DataError, match=f"must have decimal numbers as {key}, not '0,7777'"):
+    assert not read_header(path).has_spacing
+    with pytest.raises(DataError, match=f"must have {count} decimal number.s. as {key}, not '0,7777, "):
+        read_image(path)
+    path = build(GREY, **{key: values[:1]})
+    assert not read_header(path).has_spacing
+    with pytest.raises(DataError, match=f"must have {count} decimal number.s. as {key}, not '0.7777'"):
         read_image(path)
 
 

@@ -65,6 +65,8 @@ SCALED_BY_FRAME = {
     uid.BreastProjectionXRayImageStorageForProcessing,
 }
 DOSE_SCALE = "DoseGridScaling"
+# How many numbers an element holds; of the offsets of a dose one a frame.
+COUNTS = {SPACING: 2, POSITION: 3, DIRECTION: 6, **dict.fromkeys((*SCALE, DOSE_SCALE), 1)}
 # A decimal string (DS) of PS3.5; its limit of 16 characters is often passed, and harmless.
 DECIMAL = r"[+-]?(\d+\.?\d*|\.\d+)([Ee][+-]?\d+)?"
 EXPORT = "export it again, or save it as NIfTI"
@@ -256,18 +258,11 @@ def _judge_numbers(header: Dataset) -> Judgement:
         f"have a whole number as NumberOfFrames, not {str(frames)[:20]!r}; {EXPORT}",
     )
     for plane in ({key: header.get(key) for key in (DOSE_SCALE, OFFSETS)}, *read_planes(header)):
-        yield from (
-            (not _is_decimal(text), f"have decimal numbers as {key}, not {text[:20]!r}; correct it, or {EXPORT}")
-            for key in plane.keys() & {*SCALE, SPACING, POSITION, DIRECTION, DOSE_SCALE, OFFSETS}
-            for text in _list_texts(plane[key], is_single=key in (*SCALE, DOSE_SCALE))
-        )
-
-
-def _list_texts(value: Any, is_single: bool) -> list[str]:  # noqa: ANN401 (any element)
-    """Return a value's texts; those of an element with one value as one, which several are not."""
-    if value is None:
-        return []
-    return [str(part).strip() for part in ([value] if is_single else _list_values(value))]
+        for key in plane.keys() & {*COUNTS, OFFSETS}:
+            texts = [str(value).strip() for value in _list_values(plane[key])]
+            count, shown = COUNTS.get(key, len(texts)), ", ".join(texts)[:40]
+            is_whole = all(map(_is_decimal, texts)) and len(texts) in (0, count)
+            yield not is_whole, f"have {count} decimal number(s) as {key}, not '{shown}'; correct it, or {EXPORT}"
 
 
 def _is_decimal(text: str) -> bool:
