@@ -625,12 +625,16 @@ def test_a_dose_is_read_in_its_unit_where_its_planes_lie(build, dtype):
         wanted = [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, step, 30]]
         np.testing.assert_allclose(read_image(path).affine[:3], wanted)
     for offsets, sentence in (
+        (["0", "2.7777", "5"], "have 3 decimal number.s. as GridFrameOffsetVector, not '0, 2,7777, 5'"),
         ([0, 2.5, 10], "planes at even distances .GridFrameOffsetVector., not 2.5 to 7.5 mm apart; resample"),
         ([3, 5.5, 8], "begin its GridFrameOffsetVector with 0 or with the height of its first plane, not with 3"),
         ([0, 2.5], "have 3 numbers as GridFrameOffsetVector, one a frame, not 2"),
     ):
+        path = build(pixels, **dose, **place, GridFrameOffsetVector=offsets)
+        path.write_bytes(path.read_bytes().replace(b"2.7777", b"2,7777"))
         with pytest.raises(DataError, match=sentence):
-            read_image(build(pixels, **dose, **place, GridFrameOffsetVector=offsets))
+            read_image(path)
+        assert not read_header(path).has_spacing or offsets[1] != "2.7777"
 
 
 def test_a_series_of_grey_and_coloured_slices_is_refused(write_dicom, tmp_path):

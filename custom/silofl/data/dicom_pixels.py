@@ -8,6 +8,7 @@ NM Multi-frame, Whole Slide Microscopy Image), the encodings those of PS3.5 (sec
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,8 @@ def _judge_numbers(header: Dataset) -> Judgement:
         frames is not None and not re.fullmatch(r"\d+", str(frames).strip()),
         f"have a whole number as NumberOfFrames, not {str(frames)[:20]!r}; {EXPORT}",
     )
-    for plane in ({key: header.get(key) for key in (DOSE_SCALE, OFFSETS)}, *read_planes(header)):
+    # Those of the header first, from which the places of a dose's planes are computed.
+    for plane in chain([{key: header.get(key) for key in (*COUNTS, OFFSETS)}], read_planes(header)):
         for key in plane.keys() & {*COUNTS, OFFSETS}:
             texts = [str(value).strip() for value in _list_values(plane[key])]
             count, shown = COUNTS.get(key, len(texts)), ", ".join(texts)[:40]
