@@ -25,6 +25,11 @@ def test_a_jpeg_says_its_size_its_components_and_its_colours(options):
         assert form == ((5, 7), 3, 8, is_ycc, True)
 
 
+def test_the_marker_of_a_lossless_jpeg_says_nothing_of_its_colours():
+    lossless = encode("JPEG").replace(b"\xff\xc0", b"\xff\xc3", 1)
+    assert read_form(lossless) == ((5, 7), 3, 8, None, True)
+
+
 def test_bytes_between_markers_and_behind_the_end_are_filling():
     whole = encode("JPEG")
     filled = whole[:2] + b"\xff\xff" + whole[2:]

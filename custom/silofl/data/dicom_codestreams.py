@@ -14,6 +14,8 @@ CODESTREAM_STARTS = (JPEG_START, JPEG_2000_START, JP2_START)
 END = b"\xff\xd9"
 # Frames of all processes of JPEG, without its tables (C4, C8, CC), and the one of JPEG-LS.
 SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC} | {0xF7}
+# Of which JFIF and Adobe say what colours they hold; writers of lossless JPEG put their markers there unasked.
+LOSSY = {0xC0, 0xC1, 0xC2}
 # Which have no length behind them: TEM, the restarts, and the beginning of the image.
 BARE = {0x01, *range(0xD0, 0xD9)}
 JFIF, ADOBE = 0xE0, 0xEE
@@ -61,7 +63,13 @@ def _read_jpeg(frame: bytes) -> Form | None:
         if marker in SIZES and len(content) >= 6:
             bits, rows, columns, components = struct.unpack_from(">BHHB", content)
             # Filled up to an even length, by some writers to a block.
-            return Form((rows, columns), components, bits, is_ycc, frame.rstrip(b"\0\xff").endswith(END))
+            return Form(
+                (rows, columns),
+                components,
+                bits,
+                is_ycc if marker in LOSSY else None,
+                frame.rstrip(b"\0\xff").endswith(END),
+            )
         if marker == ADOBE and content.startswith(b"Adobe") and len(content) >= 12:
             is_ycc = content[11] == 1
         elif marker == JFIF and content.startswith(b"JFIF") and is_ycc is None:
