@@ -9,6 +9,7 @@ import atexit
 import json
 import math
 import os
+import platform
 import resource
 import signal
 import subprocess
@@ -29,6 +30,11 @@ from silofl.errors import DataError
 CPU_SECONDS, CPU_SECONDS_PER_MIB = 2, 4
 # Of memory; a file's share covers the best compression and copies on the way. GDCM believes every length that it reads.
 BYTES, BYTES_PER_BYTE = 3 << 28, 1 << 11
+# glibc then overwrites memory as it is taken and freed, the small pieces too that it keeps for each thread: a decoder
+# that reads beyond what a file holds finds nothing of the file before.
+OVERWRITTEN = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+# Elsewhere each file has a process of its own.
+IS_OVERWRITTEN = platform.libc_ver()[0] == "glibc"
 _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
 
@@ -54,6 +60,9 @@ def decode_in_subprocess(kind: str, path: Path, name: str, is_label: bool) -> De
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             answer, array = _receive_answer(process.stdout)
+            if not IS_OVERWRITTEN:
+                process.kill()
+                process.wait()
         except (BrokenPipeError, EOFError):
             raise ValueError(_describe_exit(process)) from None
         except BaseException:
@@ -80,17 +89,27 @@ def end_decoder() -> None:
 def _ensure_decoder() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
-        package = str(Path(__file__).resolve().parents[2])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)])}
         # Its error output is dropped: the libraries' warnings name full paths.
         _process = subprocess.Popen(
             [sys.executable, "-P", "-m", "silofl.data.decoder"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=_build_environment(),
         )
     return _process
+
+
+def _build_environment() -> dict[str, str]:
+    package = str(Path(__file__).resolve().parents[2])
+    # A machine may have tunables of its own.
+    tunables = [os.environ.get("GLIBC_TUNABLES"), OVERWRITTEN["GLIBC_TUNABLES"]]
+    return {
+        **os.environ,
+        **OVERWRITTEN,
+        "GLIBC_TUNABLES": ":".join(filter(None, tunables)),
+        "PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)]),
+    }
 
 
 def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:

@@ -126,16 +126,20 @@ def _read_dicom_header(path: Path) -> Header:
     if not images:
         return Header()
     first = images[0]
-    planes = list(islice(read_planes(first), 2))
-    plane, spacing = planes[0], planes[0][SPACING]
-    # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
-    has_slices = len(images) > 1 or len(planes) > 1
     modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
-    return Header(
-        modality if modality in get_args(Modality) else None,
-        bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None and has_slices,
-        plane[DIRECTION] is not None,
-    )
+    return Header(modality if modality in get_args(Modality) else None, *_read_dicom_grid(first, len(images) > 1))
+
+
+def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool]:
+    """Return whether a file states the size of its voxels, and how its axes lie; no text that is no number does."""
+    try:
+        planes = list(islice(read_planes(first), 2))
+        plane, spacing = planes[0], planes[0][SPACING]
+        is_sized = bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None
+    except (TypeError, ValueError):
+        return False, False
+    # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
+    return is_sized and (has_others or len(planes) > 1), plane[DIRECTION] is not None
 
 
 def _read_nifti_header(path: Path) -> Header:
