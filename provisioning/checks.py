@@ -9,25 +9,35 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from packaging.utils import parse_wheel_filename
 
 from provisioning.fill_kits import is_volatile, read_stores
+from provisioning.guide import STUDY
 from provisioning.relays import find_relay_faults
+from provisioning.supply import LOCK, Package, is_for_gpu, read_lock
 from silofl.errors import ConfigError
 from silofl.files import read_json
+from silofl.flare.commands import check_whole
 from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.kit import DAYS_TO_WARN, Kit, is_exposed
 from silofl.flare.policy import (
     WITHOUT_JOB_FILES,
     checks_files,
+    launches_containers,
     list_replaced,
     read_class_policy,
     read_site_rights,
     streams_logs,
 )
+from silofl.settings import Section, load_settings
+from silofl.site import Server, Site
+from silofl.study import Study, load_study
 
 KEY_MARK = b"PRIVATE KEY-----"
 # Kind of kit -> the side of a job whose classes it builds.
 SIDES = {"server": "server", "hospital": "client"}
+# Kind of kit -> its machine's own settings.
+SETTINGS: dict[str, tuple[str, type[Section]]] = {"server": ("server.yaml", Server), "hospital": ("site.yaml", Site)}
 # Where results are recorded for people; a hospital or server adds the line by hand.
 TRACKING = tuple(
     f"nvflare.app_opt.tracking.{kind}"
@@ -64,7 +74,8 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
         classes: Names of the classes that jobs have the ``server`` and the ``client`` build.
         now: The time at which certificates must be valid.
     """
-    failures = [*_find_chain_faults(kit, root), *_find_key_faults(kit), *_find_wheel_faults(kit)]
+    failures = [*_find_place_faults(kit), *_find_chain_faults(kit, root), *_find_key_faults(kit)]
+    failures += _find_supply_faults(kit)
     if kit.address.security != "mtls":
         failures.append(f"connection_security must be 'mtls', not {kit.address.security!r}; make new kits")
     if kit.kind == "relay":
@@ -79,11 +90,36 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
     if kit.kind == "hospital" and streams_logs(kit):
         text = "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false"
         findings.append(Finding(kit.name, False, f"{text} in local/resources.json, unless that is wanted"))
+    return findings + _find_validity_faults(kit, now)
+
+
+def _find_validity_faults(kit: Kit, now: datetime) -> list[Finding]:
+    """Find certificates that begin later, have ended, or end soon."""
+    findings = []
+    if now < kit.valid_from:
+        text = (
+            f"the certificates must hold now; they are valid from {kit.valid_from:%Y-%m-%d %H:%M} UTC on: wait until "
+            "then, or set the clock where they were signed and renew them with renew-kit"
+        )
+        findings.append(Finding(kit.name, True, text))
     left = days_left(kit, now)
     if left < DAYS_TO_WARN:
-        text = f"the certificate must be valid for {DAYS_TO_WARN} days, not {left}; renew it with renew-kit"
+        which, remedy = ("certificate", "renew it with renew-kit")
+        if kit.ends_with_root:
+            which, remedy = ("root certificate", "make new kits for all, of a new root")
+        text = f"the {which} must be valid for {DAYS_TO_WARN} days, not {left}; {remedy}"
         findings.append(Finding(kit.name, left < 0, text))
     return findings
+
+
+def _find_place_faults(kit: Kit) -> Iterator[str]:
+    """Find a folder in which NVFlare's start script and its commands for jobs break; a container has its own."""
+    if kit.kind in SIDES and launches_containers(kit):
+        return
+    try:
+        check_whole("the kit", kit.folder.resolve())
+    except ConfigError as error:
+        yield str(error)
 
 
 def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
@@ -124,13 +160,16 @@ def find_private_keys(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and KEY_MARK in path.read_bytes()]
 
 
-def _find_wheel_faults(kit: Kit) -> Iterator[str]:
+def _find_supply_faults(kit: Kit) -> Iterator[str]:
+    """Find a wheel or a lock that is not what was handed out, or that installs what the site cannot use."""
     if kit.kind == "admin":
         return
-    sums = kit.folder / "SHA256SUMS"
-    lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
-    # The rest is the site's to change once it has compared it.
-    known = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines) if name.endswith(".whl")}
+    yield from _find_wheel_faults(kit)
+    yield from _find_lock_faults(kit)
+
+
+def _find_wheel_faults(kit: Kit) -> Iterator[str]:
+    known = _read_wheel_sums(kit)
     if not known:
         yield "SHA256SUMS must have the wheel's checksum; fill the kit with fill-kits"
     for name, checksum in known.items():
@@ -139,6 +178,56 @@ def _find_wheel_faults(kit: Kit) -> Iterator[str]:
             yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
     for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
         yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
+
+
+def _read_wheel_sums(kit: Kit) -> dict[str, str]:
+    """Return wheel -> checksum of SHA256SUMS, of which the rest is the site's to change once it has compared it."""
+    sums = kit.folder / "SHA256SUMS"
+    lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
+    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines) if name.endswith(".whl")}
+
+
+def _find_lock_faults(kit: Kit) -> Iterator[str]:
+    """Find a lock of another wheel, and one that has torch for the CPU where the site asks for a GPU."""
+    try:
+        packages = read_lock(kit.folder / LOCK)
+    except ConfigError:
+        yield f"{LOCK} must be there and have a version and a checksum of each package; fill the kit with fill-kits"
+        return
+    for wheel, checksum in _read_wheel_sums(kit).items():
+        name, version, _, _ = parse_wheel_filename(wheel)
+        if Package(name, str(version), checksum) not in packages:
+            yield f"{LOCK} must install {wheel}, with its checksum; fill the kit with fill-kits"
+    asking = _find_gpu_wish(kit)
+    if asking and not is_for_gpu(packages):
+        yield (
+            f"{LOCK} must install torch for a GPU, as device: cuda of {asking} asks, not for the CPU; write a lock on a "
+            "machine like the site's and fill the kit with fill-kits --lock, or set device: cpu in local/site.yaml"
+        )
+
+
+def _find_gpu_wish(kit: Kit) -> str | None:
+    """Return the file by which a hospital computes on a GPU, its site.yaml or else the kit's study; None without one."""
+    if kit.kind != "hospital" or any(_find_settings_faults(kit)):
+        return None
+    name, study = "local/site.yaml", kit.folder / STUDY
+    device = load_settings(Site, kit.folder / name).device
+    if device is None and study.is_file():
+        name, device = STUDY, load_study(study).device
+    return name if device == "cuda" else None
+
+
+def _find_settings_faults(kit: Kit) -> Iterator[str]:
+    """Find settings of the machine, or a study of the kit, that the site could not read."""
+    name, section = SETTINGS[kit.kind]
+    found: dict[Path, type[Section]] = {kit.folder / "local" / name: section}
+    if (kit.folder / STUDY).is_file():
+        found[kit.folder / STUDY] = Study
+    for path, section in found.items():
+        try:
+            load_settings(section, path)
+        except ConfigError as error:
+            yield str(error)
 
 
 def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
@@ -156,9 +245,11 @@ def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
 
 
 def _find_policy_faults(kit: Kit) -> Iterator[str]:
-    for name in ("resources.json", "authorization.json"):
+    # `prepare-containers` puts the site's resources in the default's place, where NVFlare looks for them.
+    for name in ("authorization.json",) if launches_containers(kit) else ("resources.json", "authorization.json"):
         if not (kit.folder / "local" / name).is_file():
             yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
+    yield from _find_settings_faults(kit)
     if not checks_files(kit):
         yield WITHOUT_JOB_FILES
     yield from _find_foreign_rights(kit)

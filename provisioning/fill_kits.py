@@ -219,6 +219,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_contents_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe the contents of kits."""
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
+    lock = "of all packages, as lock writes it; provisioning/site.lock by default"
+    parser.add_argument("--lock", type=Path, default=SITE_LOCK, metavar="FILE", help=lock)
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
     parser.add_argument("--kind", default="hospital", help="its folder for hospitals, as hospital_gpu")
     parser.add_argument("--study", type=Path, metavar="STUDY.yaml", help="with which hospitals check themselves")
@@ -232,6 +234,7 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
     """
     if options.wheel:
         _check_wheel(options.wheel)
+    read_lock(options.lock)
     if options.study:
         _study_files(options.study)
     for kind in kinds:
@@ -240,7 +243,14 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
 
 def describe_contents(options: argparse.Namespace, wheel: Path) -> Contents:
     """Return the contents that the options describe."""
-    return Contents(wheel, options.site_configs, options.data_root, options.kind, study=options.study)
+    return Contents(
+        wheel,
+        site_configs=options.site_configs,
+        data_root=options.data_root,
+        hospital_kind=options.kind,
+        lock=options.lock,
+        study=options.study,
+    )
 
 
 def run(options: argparse.Namespace) -> int:
