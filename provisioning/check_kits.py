@@ -2,7 +2,8 @@
 
     python -m provisioning check-kits WORKSPACE_OR_KIT... [--json] [--jobs DIR]
 
-Folders: such that NVFlare starts there. Certificates: all under one root, begun, and days left. Keys: one in each kit, the root's only in ``state/`` of a workspace.
+Folders: NVFlare can start there. Certificates: all under one root, begun, and days left. Keys: one in each kit, the
+root's only in ``state/`` of a workspace. Software: the wheel and lock that were handed out, for the site's device.
 Policies: signed jobs required, every class of the jobs allowed, durable stores at the server. Who may do what.
 Exit code 0: all is right, or expires within 30 days; 1: something must be put right; 2: nothing to check.
 """

@@ -201,13 +201,13 @@ def _find_lock_faults(kit: Kit) -> Iterator[str]:
     asking = _find_gpu_wish(kit)
     if asking and not is_for_gpu(packages):
         yield (
-            f"{LOCK} must install torch for a GPU, as device: cuda of {asking} asks, not for the CPU; write a lock on a "
-            "machine like the site's and fill the kit with fill-kits --lock, or set device: cpu in local/site.yaml"
+            f"{LOCK} must install torch for a GPU, as device: cuda of {asking} asks, not for the CPU; write a lock on "
+            "a machine like the site's and fill the kit with fill-kits --lock, or set device: cpu in local/site.yaml"
         )
 
 
 def _find_gpu_wish(kit: Kit) -> str | None:
-    """Return the file by which a hospital computes on a GPU, its site.yaml or else the kit's study; None without one."""
+    """Return the file by which a hospital computes on a GPU, site.yaml or else the kit's study; None if none does."""
     if kit.kind != "hospital" or any(_find_settings_faults(kit)):
         return None
     name, study = "local/site.yaml", kit.folder / STUDY

@@ -83,7 +83,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
 
 def _check_wheel(wheel: Path) -> None:
     if wheel.suffix != ".whl" or not wheel.is_file():
-        raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with pip wheel")
+        raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with build-wheel")
 
 
 def _put_wheel(folder: Path, wheel: Path) -> str:
@@ -104,7 +104,7 @@ def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
     try:
         name, version, _, _ = parse_wheel_filename(contents.wheel.name)
     except InvalidWheelFilename as error:
-        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with pip wheel") from None
+        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with build-wheel") from None
     own, packages = Package(name, str(version), checksum), read_lock(contents.lock)
     header = contents.lock.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
     write_text(folder / LOCK, lock_text([own, *packages], header))

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from provisioning.build_wheel import build_wheel
 from provisioning.fill_kits import Contents, fill_kit
-from provisioning.make_kits import build_wheel, make_kits, make_project
+from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces
 from provisioning.network import Network
 from provisioning.provisioner import Project
