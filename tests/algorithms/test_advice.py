@@ -6,6 +6,7 @@ from silofl.algorithms.advice import (
     FAR,
     KINDS,
     LARGEST_RATIO,
+    Advice,
     Portrait,
     Ratio,
     Sketch,
@@ -198,6 +199,17 @@ def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
     assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
     alike = {one.question: one for one in explain_answers(ratios, {"east": 8, "west": 8}, has_batchnorm=True)}
     assert "Each site has 8 training cases." in alike["mixing"].reason
+
+
+def test_a_sentence_counts_the_cuts_that_agree_and_never_rounds_them_up():
+    # One of 300 cuts speaks against it: 99.67 %, which is not 100 %.
+    ratios = {kind: ratio(*[1.0] * 299, 9.0) for kind in KINDS}
+    choices = tuple(explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=True))
+    first = Advice(ratios, choices, {}, {"east": 10, "west": 4}).sentences()[0]
+    assert first.startswith("input: none (by 300 of 300 random cuts of the sites' cases into halves). ")
+    second = Advice(ratios, choices, {}, {"east": 10, "west": 4}).sentences()[1]
+    assert second.startswith("stays_home: nothing (by 299 of 300 random cuts of the sites' cases into halves). ")
+    assert "sure" not in first + second
 
 
 @pytest.mark.parametrize(("features", "is_said"), [((9, 9), True), ((1, 1), False)])

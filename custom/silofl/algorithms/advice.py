@@ -123,7 +123,7 @@ class AdvisedAnswer:
         question: The answer's key in a study: ``input``, ``stays_home`` or ``mixing``.
         answer: Its value there.
         reason: Why, with the numbers.
-        sureness: Share of the random halves by which the answer would be the same.
+        sureness: Share of the random cuts into halves by which the answer would be the same: how steady it is, not how right.
     """
 
     question: str
@@ -176,7 +176,12 @@ class Advice:
 
     def sentences(self) -> list[str]:
         """Return each advised answer with its reason, and the notes."""
-        advised = [f"{one.question}: {one.answer} ({one.sureness:.0%} sure). {one.reason}" for one in self.choices]
+        cuts = len(next(iter(self.ratios.values())).splits)
+        advised = [
+            f"{one.question}: {one.answer} (by {round(one.sureness * cuts)} of {cuts} random cuts of the sites' cases into "
+            f"halves). {one.reason}"
+            for one in self.choices
+        ]
         return advised + [f"note: {note}" for note in self.notes]
 
 
