@@ -123,7 +123,7 @@ class AdvisedAnswer:
         question: The answer's key in a study: ``input``, ``stays_home`` or ``mixing``.
         answer: Its value there.
         reason: Why, with the numbers.
-        sureness: Share of the random cuts into halves by which the answer would be the same: how steady it is, not how right.
+        sureness: Share of the random cuts into halves that give the same answer: how steady it is, not how right.
     """
 
     question: str
@@ -178,8 +178,8 @@ class Advice:
         """Return each advised answer with its reason, and the notes."""
         cuts = len(next(iter(self.ratios.values())).splits)
         advised = [
-            f"{one.question}: {one.answer} (by {round(one.sureness * cuts)} of {cuts} random cuts of the sites' cases into "
-            f"halves). {one.reason}"
+            f"{one.question}: {one.answer} (by {round(one.sureness * cuts)} of {cuts} random cuts of the sites' cases "
+            f"into halves). {one.reason}"
             for one in self.choices
         ]
         return advised + [f"note: {note}" for note in self.notes]
