@@ -167,6 +167,7 @@ def test_a_lock_of_a_machine_with_a_gpu_is_put_into_its_kit_and_right(wants_gpu,
     lock.write_text("\n".join(["# Written for Linux with a GPU", line]))
     assert main(["fill-kits", str(wants_gpu), "--wheel", str(wheel), "--lock", str(lock)]) == 0
     assert line in (wants_gpu / "requirements.lock").read_text()
+    assert "CPU_INDEX" not in (wants_gpu / "INSTALL.md").read_text()
     assert failures(wants_gpu) == []
 
 
