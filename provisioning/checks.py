@@ -1,6 +1,6 @@
-"""Checks of one kit: certificates, keys, the wheel, and policies."""
+"""Checks of one kit: its folder, certificates, keys, settings and policies."""
 
-import hashlib
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,12 +9,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from packaging.utils import parse_wheel_filename
 
 from provisioning.fill_kits import is_volatile, read_stores
 from provisioning.guide import STUDY
 from provisioning.relays import find_relay_faults
-from provisioning.supply import LOCK, Package, is_for_gpu, read_lock
+from provisioning.supply_checks import find_supply_faults, installs_for_gpu
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.commands import check_whole
@@ -23,6 +22,7 @@ from silofl.flare.kit import DAYS_TO_WARN, Kit, is_exposed
 from silofl.flare.policy import (
     WITHOUT_JOB_FILES,
     checks_files,
+    count_job_gpus,
     launches_containers,
     list_replaced,
     read_class_policy,
@@ -31,7 +31,7 @@ from silofl.flare.policy import (
 )
 from silofl.settings import Section, load_settings
 from silofl.site import Server, Site
-from silofl.study import Study, load_study
+from silofl.study import Study
 
 KEY_MARK = b"PRIVATE KEY-----"
 # Kind of kit -> the side of a job whose classes it builds.
@@ -74,8 +74,13 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
         classes: Names of the classes that jobs have the ``server`` and the ``client`` build.
         now: The time at which certificates must be valid.
     """
-    failures = [*_find_place_faults(kit), *_find_chain_faults(kit, root), *_find_key_faults(kit)]
-    failures += _find_supply_faults(kit)
+    failures = [
+        *_find_place_faults(kit),
+        *_find_mode_faults(kit),
+        *_find_chain_faults(kit, root),
+        *_find_key_faults(kit),
+    ]
+    failures += find_supply_faults(kit)
     if kit.address.security != "mtls":
         failures.append(f"connection_security must be 'mtls', not {kit.address.security!r}; make new kits")
     if kit.kind == "relay":
@@ -87,10 +92,24 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
             )
         failures += [*_find_class_faults(kit, classes[SIDES[kit.kind]]), *_find_policy_faults(kit)]
     findings = [Finding(kit.name, True, text) for text in failures]
-    if kit.kind == "hospital" and streams_logs(kit):
-        text = "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false"
-        findings.append(Finding(kit.name, False, f"{text} in local/resources.json, unless that is wanted"))
+    findings += [Finding(kit.name, False, text) for text in _find_doubts(kit)]
     return findings + _find_validity_faults(kit, now)
+
+
+def _find_doubts(kit: Kit) -> Iterator[str]:
+    """Find what a hospital may want, and should look at."""
+    if kit.kind != "hospital":
+        return
+    if streams_logs(kit):
+        yield (
+            "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false in "
+            "local/resources.json, unless that is wanted"
+        )
+    if count_job_gpus(kit) and not installs_for_gpu(kit):
+        yield (
+            "num_of_gpus in local/resources.json gives jobs a GPU, and requirements.lock installs torch for the CPU: "
+            "write a lock on a machine with a GPU and fill the kit with fill-kits --lock, or set num_of_gpus to 0"
+        )
 
 
 def _find_validity_faults(kit: Kit, now: datetime) -> list[Finding]:
@@ -120,6 +139,16 @@ def _find_place_faults(kit: Kit) -> Iterator[str]:
         check_whole("the kit", kit.folder.resolve())
     except ConfigError as error:
         yield str(error)
+
+
+def _find_mode_faults(kit: Kit) -> Iterator[str]:
+    """Find what every account of the machine may write: it could have other code run as the kit's account."""
+    folders = [kit.folder / "startup", kit.folder / "local"]
+    places = [kit.folder, *folders, *(place for folder in folders for place in sorted(folder.rglob("*")))]
+    exposed = [place for place in places if not place.is_symlink() and place.stat().st_mode & stat.S_IWOTH]
+    if exposed:
+        which = "the kit's folder" if exposed[0] == kit.folder else exposed[0].relative_to(kit.folder)
+        yield f"{which} must not be writable for every account, which could put other code or rights there; chmod o-w"
 
 
 def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
@@ -158,63 +187,6 @@ def _public_key(path: Path) -> object:
 def find_private_keys(folder: Path) -> list[Path]:
     """Return the files below a folder that hold a private key."""
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and KEY_MARK in path.read_bytes()]
-
-
-def _find_supply_faults(kit: Kit) -> Iterator[str]:
-    """Find a wheel or a lock that is not what was handed out, or that installs what the site cannot use."""
-    if kit.kind == "admin":
-        return
-    yield from _find_wheel_faults(kit)
-    yield from _find_lock_faults(kit)
-
-
-def _find_wheel_faults(kit: Kit) -> Iterator[str]:
-    known = _read_wheel_sums(kit)
-    if not known:
-        yield "SHA256SUMS must have the wheel's checksum; fill the kit with fill-kits"
-    for name, checksum in known.items():
-        wheel = kit.folder / name
-        if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != checksum:
-            yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
-    for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
-        yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
-
-
-def _read_wheel_sums(kit: Kit) -> dict[str, str]:
-    """Return wheel -> checksum of SHA256SUMS, of which the rest is the site's to change once it has compared it."""
-    sums = kit.folder / "SHA256SUMS"
-    lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
-    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines) if name.endswith(".whl")}
-
-
-def _find_lock_faults(kit: Kit) -> Iterator[str]:
-    """Find a lock of another wheel, and one that has torch for the CPU where the site asks for a GPU."""
-    try:
-        packages = read_lock(kit.folder / LOCK)
-    except ConfigError:
-        yield f"{LOCK} must be there and have a version and a checksum of each package; fill the kit with fill-kits"
-        return
-    for wheel, checksum in _read_wheel_sums(kit).items():
-        name, version, _, _ = parse_wheel_filename(wheel)
-        if Package(name, str(version), checksum) not in packages:
-            yield f"{LOCK} must install {wheel}, with its checksum; fill the kit with fill-kits"
-    asking = _find_gpu_wish(kit)
-    if asking and not is_for_gpu(packages):
-        yield (
-            f"{LOCK} must install torch for a GPU, as device: cuda of {asking} asks, not for the CPU; write a lock on "
-            "a machine like the site's and fill the kit with fill-kits --lock, or set device: cpu in local/site.yaml"
-        )
-
-
-def _find_gpu_wish(kit: Kit) -> str | None:
-    """Return the file by which a hospital computes on a GPU, site.yaml or else the kit's study; None if none does."""
-    if kit.kind != "hospital" or any(_find_settings_faults(kit)):
-        return None
-    name, study = "local/site.yaml", kit.folder / STUDY
-    device = load_settings(Site, kit.folder / name).device
-    if device is None and study.is_file():
-        name, device = STUDY, load_study(study).device
-    return name if device == "cuda" else None
 
 
 def _find_settings_faults(kit: Kit) -> Iterator[str]:

@@ -12,6 +12,7 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
+from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import PROJECT, REPOSITORY, find_kits, write_yaml
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
@@ -180,6 +181,45 @@ def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):
     assert f"requirements.lock must install {wheel.name}" in the_only_failure(kits / "north")
     lock.unlink()
     assert "requirements.lock must be there" in the_only_failure(kits / "north")
+
+
+def test_a_wheelhouse_of_another_wheel_or_lock_is_found(kits, wheel):
+    folder = kits / "north" / "wheelhouse"
+    folder.mkdir()
+    packages = len(read_lock(kits / "north" / "requirements.lock"))
+    (folder / wheel.name).write_bytes(wheel.read_bytes())
+    found = the_only_failure(kits / "north")
+    assert f"must hold all packages of requirements.lock, and {packages - 1} are missing, absl-py" in found
+    (kits / "north" / "requirements.lock").write_text(f"# only ours\n{read_lock(kits / 'north' / LOCK)[0].line}\n")
+    assert failures(kits / "north") == []
+    (folder / wheel.name).write_bytes(b"of the release before")
+    assert "1 are missing, silofl 0.2.0 among them; fill it again with wheelhouse" in the_only_failure(kits / "north")
+
+
+def test_gpus_for_jobs_whose_torch_is_for_the_cpu_are_a_warning(kits, capsys):
+    path = kits / "north" / "local" / "resources.json"
+    path.write_text(path.read_text().replace('"num_of_gpus": 0', '"num_of_gpus": 1'))
+    assert main(["check-kits", str(kits / "north")]) == 0
+    assert (
+        "warning north: num_of_gpus in local/resources.json gives jobs a GPU, and requirements.lock"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("name", ["", "startup", "startup/sub_start.sh", "local/site.yaml"])
+def test_what_every_account_may_write_is_found(kits, name):
+    (kits / "north" / name).chmod(0o777)
+    found = the_only_failure(kits / "north")
+    assert found.startswith(f"north: {name or 'the kit' + chr(39) + 's folder'} must not be writable for every account")
+
+
+def test_a_name_in_the_checksums_that_is_no_wheels_is_one_sentence(kits):
+    sums = kits / "north" / "SHA256SUMS"
+    sums.write_text(f"{'0' * 64}  odd.whl\n{sums.read_text()}")
+    assert [text.split(";")[0] for _, text in failures(kits / "north")] == [
+        "odd.whl must have the checksum in SHA256SUMS",
+        "odd.whl in SHA256SUMS must be named as pip names it",
+    ]
 
 
 @pytest.mark.parametrize(
