@@ -284,9 +284,11 @@ def test_no_word_of_another_form_is_a_sites_failure(failure, data):
     assert failure(data) == ({}, {})
 
 
-def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
-    game, logged = play(rounds=2), []
+def test_the_servers_log_has_one_line_for_each_round_and_what_soon_ends_once(play, tmp_path, monkeypatch):
+    game, logged, warned, ends = play(rounds=2), [], [], "the server's certificate ends on 2030-01-01"
+    monkeypatch.setattr(module, "find_ending_certificates", lambda context, now: [ends])
     controller = RoundsController()
+    controller.fl_ctx, controller.warning = FLContext(), warned.append
     controller.abort_signal, controller._ask, controller.info = (
         SimpleNamespace(triggered=False),
         game.ask,
@@ -297,6 +299,7 @@ def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
     controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
     assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
     assert "validation dice" in logged[1]
+    assert [record.notes.count(ends) for record in game.server.ledger] == [1, 0] and warned.count(ends) == 1
 
 
 def test_the_answers_of_a_job_decide_how_long_its_later_rounds_wait(asked, monkeypatch):

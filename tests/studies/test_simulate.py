@@ -150,6 +150,12 @@ def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, t
     assert written == {"resources.json", "site.yaml", "server.yaml"}
 
 
+def test_a_workspace_for_plain_nvflare_must_have_a_path_that_its_commands_keep_whole(refused, tmp_path):
+    error = refused("simulate", "--prepare", tmp_path / "lauf 1")
+    assert "the path of --prepare must have no ' '" in error and "lauf 1" in error
+    assert not (tmp_path / "lauf 1").exists()
+
+
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
     monkeypatch.setattr("silofl.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0)

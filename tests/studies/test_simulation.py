@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.studies.simulation import apply_changes, changed_study
+from silofl.studies.simulation import Simulation, apply_changes, changed_study, settle_job
 
 from .conftest import JOB
 
@@ -67,6 +67,28 @@ def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
 )
 def test_sites_that_are_unknown_or_named_twice_are_refused(refused, tmp_path, two_sites, sites, reason):
     assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--sites", sites)
+
+
+@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "north#2", "it's"])
+def test_a_sites_name_that_nvflares_simulator_would_cut_is_refused_but_with_alone(refused, tmp_path, two_sites, name):
+    (two_sites / "north").rename(two_sites / name)
+    where = ["simulate", JOB, "--data", two_sites, "--out", tmp_path / "run"]
+    assert f"must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}" in refused(
+        *where
+    )
+    study, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
+    assert simulation.sites == tuple(sorted([name, "south"]))
+
+
+@pytest.mark.parametrize("option", ["--data", "--out", "--cache"])
+@pytest.mark.parametrize(("name", "odd"), [("run{1}", "{1}"), ("run$HOME", "variable with $")])
+def test_a_path_in_which_a_sites_settings_would_fill_something_in_is_refused(
+    refused, tmp_path, two_sites, option, name, odd
+):
+    data = two_sites.rename(tmp_path / name) if option == "--data" else two_sites
+    given = {"--data": data, "--out": tmp_path / "run", option: tmp_path / name}
+    error = refused("simulate", JOB, *(word for pair in given.items() for word in pair))
+    assert f"must hold no {odd}, which the sites' settings would fill in" in error and name in error
 
 
 @pytest.mark.parametrize(("sites", "threads"), [([], 3), (["--sites", "north"], 2)])

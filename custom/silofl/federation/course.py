@@ -73,6 +73,7 @@ class Course:
         warn: Takes a sentence for the log.
         is_aborted: Says whether the run is being ended from outside.
         say: Takes a line on each finished round for the log.
+        remarks: Gives sentences on the machine that the run's readers must know; each goes into the ledger once.
     """
 
     server: ServerRounds
@@ -81,6 +82,7 @@ class Course:
     warn: Callable[[str], None] = lambda sentence: None
     is_aborted: Callable[[], bool] = lambda: False
     say: Callable[[str], None] = lambda line: None
+    remarks: Callable[[], Iterable[str]] = tuple
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -127,6 +129,7 @@ class Course:
             for site, last in find_departed_sites(server).items()
             if server.ledger and site in server.ledger[-1].asked
         ]
+        self._record_once(self.remarks(), record)
         is_training = number <= server.study.training_rounds
         training = [Exchange(TRAIN, number, models_round=number - 1)]
         main = training if is_training else server.asks(INSTEAD, number)

@@ -30,6 +30,7 @@ from silofl.flare.lead import PROGRESS, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.places import (
     download_folder,
+    find_ending_certificates,
     read_job_lead,
     read_job_pretrained,
     read_job_study,
@@ -168,6 +169,7 @@ class RoundsController(ModelController):
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
+            remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:

@@ -27,16 +27,23 @@ WITHOUT_JOB_FILES = (
     f"app_validator in local/resources.json must be {JOB_FILES}, which keeps out a job's other files, code among them; "
     "take it from the resources.json of site_configs/"
 )
+STREAMER = "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer"
+LAUNCHERS = "silofl.flare.launchers"
 # Component of NVFlare's -> the one that stands in its place, and what NVFlare's does.
 REPLACED = {
     "nvflare.app_common.logging.job_log_receiver.JobLogReceiver": (
         "silofl.flare.site_logs.SiteLogs",
         "by which whoever has a site's kit takes and overwrites the server's files",
     ),
-    "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer": (
-        "silofl.flare.site_logs.FinishedLog",
-        "which adds a class to every job that no allow list has",
-    ),
+    STREAMER: ("silofl.flare.site_logs.FinishedLog", "which adds a class to every job that no allow list has"),
+    **{
+        f"nvflare.app_opt.job_launcher.{module}_launcher.{name}": (
+            f"{LAUNCHERS}.{name}",
+            "by which a job names the image that gets this machine's folders",
+        )
+        for module, kind in (("docker", "Docker"), ("k8s", "K8s"))
+        for name in (f"Client{kind}JobLauncher", f"Server{kind}JobLauncher")
+    },
 }
 SITE_CLASSES = ("silofl.flare.executor.SiteExecutor", "silofl.flare.filters.BatchNormStaysHome")
 
@@ -126,11 +133,21 @@ def count_job_gpus(kit: Kit) -> int:
     return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
 
 
+def launches_containers(kit: Kit) -> bool:
+    """Return whether a kit was prepared to start each job in a container, by SiloFL's launcher.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    parts = kit.local("resources.json")[1].get("components") or ()
+    return any(str(part.get("path")).startswith(f"{LAUNCHERS}.") for part in parts)
+
+
 def list_replaced(kit: Kit) -> Iterator[str]:
     """Yield a sentence for each component of NVFlare's in local/resources.json that ours must stand in place of."""
     for part in kit.local("resources.json")[1].get("components") or ():
         # A streamer that may send nothing changes no job either.
-        if (path := part.get("path")) in REPLACED and (kit.kind == "server" or streams_logs(kit)):
+        if (path := part.get("path")) in REPLACED and (path != STREAMER or streams_logs(kit)):
             own, does = REPLACED[path]
             yield (
                 f"local/resources.json must have {own} in place of {path}, {does}; take it from the resources.json of "

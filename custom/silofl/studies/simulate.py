@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import re
 import shutil
 import sys
 import time
@@ -25,6 +27,7 @@ from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import hold_lock, make_folder, read_json, write_json, write_text
+from silofl.flare.commands import check_whole, whole_path
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
@@ -239,6 +242,7 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
 
 def prepare_plain_workspace(workspace: Path) -> int:
     """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
+    check_whole("--prepare", workspace.resolve())
     results = workspace.resolve().with_name(workspace.name + "-results")
     site = Site(
         data="$SILOFL_DATA/{site}",
@@ -299,6 +303,8 @@ def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> Si
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
     run = run.resolve()
+    for folder in filter(None, (str(run), simulation.data, simulation.cache)):
+        _check_plain(folder)
     return Site(
         data=f"{simulation.data}/{{site}}",
         state_dir=f"{run}/sites/{{site}}",
@@ -308,6 +314,17 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
         min_patients=0,
         extensions=list_allowed_extensions(),
     )
+
+
+def _check_plain(folder: str) -> None:
+    """Refuse a path in which a site's settings would fill something in, and so mean another folder."""
+    braces = re.search(r"\{\w*\}", folder)
+    if braces or os.path.expandvars(folder) != folder:
+        odd = braces[0] if braces else "variable with $"
+        raise ConfigError(
+            f"the path of a folder must hold no {odd}, which the sites' settings would fill in, not {folder!r}; rename "
+            "it, or name another"
+        )
 
 
 def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
@@ -337,9 +354,11 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
                 run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
                 lines.print_new_rounds()
             else:
-                arguments = [str(job), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
-                command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
-                _follow(ProcessTree(command, run / "log.txt"), lines)
+                with whole_path(run.resolve()) as place:
+                    folders = [str(place / name) for name in (job.name, workspace.name)]
+                    arguments = [*folders, ",".join(simulation.sites), str(simulation.threads)]
+                    command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
+                    _follow(ProcessTree(command, run / "log.txt"), lines)
         except KeyboardInterrupt:
             console.print(f"\ninterrupted; to go on: python -m silofl resume {quote(str(run))}", markup=False)
             return ExitCode.INTERRUPTED

@@ -1,6 +1,6 @@
 """The settings of a simulation (study, sites, data and threads), checked before anything is trained."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import ConfigError, suggest_nearest
 from silofl.files import read_json, write_json
+from silofl.flare.commands import find_cut
 from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_weights
 from silofl.schema import declare_optional, read_record
@@ -234,6 +235,8 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
             f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
             "add it there, move the folder away, or have simulate name the sites that take part, --sites"
         )
+    if not wanted.is_alone:
+        _check_names(sites or found)
     if wanted.left_out is not None:
         found = _drop_left_out(wanted.left_out, found, present, sites)
     _check_cache(wanted.cache)
@@ -243,6 +246,16 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
+
+
+def _check_names(sites: Sequence[str]) -> None:
+    """Refuse names that NVFlare's simulator takes for two, or cannot put into a site's command."""
+    for name in sites:
+        if "," in name or find_cut(name):
+            raise ConfigError(
+                "a site's name must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not "
+                f"{name!r}; rename its folder, or give --alone"
+            )
 
 
 def _check_cache(cache: str | Path | None) -> None:
