@@ -39,9 +39,14 @@ MOST_FAULTS = 20
 
 
 class Faults:
-    """Several faults of a site's data that one error tells: who mends the first need not come back for the second."""
+    """Several faults of a site's data that one error tells: who mends the first need not come back for the second.
 
-    def __init__(self) -> None:
+    Args:
+        most: How many are told; `MOST_FAULTS` by default.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most or MOST_FAULTS
         self.sentences: list[str] = []
 
     @contextmanager
@@ -55,7 +60,7 @@ class Faults:
             yield
         except DataError as error:
             self.sentences.append(str(error))
-        if len(self.sentences) == MOST_FAULTS:
+        if len(self.sentences) == self.most:
             self.tell()
 
     def tell(self) -> None:
@@ -69,7 +74,7 @@ class Faults:
             raise DataError(self.sentences[0])
         if count:
             told = " ".join(f"({number}) {one}." for number, one in enumerate(self.sentences, start=1))
-            raise DataError(f"{count} faults{', or more' if count == MOST_FAULTS else ''}: {told}")
+            raise DataError(f"{count} faults{', or more' if count == self.most else ''}: {told}")
 
 
 class AggregationError(SiloFLError):

@@ -16,7 +16,7 @@ from silofl.errors import DataError
 
 
 def check_contents(manifest, parts=None):
-    contents = Contents(manifest.places)
+    contents = Contents(manifest.places, manifest.split_unit)
     for part, found in (parts or manifest.parts).items():
         for record in found:
             images = read_images(manifest.source(record))
@@ -316,6 +316,13 @@ def test_one_picture_at_two_indexes_is_refused_with_both(site, study):
     both = "all.npz at index 3 and all.npz at index 0 hold the same content"
     with pytest.raises(DataError, match=f"case 'all#3' must be another image than case 'all#0'; {both}"):
         check_contents(manifest)
+
+
+def test_one_picture_at_two_indexes_is_two_views_of_one_patient_in_one_part(site, study):
+    write_indexed(site, "abca")
+    site.content["training"].append(site.content["test"].pop() | {"patient": "a"})
+    site.add("test", "f")
+    assert check_contents(read_manifest(site.write(), study())) is None
 
 
 def test_twins_of_a_public_set_that_knows_no_patients_are_its_own(site, study):

@@ -44,16 +44,22 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
 class Contents:
     """The contents of a data set's images, gathered while they are read, of which no two may be the same."""
 
-    def __init__(self, places: Mapping[str, Path]) -> None:
-        self._places = places
+    def __init__(self, places: Mapping[str, Path], split_unit: str) -> None:
+        """Begin with none.
+
+        Args:
+            places: Where each file named by a record lies, links resolved.
+            split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not.
+        """
+        self._places, self._split_unit = places, split_unit
         self._seen: dict[str, tuple[str, str, Record]] = {}
         self._known: set[tuple[Path, int | None]] = set()
 
     def add(self, part: str, record: Record, digests: Mapping[str, str | None]) -> None:
         """Keep what a case's files hold.
 
-        Of many images in one npz file, as public sets come, those of patients whom nobody knows may be the same: what
-        stands in two parts is then the set's own affair.
+        Of many images in one npz file, as public sets come, two may be the same within one patient and part, and
+        anywhere where no patients are kept apart.
 
         Args:
             part: The case's part.
@@ -75,12 +81,19 @@ class Contents:
                     f"case {record.case!r} must have a file of its own for each contrast; {file} and {first_file} hold "
                     "the same content: correct one of the two, or put null for a contrast that is not there"
                 )
-            if first is not record and _is_refused(part, record, first_part, first):
+            if first is not record and self._are_apart(part, record, first_part, first):
                 raise DataError(
                     f"case {record.case!r} must be another image than case {first.case!r}; "
                     f"{_name_image(file, record)} and {_name_image(first_file, first)} hold the same content: remove "
                     "one of the two"
                 )
+
+    def _are_apart(self, part: str, record: Record, other_part: str, other: Record) -> bool:
+        """Return whether two cases must hold two images."""
+        if None in (record.index, other.index):
+            return True
+        is_of_patients = self._split_unit in ("patient", "recordings")
+        return is_of_patients and (part != other_part or record.patient != other.patient)
 
 
 def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | None:
@@ -105,14 +118,6 @@ def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | 
     digest = hashlib.sha256(repr(array.shape).encode())
     digest.update(numbers)
     return digest.hexdigest()
-
-
-def _is_refused(part: str, record: Record, other_part: str, other: Record) -> bool:
-    """Return whether two cases may not hold the same image."""
-    if None in (record.index, other.index):
-        return True
-    is_known = None not in (record.patient, other.patient)
-    return is_known and (part != other_part or record.patient != other.patient)
 
 
 def _name_image(file: str, record: Record) -> str:

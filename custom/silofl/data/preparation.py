@@ -255,8 +255,8 @@ def read_label_map(record: Record, manifest: Manifest, image: Image, study: Stud
     """
     if not isinstance(record.label, str):
         return None
-    label = read_label(manifest.places[record.label], record.label, record.index)
     labels = {number: study.labels[number] for number in manifest.labels_annotated}
+    label = read_label(manifest.places[record.label], record.label, record.index, labels)
     check_label(label, image, labels, record.label, RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE)
     return label.array
 

@@ -13,7 +13,7 @@ from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.formats import free_decoding_resources
 from silofl.data.images import read_image
 from silofl.data.leakage import Contents
-from silofl.data.manifest import Manifest, read_manifest
+from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.progress import track_progress
@@ -96,7 +96,7 @@ def _sample_evenly(count: int, most: int) -> list[int]:
 def _prepare_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
     steps = build_preparation(study)
     # Here, where every image is read once for the cache, and not at every start.
-    contents = Contents(manifest.places)
+    contents = Contents(manifest.places, agree_split_unit(study, manifest.split_unit))
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     faults = Faults()
 

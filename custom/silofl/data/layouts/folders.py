@@ -40,6 +40,7 @@ from silofl.data.layouts.masks import Values, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import SitePlan, visible_folders
+from silofl.data.segments import UNNAMED_LABEL
 from silofl.errors import ConfigError, DataError
 
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
@@ -69,7 +70,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     ]
     if patterns is not None:
         _check_patterns(sites, patterns)
-    names = options.labels or ("foreground",)
+    names = options.labels or (UNNAMED_LABEL,)
     values = Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
     return warn_unknown_patients(
         {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
