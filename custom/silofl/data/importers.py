@@ -30,7 +30,7 @@ from silofl.data.layouts.pamap2 import plan_pamap2
 from silofl.data.layouts.plan import JsonRecord, SitePlan, list_paths
 from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
-from silofl.data.progress import track_progress
+from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, Faults, suggest_nearest
 from silofl.files import is_free
@@ -185,7 +185,7 @@ def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
     faults = Faults(MOST_MASKS)
     for site, plan in plans.items():
         masks = _list_masks(plan)
-        for name in track_progress(masks, len(masks), f"checking {site}", unit="masks") if masks else ():
+        for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():
                 _write_file(plan, folder / site, name)
     faults.tell()
