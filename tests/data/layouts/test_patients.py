@@ -60,6 +60,11 @@ def test_a_case_without_a_row_is_refused_with_what_a_row_holds(patients, rows):
         patients("file,patient", *rows)
 
 
+def test_patients_that_differ_in_capitals_alone_are_refused(patients):
+    with pytest.raises(DataError, match="patients.csv of site 'north' must write patient 'P1' as 'p1', or differ from"):
+        patients("file,patient", "a,p1", "b,p2", "c,P1")
+
+
 @pytest.mark.parametrize("form", ["{}.png", "images/{}.png", r"images\{}.png", "./images/{}.PNG", "{}"])
 def test_a_row_names_an_image_in_the_folder_of_the_images_or_of_the_site(tmp_path, form):
     images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
@@ -114,9 +119,7 @@ def test_what_follows_from_patients_by_headers_is_said(series, tmp_path):
     def notes_of(found):
         return plan_cases(found, read_patients(found), values, options).notes
 
-    assert notes_of(series("p0", "p1", "p0")) == (
-        "north: no table names the patients; they are those of the DICOM headers (PatientID)",
-    )
+    assert notes_of(series("p0", "p1", "p0")) == ("north: the patients are those of the DICOM headers (PatientID)",)
     shutil.rmtree(tmp_path / "c0"), shutil.rmtree(tmp_path / "c1"), shutil.rmtree(tmp_path / "c2")
     found = series("p0", "p0", "p0")
     assert notes_of(found)[1].startswith("north: one PatientID stands in all DICOM headers that have one, as archives")

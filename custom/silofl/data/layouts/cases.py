@@ -215,7 +215,7 @@ def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> 
     sentences = find_turned(pairs)
     by_header = set(found.patient_ids.values()) - {None}
     if by_header and patients == found.patient_ids:
-        sentences.append("no table names the patients; they are those of the DICOM headers (PatientID)")
+        sentences.append("the patients are those of the DICOM headers (PatientID)")
     elif len(by_header) == 1 and len(patients) > 1 and None in patients.values():
         sentences.append(
             "one PatientID stands in all DICOM headers that have one, as archives write it for everybody; the patients "

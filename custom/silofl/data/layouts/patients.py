@@ -1,7 +1,7 @@
 """A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +47,20 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     for case, patients in named.items():
         if len(patients) > 1:
             raise DataError(f"{table} must name one patient of {case}, not {shorten_names(patients)}; correct its rows")
-    return {case: patients.pop() for case, patients in named.items()}
+    patient_of = {case: patients.pop() for case, patients in named.items()}
+    _check_capitals(patient_of.values(), table)
+    return patient_of
+
+
+def _check_capitals(patients: Iterable[str], table: str) -> None:
+    first: dict[str, str] = {}
+    for patient in patients:
+        other = first.setdefault(patient.casefold(), patient)
+        if other != patient:
+            raise DataError(
+                f"{table} must write patient {patient!r} as {other!r}, or differ from it in more than capitals; "
+                "correct its rows"
+            )
 
 
 def _normalise_path(name: str) -> str:
