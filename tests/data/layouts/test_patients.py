@@ -73,6 +73,13 @@ def test_a_row_names_an_image_in_the_folder_of_the_images_or_of_the_site(tmp_pat
     assert read_patients(SiteCases("north", tmp_path, images, {}, images_in="images")) == {"a": "pa", "b": "pb"}
 
 
+@pytest.mark.parametrize("images_in", [".", "images"])
+def test_a_row_may_hold_the_name_of_a_file_alone(tmp_path, images_in):
+    images = {case: (tmp_path / "images" / f"{case}_t1.nii.gz",) for case in "ab"}
+    (tmp_path / "patients.csv").write_text("file,patient\na_t1.nii.gz,p1\nb_t1.nii.gz,p2")
+    assert read_patients(SiteCases("north", tmp_path, images, {}, images_in=images_in)) == {"a": "p1", "b": "p2"}
+
+
 def test_a_row_that_names_a_mask_names_no_image(tmp_path):
     images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
     (tmp_path / "patients.csv").write_text("file,patient\nmasks/a.png,p1\nmasks/b.png,p2")

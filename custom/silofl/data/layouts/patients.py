@@ -1,6 +1,7 @@
 """A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,8 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     """Return the patient of each case of a site by patients.csv or patients.tsv in its folder.
 
     Its column ``file`` holds a case, or one of the case's images, by its path in the folder of the images or of the
-    site. Without a table it is the one whom each case's DICOM files name; None for all where one case has none, or all
-    have the same, as archives write it.
+    site, or by its name where no other case has it. Without a table the patient is the one whom each case's DICOM files
+    name; None for all where one case has none, or all have the same, as archives write it.
 
     Raises:
         DataError: The table cannot be read, lacks a column, or does not name one patient for each case.
@@ -33,9 +34,16 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     rows: dict[str, set[str]] = {}
     for name, patients in read_columns(tables[0], table, "file", "patient").items():
         rows.setdefault(_normalise_path(name), set()).update(filter(None, map(normalise_name, patients)))
+    # A file's name alone is enough where no other case has it.
+    file_names = {case: {path.name for path in images if path is not None} for case, images in found.images.items()}
+    num_cases = Counter(name for names in file_names.values() for name in names)
     named = {
-        case: {one for name in (case, *found.list_image_paths(case)) for one in rows.get(_normalise_path(name), ())}
-        for case in found.images
+        case: {
+            one
+            for name in (case, *found.list_image_paths(case), *(name for name in names if num_cases[name] == 1))
+            for one in rows.get(_normalise_path(name), ())
+        }
+        for case, names in file_names.items()
     }
     missing = [case for case, patients in named.items() if not patients]
     if missing:
