@@ -39,10 +39,15 @@ MOST_FAULTS = 20
 
 
 class Faults:
-    """Several faults of a site's data that one error tells: who mends the first need not come back for the second."""
+    """Several faults of a site's data that one error tells: who mends the first need not come back for the second.
 
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
+    Args:
+        most: How many are told; `MOST_FAULTS` by default.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most or MOST_FAULTS
+        self.errors: list[DataError] = []
 
     @contextmanager
     def collect_fault(self) -> Iterator[None]:
@@ -54,8 +59,8 @@ class Faults:
         try:
             yield
         except DataError as error:
-            self.sentences.append(str(error))
-        if len(self.sentences) == MOST_FAULTS:
+            self.errors.append(error)
+        if len(self.errors) == self.most:
             self.tell()
 
     def tell(self) -> None:
@@ -64,12 +69,12 @@ class Faults:
         Raises:
             DataError: The only fault as it was, or how many there are and all of them.
         """
-        count = len(self.sentences)
+        count = len(self.errors)
         if count == 1:
-            raise DataError(self.sentences[0])
+            raise self.errors[0]
         if count:
-            told = " ".join(f"({number}) {one}." for number, one in enumerate(self.sentences, start=1))
-            raise DataError(f"{count} faults{', or more' if count == MOST_FAULTS else ''}: {told}")
+            told = " ".join(f"({number}) {one}." for number, one in enumerate(self.errors, start=1))
+            raise DataError(f"{count} faults{', or more' if count == self.most else ''}: {told}") from self.errors[0]
 
 
 class AggregationError(SiloFLError):

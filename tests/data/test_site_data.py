@@ -32,9 +32,10 @@ def no_decoding(monkeypatch):
 
     def forbid():
         monkeypatch.setattr(preparation, "read_source", fail)
+        monkeypatch.setattr(preparation, "read_images", fail)
         monkeypatch.setattr(preparation, "read_label", fail)
         monkeypatch.setattr(formats, "decode", fail)
-        monkeypatch.setattr(leakage, "content_digest", fail)
+        monkeypatch.setattr(leakage, "digest_content", fail)
 
     return forbid
 

@@ -26,7 +26,7 @@ from silofl.files import make_folder
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 8
+VERSION = 9
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 # Each attempt opens the cache, or else builds it for the next one to open.

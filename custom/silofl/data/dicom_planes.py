@@ -78,11 +78,20 @@ def order_frames(planes: Sequence[Plane]) -> NDArray[np.intp]:
     stored = np.arange(len(planes))
     if any(plane[key] is None for plane in planes for key in (POSITION, DIRECTION)):
         return stored
-    to_column, to_row = np.array(planes[0][DIRECTION], dtype=np.float64).reshape(2, 3)
-    heights = np.array([plane[POSITION] for plane in planes], dtype=np.float64) @ np.cross(to_column, to_row)
+    heights = _measure_heights(planes)
     steps = np.diff(heights)
     runs_on = bool((steps >= 0).all() or (steps <= 0).all())
     return stored if runs_on or not _differ_in_place_alone(planes) else np.argsort(heights, kind="stable")
+
+
+def order_slices(planes: Sequence[Plane]) -> NDArray[np.intp]:
+    """Return the slices of a series along the normal, as its reader orders files that all state place and direction."""
+    return np.argsort(_measure_heights(planes), kind="stable")
+
+
+def _measure_heights(planes: Sequence[Plane]) -> NDArray[np.float64]:
+    to_column, to_row = np.array(planes[0][DIRECTION], dtype=np.float64).reshape(2, 3)
+    return np.array([plane[POSITION] for plane in planes], dtype=np.float64) @ np.cross(to_column, to_row)
 
 
 def _differ_in_place_alone(planes: Sequence[Plane]) -> bool:

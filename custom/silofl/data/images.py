@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
 from silofl.data.formats import decode
+from silofl.data.segments import check_layers, number_by_names, read_segments
 from silofl.errors import DataError
 
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.
@@ -67,23 +68,30 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
     return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window, decoded.has_contrasts)
 
 
-def read_label(path: Path, name: str | None = None, index: int | None = None) -> Image:
+def read_label(
+    path: Path, name: str | None = None, index: int | None = None, labels: Mapping[int, str] | None = None
+) -> Image:
     """Read a label map; the same formats as `read_image`, one channel of whole numbers.
+
+    Where the header names segments, as 3D Slicer's does, each gets the number of the label of its name.
 
     Args:
         path: The file, or the folder of a DICOM series.
         name: What messages call it; the file's name when not given.
         index: Which label map of an npz file's array ``labels``.
+        labels: The labels by number; None leaves the numbers as they are stored.
 
     Returns:
         An image with array int32 of shape (1, rows, columns) or (1, X, Y, Z).
 
     Raises:
-        DataError: As `read_image`, or the channels differ, or a value is not a whole number.
+        DataError: As `read_image`, or the channels differ, a value is not a whole number, segments may overlap, or one
+            is none of the labels.
     """
     name = name or path.name
     decoded = _decode(path, name, index, is_label=True)
-    array = decoded.array
+    array, segments = decoded.array, read_segments(path, name)
+    check_layers(segments, name)
     if len(array) > 1 and not (array == array[:1]).all():
         raise DataError(
             f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
@@ -96,7 +104,8 @@ def read_label(path: Path, name: str | None = None, index: int | None = None) ->
     beyond = array[(array < SMALLEST) | (array > LARGEST)]
     if beyond.size:
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
-    return Image(array.astype(np.int32), decoded.affine, None)
+    numbers = array.astype(np.int32)
+    return Image(numbers if labels is None else number_by_names(numbers, segments, labels, name), decoded.affine, None)
 
 
 def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:

@@ -95,8 +95,7 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
             check_channels(record, names)
     faults.tell()
     split_unit = content.get("split_unit", "patient")
-    # A patient may be in several parts only where both study and data say so; otherwise the stricter rule holds.
-    check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
+    check_parts(parts, places, agree_split_unit(study, split_unit))
     return Manifest(
         folder,
         study.task,
@@ -108,6 +107,11 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
         places=places,
         digest=digest,
     )
+
+
+def agree_split_unit(study: Study, split_unit: str) -> str:
+    """Return what a study and a dataset.json keep apart: the unit of both, or else patients, the stricter rule."""
+    return split_unit if study.data.split_unit == split_unit else "patient"
 
 
 def read_content(folder: Path) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.raw_volume import (
     RawVolume,
+    decode_text,
     header_lines,
     look_up_value,
     parse_numbers,
@@ -66,6 +68,18 @@ def read_metaimage(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]
             if LAST in header:
                 break
         return read_voxels(stream, _parse_volume(header, name), name)
+
+
+def read_metaimage_keys(path: Path) -> dict[str, str]:
+    """Return the keys and values that a writer has put into a header beside MetaImage's.
+
+    Raises:
+        ValueError: The header has no end.
+    """
+    with path.open("rb") as stream:
+        lines = takewhile(lambda line: not line.startswith(LAST), header_lines(stream))
+        pairs = [[part.strip() for part in line.partition("=")] for line in lines]
+    return {key: decode_text(value) for key, _, value in pairs if key not in KEYS}
 
 
 def _add_field(header: dict[str, str], line: str) -> None:

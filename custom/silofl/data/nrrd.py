@@ -5,6 +5,7 @@ Source: teem.sourceforge.net/nrrd/format.html. Geometry is read as ITK reads it.
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.data.raw_volume import (
     RawVolume,
+    decode_text,
     header_lines,
     look_up_value,
     parse_numbers,
@@ -77,6 +79,17 @@ def read_nrrd(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
                 break
             _add_field(header, line)
         return read_voxels(stream, _parse_volume(header, name), name)
+
+
+def read_nrrd_keys(path: Path) -> dict[str, str]:
+    """Return the keys and values that a writer has put into a header beside NRRD's fields.
+
+    Raises:
+        ValueError: The header has no end.
+    """
+    with path.open("rb") as stream:
+        pairs = [line.partition(":=") for line in takewhile(bool, header_lines(stream)) if not line.startswith("#")]
+    return {key: decode_text(value) for key, sign, value in pairs if sign}
 
 
 def _add_field(header: dict[str, str], line: str) -> None:

@@ -63,6 +63,14 @@ def header_lines(stream: BinaryIO) -> Iterator[str]:
     raise ValueError("its header has no end")
 
 
+def decode_text(value: str) -> str:
+    """Return a value of `header_lines` as its writer meant it: in UTF-8, or else in Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
+
+
 def require_field(header: Mapping[str, str], key: str) -> str:
     """Return a value that a header must have.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from silofl.data.access import open_error
+from silofl.data.patient_names import normalise_name
 from silofl.documents import check_kind
 from silofl.errors import DataError, suggest_nearest
 
@@ -86,7 +87,8 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     index = _parse_index(value.get("index"), image, where)
     slices = _parse_slices(value.get("slices"), where)
     case = (
-        _parse_name(value["case"], f"the case of {where}")
+        # Without the blanks at its ends, which nobody sees; of a path they are a part.
+        _parse_text(value["case"], f"the case of {where}").strip()
         if "case" in value
         else _default_case_name(image, slices, index)
     )
@@ -142,8 +144,10 @@ def _parse_text(value: object, what: str) -> str:
 
 
 def _parse_name(value: object, what: str) -> str:
-    """Return a name without the blanks at its ends, which nobody sees; of a path they are a part."""
-    return _parse_text(value, what).strip()
+    name = normalise_name(_parse_text(value, what))
+    if not name:
+        raise DataError(f"{what} must be a text, not one of signs that nobody sees, {value!a}; correct dataset.json")
+    return name
 
 
 def _parse_images(value: object, where: str) -> tuple[str | None, ...]:

@@ -12,8 +12,8 @@ from silofl.data.cache_entries import prune
 from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.formats import free_decoding_resources
 from silofl.data.images import read_image
-from silofl.data.leakage import check_contents
-from silofl.data.manifest import Manifest, read_manifest
+from silofl.data.leakage import Contents
+from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.progress import track_progress
@@ -95,15 +95,17 @@ def _sample_evenly(count: int, most: int) -> list[int]:
 
 def _prepare_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
     steps = build_preparation(study)
-    # Reads every file, and so is done here, where the cache is built, and not at every start.
-    check_contents(manifest.parts, manifest.places)
+    # Here, where every image is read once for the cache, and not at every start.
+    contents = Contents(manifest.places, agree_split_unit(study, manifest.split_unit))
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     faults = Faults()
 
     def cases() -> Iterator[tuple[str, PreparedCase]]:
         for part, record in track_progress(records, len(records), f"reading {manifest.folder.name}", has_progress):
             with faults.collect_fault():
-                yield part, prepare_case(record, manifest, steps)
+                case = prepare_case(record, manifest, steps)
+                contents.add(part, record, case.digests)
+                yield part, case
 
     yield from _check_same_size(cases())
     faults.tell()

@@ -39,12 +39,12 @@ def volume(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a mask as a site's and return its path."""
+    """Write a mask as a site's and return its path; the image is the mask itself where none is given."""
 
-    def run(mask, values):
-        name, writer = plan_mask(mask, "p1", values, "site 'north': p1/seg")
+    def run(mask, values, image=None):
+        name, writer = plan_mask(mask, image or mask, "p1", values, "site 'north': p1/seg")
         target = tmp_path / "target" / name
-        target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         writer(target)
         return target
 
@@ -136,3 +136,47 @@ def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, wanted):
 def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=f"^masks/{name} must end in one of .png, .*, not '.*'; remove or convert it"):
         split_ending(tmp_path / name, f"masks/{name}")
+
+
+@pytest.mark.parametrize("ending", [".nii.gz", ".mha", ".nrrd"])
+@pytest.mark.parametrize("values", [BRAIN, Values({1: "organ", 4: "lesion"}, of_all={1: "organ", 4: "lesion"})])
+def test_a_mask_beside_its_image_is_refused(volume, write, tmp_path, ending, values):
+    image = tmp_path / "image.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(NUMBERS[:5], AFFINE), image)
+    with pytest.raises(DataError, match=r"north': p1/seg must have the size of its image, .5, 5, 4., not .6, 5, 4."):
+        write(volume(ending), values, image)
+    shifted = AFFINE + 0.0
+    shifted[2, 3] += 7.2
+    nibabel.save(nibabel.Nifti1Image(NUMBERS, shifted), image)
+    with pytest.raises(DataError, match="p1/seg must lie where its image lies .*, not up to 7.2 mm away"):
+        write(volume(ending), values, image)
+
+
+def test_a_mask_on_an_image_without_a_readable_header_is_taken(volume, write, tmp_path):
+    # The image is told by its case where it is prepared.
+    (tmp_path / "image.nii.gz").write_bytes(b"broken")
+    assert write(volume(".nii.gz"), BRAIN, tmp_path / "image.nii.gz").exists()
+
+
+def save_segments(path, numbers, **segments):
+    image = SimpleITK.GetImageFromArray(numbers.T.astype(np.uint8))
+    for place, (name, number) in enumerate(segments.items()):
+        image.SetMetaData(f"Segment{place}_Name", name)
+        image.SetMetaData(f"Segment{place}_LabelValue", str(number))
+        image.SetMetaData(f"Segment{place}_Layer", "0")
+    SimpleITK.WriteImage(image, path)
+    return path
+
+
+@pytest.mark.parametrize("names", [{1: "organ", 2: "lesion"}, {1: "organ", 4: "lesion"}])
+def test_numbers_are_those_of_the_names_in_the_masks_header(write, tmp_path, names):
+    # In the mask the organ has 4 and the lesion 1; at the site the organ gets 1 and the lesion 2.
+    target = write(save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, lesion=1), Values(names))
+    label = read_label(target, labels={1: "organ", 2: "lesion"})
+    np.testing.assert_array_equal(label.array[0], np.select([NUMBERS == 4, NUMBERS == 1], [1, 2]))
+
+
+def test_names_in_the_masks_header_that_are_no_labels_are_refused(write, tmp_path):
+    mask = save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, cyst=1)
+    with pytest.raises(DataError, match="p1/seg must name its segments as the labels, organ, lesion, not 'cyst'"):
+        write(mask, Values({1: "organ", 2: "lesion"}))
