@@ -11,6 +11,9 @@ PLAIN = re.compile(r"[\w +/-]*")
 # What begins code, emphasis, a tag, a link or an image in Markdown, and what makes a link of a plain address.
 MARKS = re.compile(r"[\\`*<\[]|(?<=www)\.|:(?=//)")
 
+# Line breaks, and what commands a terminal: in a name they would be a line of their own in tables, logs and results.
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
+
 
 class ExitCode(IntEnum):
     """The exit codes of every command."""
