@@ -52,9 +52,7 @@ def name_stem(name: str) -> str:
     return name[: len(name) - len(ending)]
 
 
-def write_label_map(
-    folder: Path, stem: str, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None
-) -> str:
+def write_label_map(folder: Path, stem: str, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
     """Write an input's label map and return the file's name.
 
     Args:
