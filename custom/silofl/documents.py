@@ -5,9 +5,10 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from pathlib import Path
 
-from silofl.errors import ConfigError, one_line
+from silofl.errors import ConfigError, one_line, quote_value
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 # The ledger of a hundred sites and a thousand rounds has as many bytes.
@@ -71,13 +72,13 @@ def read_json_document(path: Path) -> object:
     """Return the value in a JSON file; `ABSENT` where there is none.
 
     Raises:
-        ConfigError: As `read_document`; or it is no JSON, which knows no NaN and no infinity.
+        ConfigError: As `read_document`; or it is no JSON, which knows no NaN and no infinity, or repeats a key.
     """
     text = read_document(path, "JSON", LARGEST_JSON)
     if text is None:
         return ABSENT
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_table)
         # Half a character pair can be written as an escape, and in no page, terminal or file name afterwards.
         if ESCAPED_HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -90,6 +91,15 @@ def read_json_document(path: Path) -> object:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
+
+
+def _build_table(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        # Of two values of a key, programs take one or the other.
+        twin, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {quote_value(twin)} stands twice in one place")
+    return table
 
 
 def _describe_obstacle(error: OSError) -> str:

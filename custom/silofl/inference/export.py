@@ -10,7 +10,6 @@ from typing import Any
 import monai
 import numpy as np
 import torch
-import yaml
 
 from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
@@ -21,6 +20,7 @@ from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import member_names
+from silofl.settings import dump_yaml
 from silofl.study_sections import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -113,7 +113,7 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
     network = {"network_def": VOLUME_NETWORK} if has_windows else {}
     write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
-    study = yaml.safe_dump(plain_study(contents.study), sort_keys=False)
+    study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
     write_text(
         folder / "docs" / "README.md", bundle_readme(contents.study, member_names(contents), contents.image_shape)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
@@ -19,7 +17,7 @@ from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
 from silofl.options import add_set, make_console, read_changes
 from silofl.report.pages import REPORT
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out_job, check_new, set_run
 from silofl.studies.simulation import apply_changes, changed_study, study_file
 
@@ -122,7 +120,7 @@ def _change_study(job: Path, changes: Mapping[str, object]) -> None:
     if changes:
         changed_study(job, changes)
         path = study_file(job)
-        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False, allow_unicode=True))
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
 
 
 def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:

@@ -11,7 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +27,7 @@ from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
 from silofl.studies.traffic import Traffic, count_traffic
@@ -257,7 +256,7 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     )
     shutil.copytree(job, target)
     path = study_file(target)
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    path.write_text(dump_yaml(content), encoding="utf-8")
     study = load_study(path)
     if changes_algorithm(changes):
         guard_batchnorm(target, study.recipe.stays_home == "batchnorm")

@@ -8,7 +8,6 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-import yaml
 
 from silofl.algorithms.recipe import Answer
 from silofl.data.images import Image
@@ -19,7 +18,7 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json, write_text
 from silofl.models.weights import SUFFIXES
 from silofl.options import make_console
-from silofl.settings import parse, read_yaml
+from silofl.settings import dump_yaml, parse, read_yaml
 from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
@@ -299,5 +298,5 @@ def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:
 
 
 def _flow_yaml(value: object) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    text = dump_yaml(value, default_flow_style=True, width=10_000)
     return text.removesuffix("\n").removesuffix("...").strip()

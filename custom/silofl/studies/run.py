@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-import yaml
 from rich.console import Console
 
 from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
@@ -24,7 +23,7 @@ from silofl.flare.submission import check_job
 from silofl.options import add_json, make_console, parse_natural
 from silofl.report.pages import write_report
 from silofl.schema import dump_record
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
@@ -284,4 +283,4 @@ def set_run(job: Path, run: str) -> None:
     path = study_file(job)
     content = read_yaml(path)
     if content.get("continue_run") != run:
-        write_text(path, yaml.safe_dump(content | {"continue_run": run}, sort_keys=False, allow_unicode=True))
+        write_text(path, dump_yaml(content | {"continue_run": run}))

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-import yaml
 from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
@@ -49,7 +48,7 @@ from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
 from silofl.schema import dump_record, read_file
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
@@ -175,7 +174,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
     shutil.copytree(job, run / "job")
     if changes:
         path = study_file(run / "job")
-        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False))
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
     if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     given = simulation.pretrained or simulation.weights
