@@ -18,6 +18,10 @@ ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 ABSENT = object()
 
 
+class TwinError(ValueError):
+    """A key that stands twice in one place of a JSON document."""
+
+
 class SpecialFileError(OSError):
     """A pipe, a socket or a device, of which reading may never end."""
 
@@ -78,7 +82,7 @@ def read_json_document(path: Path) -> object:
     if text is None:
         return ABSENT
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_table)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=build_table)
         # Half a character pair can be written as an escape, and in no page, terminal or file name afterwards.
         if ESCAPED_HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -89,17 +93,21 @@ def read_json_document(path: Path) -> object:
         ) from None
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def build_table(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the keys and values of one place of a JSON document, as the ``object_pairs_hook`` of `json.loads`.
 
-
-def _build_table(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    Raises:
+        TwinError: A key stands twice: programs take one value or the other.
+    """
     table = dict(pairs)
     if len(table) < len(pairs):
-        # Of two values of a key, programs take one or the other.
         twin, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {quote_value(twin)} stands twice in one place")
+        raise TwinError(f"the key {quote_value(twin)} stands twice")
     return table
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _describe_obstacle(error: OSError) -> str:

@@ -11,6 +11,7 @@ from silofl.data.access import read_bytes
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
+from silofl.documents import TwinError, build_table
 from silofl.errors import DataError, Faults, suggest_nearest
 from silofl.study import Study
 from silofl.study_sections import SplitUnit
@@ -129,28 +130,19 @@ def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
         )
     raw = read_bytes(folder / FILE_NAME, name)
     try:
-        # Editors on Windows begin a file with a byte order mark. Of two equal keys json would keep the last silently.
-        content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_refuse_twins)
+        # Editors on Windows begin a file with a byte order mark.
+        content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=build_table)
     except json.JSONDecodeError as error:
         place = f"broken at line {error.lineno}, column {error.colno} ({error.msg})"
         raise DataError(f"{FILE_NAME} must be JSON, not {place}; correct it there") from None
-    except DataError:
-        raise
+    except TwinError as error:
+        raise DataError(f"{FILE_NAME} must give each key once; {error}: join both, or remove one") from None
     except (ValueError, RecursionError):
         raise DataError(f"{FILE_NAME} must be JSON in UTF-8, not something else; write it anew") from None
     if not isinstance(content, dict):
         raise DataError(f"{FILE_NAME} must hold an object, not a {type(content).__name__}; start it with a brace")
     _check_keys(content)
     return content, hashlib.sha256(raw).hexdigest()
-
-
-def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise DataError(f"{FILE_NAME} must give each key once, not {key!r} twice; join or remove one")
-        found[key] = value
-    return found
 
 
 def _check_keys(content: Mapping[str, object]) -> None:
