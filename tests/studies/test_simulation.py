@@ -2,6 +2,8 @@ import shutil
 
 import pytest
 
+from silofl.algorithms.presets import algorithm_names, load_presets
+from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
 from silofl.studies.simulation import apply_changes, changed_study
 
@@ -193,6 +195,29 @@ def test_dotted_keys_are_put_in_place_and_the_rest_stays():
     wanted = {"rounds": 5, "labels": {1: "b"}, "training": {"momentum": 0.5, "betas": [0, 0]}, "data": {"channels": 3}}
     assert apply_changes(values, changes) == wanted
     assert values["training"]["momentum"] == 0.9
+
+
+def test_another_algorithm_brings_its_own_preset_and_leaves_no_choice_of_the_one_before():
+    values = {"rounds": 3, "algorithm": {"name": "fedprox", "preset": "paper", "weights": "uniform", "fedprox": {}}}
+    assert apply_changes(values, {"algorithm.name": "ditto"})["algorithm"] == {"name": "ditto"}
+    # What the changes set stays, in whatever order; and so does all where the name is the job's own.
+    for keys in (["algorithm.server_lr", "algorithm.name"], ["algorithm.name", "algorithm.server_lr"]):
+        changes = {key: {"algorithm.name": "ditto", "algorithm.server_lr": 0.5}[key] for key in keys}
+        assert apply_changes(values, changes)["algorithm"] == {"name": "ditto", "server_lr": 0.5}
+    assert apply_changes(values, {"algorithm.name": "fedprox"}) == values
+    assert apply_changes(values, {"algorithm.server_lr": 0.5})["algorithm"]["weights"] == "uniform"
+
+
+# The job's own, and MOON, whose projection head is none for its U-Net, are left out.
+OTHERS = [(name, preset) for name in algorithm_names() for preset in PRESET_NAMES if name not in ("fedavg", "moon")]
+
+
+@pytest.mark.parametrize(("name", "preset"), OTHERS)
+def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another(job, name, preset):
+    chosen = job(algorithm={"name": "fedavg", "preset": "paper", "weights": "uniform", "server_lr": 0.25})
+    suits_all = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
+    study = changed_study(chosen, suits_all | {"algorithm.name": name, "algorithm.preset": preset})
+    assert study.recipe == load_presets(name)[preset]
 
 
 @pytest.mark.parametrize(

@@ -184,8 +184,15 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
 
 
 def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Return a copy of a study's plain values, with the values of some dotted keys replaced."""
+    """Return a copy of a study's plain values, with the values of some dotted keys replaced.
+
+    Another ``algorithm.name`` takes the place of the whole section but for what the changes themselves set in it: its
+    other keys were chosen for the algorithm before.
+    """
     result = deepcopy(dict(values))
+    name, earlier = changes.get("algorithm.name"), result.get("algorithm")
+    if name is not None and isinstance(earlier, dict) and earlier.get("name") != name:
+        del result["algorithm"]
     for key, value in changes.items():
         *sections, last = key.split(".")
         place = result
