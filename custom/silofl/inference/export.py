@@ -13,7 +13,7 @@ import torch
 
 from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import is_free, write_json, write_text
+from silofl.files import is_free, make_folder, write_json, write_text
 from silofl.inference import program, torchscript
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, read_fingerprint
@@ -86,7 +86,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
     fingerprint = read_fingerprint(super_model_folder)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     # In the same folder: a move within one file system is one rename.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         folder = Path(temporary) / out.name
@@ -99,7 +99,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
-    (folder / "models").mkdir(parents=True)
+    make_folder(folder / "models")
     for name, exported in program.to_programs(super_model).items():
         program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
     has_windows = bool(contents.study.data.patches)

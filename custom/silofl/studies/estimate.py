@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -20,6 +19,7 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
+from silofl.files import copy_folder, write_text
 from silofl.methods.part import AFTER
 from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
@@ -254,9 +254,9 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     content = apply_changes(
         read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s}
     )
-    shutil.copytree(job, target)
+    copy_folder(job, target)
     path = study_file(target)
-    path.write_text(dump_yaml(content), encoding="utf-8")
+    write_text(path, dump_yaml(content))
     study = load_study(path)
     if changes_algorithm(changes):
         guard_batchnorm(target, study.recipe.stays_home == "batchnorm")

@@ -16,7 +16,7 @@ from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
-from silofl.files import copy_file, hold_lock, is_free, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
@@ -184,7 +184,7 @@ class WatchedRun:
         self.number = self.lead.submit(self.job)
         if self.job != self.out / JOB:
             # Only now: no folder of results is left where the server takes no job.
-            self.job = shutil.copytree(self.job, self.out / JOB)
+            self.job = copy_folder(self.job, self.out / JOB)
             self.open_files.enter_context(hold_lock(self.out / LOCK))
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
         self._print_connected_sites()

@@ -23,7 +23,7 @@ from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import hold_lock, make_folder, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json, write_text
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
@@ -171,7 +171,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
-    shutil.copytree(job, run / "job")
+    copy_folder(job, run / "job")
     if changes:
         path = study_file(run / "job")
         write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
@@ -179,7 +179,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     given = simulation.pretrained or simulation.weights
     if given:
-        shutil.copy(given, study_file(run / "job").with_name(study.model_file))
+        copy_file(Path(given), study_file(run / "job").with_name(study.model_file))
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     return _run_prepared_job(run, simulation, study, console)
 
@@ -345,7 +345,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         finally:
             # The simulator wipes its workspace at the next start.
             for events in workspace.glob("server/*/tb_events"):
-                shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
+                copy_folder(events, run / "tensorboard")
         return _conclude_run(run, simulation, study, console)
 
 
