@@ -11,8 +11,9 @@ PLAIN = re.compile(r"[\w +/-]*")
 # What begins code, emphasis, a tag, a link or an image in Markdown, and what makes a link of a plain address.
 MARKS = re.compile(r"[\\`*<\[]|(?<=www)\.|:(?=//)")
 
-# Line breaks, and what commands a terminal: in a name they would be a line of their own in tables, logs and results.
-CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
+# Line breaks, what commands a terminal, and halves of characters: in a name they would be lines of their own in tables,
+# logs and results, or could not be written.
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class ExitCode(IntEnum):

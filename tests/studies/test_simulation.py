@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from silofl.algorithms.presets import algorithm_names, load_presets
 from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
-from silofl.studies.simulation import apply_changes, changed_study
+from silofl.studies.simulation import apply_changes, changed_study, read_simulation
 
 from .conftest import JOB
 
@@ -69,6 +70,21 @@ def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
 )
 def test_sites_that_are_unknown_or_named_twice_are_refused(refused, tmp_path, two_sites, sites, reason):
     assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--sites", sites)
+
+
+@pytest.mark.parametrize("name", ["no\nrth", "no\x1b[31mrth", "no\udce4rth"])
+def test_a_site_whose_name_commands_a_terminal_is_refused(refused, tmp_path, two_sites, name):
+    (two_sites / "north").rename(two_sites / name)
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "a site's name must be that of a folder, in UTF-8 and without line breaks" in error and repr(name) in error
+
+
+@pytest.mark.parametrize("changes", [{"sites": ["../../victim"]}, {"sites": [".."]}, {"left_out": "/victim"}])
+def test_a_run_of_sites_whose_names_lead_elsewhere_is_not_gone_on_with(tmp_path, changes):
+    settings = {"data": str(tmp_path), "sites": ["north"], "threads": 1} | changes
+    (tmp_path / "run.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="a site's name must be that of a folder"):
+        read_simulation(tmp_path)
 
 
 @pytest.mark.parametrize(("sites", "threads"), [([], 3), (["--sites", "north"], 2)])

@@ -1,13 +1,12 @@
 """One record of dataset.json: an image, its label and its patient."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from silofl.data.access import open_error
 from silofl.documents import check_kind
-from silofl.errors import DataError, suggest_nearest
+from silofl.errors import CONTROL, DataError, quote_value, suggest_nearest
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
 # No volume has as many slices; a set of them is built to find overlaps.
@@ -137,19 +136,30 @@ def _parse_text(value: object, what: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not _is_text(value):
-        raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
+        raise DataError(
+            f"{what} must be a text on one line, without control characters, not {quote_value(value)}; correct "
+            "dataset.json"
+        )
     return value
 
 
 def _parse_name(value: object, what: str) -> str:
     """Return a name without the blanks at its ends, which nobody sees; of a path they are a part."""
-    return _parse_text(value, what).strip()
+    return _parse_text(value.strip() if isinstance(value, str) else value, what)
+
+
+def _parse_path(value: object, what: str) -> str:
+    """Return a path, which names something in the folder."""
+    path = _parse_text(value, what)
+    if not PurePosixPath(path).name:
+        raise DataError(f"{what} must be the path of a file, not {quote_value(path)}; correct dataset.json")
+    return path
 
 
 def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
     if not isinstance(value, list):
-        return (_parse_text(value, f"the image of {where}"),)
-    paths = [None if path is None else _parse_text(path, f"each image of {where}") for path in value]
+        return (_parse_path(value, f"the image of {where}"),)
+    paths = [None if path is None else _parse_path(path, f"each image of {where}") for path in value]
     found = [path for path in paths if path is not None]
     if not found:
         raise DataError(f"{where} must have a file for at least one contrast, not {value!r}; correct dataset.json")
@@ -161,8 +171,7 @@ def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
 
 
 def _is_text(value: object) -> bool:
-    # Python refuses a path with a null character or half a character pair by a ValueError that names no case.
-    return isinstance(value, str) and bool(value.strip()) and not re.search("[\0\ud800-\udfff]", value)
+    return isinstance(value, str) and bool(value.strip()) and not CONTROL.search(value)
 
 
 def _is_natural(value: object) -> bool:
@@ -204,7 +213,8 @@ def _parse_label(value: object, where: str, task: str, labels: dict[int, str]) -
     if task == "segmentation":
         if not _is_text(value):
             raise DataError(
-                f"{where} must have the path of a label map as its label, not {value!r}; correct dataset.json"
+                f"{where} must have the path of a label map as its label, not {quote_value(value)}; correct "
+                "dataset.json"
             )
         return value
     if not _is_natural(value) or value not in labels:
