@@ -25,6 +25,7 @@ from silofl.report.pages import write_report
 from silofl.schema import dump_record
 from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.ending import print_results
+from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
 from silofl.studies.simulation import study_file
@@ -113,6 +114,7 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
         watch = WatchedRun(lead, study, job, out, console, open_files)
         try:
+            enable_interrupts()
             if study.continue_run:
                 watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
                 watch.wait_for_sites()
@@ -126,6 +128,9 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
                 watch.wait_for_sites()
                 results = watch.carry_out()
         except KeyboardInterrupt:
+            if watch.number is None:
+                console.print("\ninterrupted before the job was submitted; nothing runs: give the same command again")
+                return ExitCode.INTERRUPTED
             console.print(
                 f"\ninterrupted; job {watch.number} runs on: fetch its result with silofl watch {watch.number} "
                 f"--kit {quote(str(kit.folder))} --download DIR, or end it with nvflare job abort and go on later with "

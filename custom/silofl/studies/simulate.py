@@ -330,6 +330,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         if given and given.sentence:
             console.print(given.sentence, markup=False)
         try:
+            enable_interrupts()
             if simulation.is_alone:
                 arrays = given and given.arrays
                 settings, latest = _site_settings(simulation, run), partial(read_simulated_site, workspace)
@@ -352,7 +353,6 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
     """Show rounds until the command ends, and end all its processes in any case."""
     try:
-        enable_interrupts()
         result, deadline = lines.run / "results.json", float("inf")
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:
