@@ -78,6 +78,20 @@ def test_a_path_that_names_nothing_is_refused(path):
             segmentation(image=image)
 
 
+LONG = "x " * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"image": [LONG, LONG]}, {"image": {"a": LONG}}, {"image": [LONG + ".npz"] * 2}, {"label": [LONG]}, {LONG: 1}]
+    + [{"slices": LONG}, {"index": LONG}, {"image": f"{LONG}.npz"}, {"patient": [LONG]}, {"case": {LONG: 1}}],
+)
+def test_a_value_without_end_is_quoted_shortly(changes):
+    with pytest.raises(DataError) as error:
+        segmentation(**changes)
+    assert len(str(error.value)) < 400
+
+
 def test_an_image_may_lie_in_a_file_for_each_contrast():
     record = segmentation(image=["p1/T1.nii.gz", None, "p1/T2.nii.gz"])
     assert record.images == ("p1/T1.nii.gz", None, "p1/T2.nii.gz")

@@ -12,7 +12,7 @@ from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.documents import TwinError, build_table
-from silofl.errors import DataError, Faults, suggest_nearest
+from silofl.errors import DataError, Faults, quote_value, suggest_nearest
 from silofl.study import Study
 from silofl.study_sections import SplitUnit
 
@@ -149,25 +149,30 @@ def _check_keys(content: Mapping[str, object]) -> None:
     for key in content:
         if key not in KEYS:
             raise DataError(
-                f"{FILE_NAME} must have known keys, not {key!r}{suggest_nearest(key, KEYS)}; rename or remove it"
+                f"{FILE_NAME} must have known keys, not {quote_value(key)}{suggest_nearest(key, KEYS)}; rename or "
+                "remove it"
             )
     for key in ("task", "labels"):
         if key not in content:
-            raise DataError(f"{FILE_NAME} must have the key {key!r}; it is missing: add it")
+            raise DataError(f"{FILE_NAME} must have the key {quote_value(key)}; it is missing: add it")
     unit = content.get("split_unit", "patient")
     if unit not in SPLIT_UNITS:
         known = ", ".join(SPLIT_UNITS)
-        raise DataError(f"{FILE_NAME} must have a split_unit among {known}, not {unit!r}; correct it")
+        raise DataError(f"{FILE_NAME} must have a split_unit among {known}, not {quote_value(unit)}; correct it")
 
 
 def _check_fits(content: Mapping[str, object], study: Study) -> None:
     remedy = "give the site the data of this study, or ask the study lead"
     if content["task"] != study.task:
-        raise DataError(f"{FILE_NAME} must have task {study.task!r} as the study, not {content['task']!r}; {remedy}")
+        raise DataError(
+            f"{FILE_NAME} must have task {study.task!r} as the study, not {quote_value(content['task'])}; {remedy}"
+        )
     _check_channel_names(parse_channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
     if content["labels"] != wanted:
-        raise DataError(f"{FILE_NAME} must have labels {wanted} as the study, not {content['labels']!r}; {remedy}")
+        raise DataError(
+            f"{FILE_NAME} must have labels {wanted} as the study, not {quote_value(content['labels'])}; {remedy}"
+        )
 
 
 def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
@@ -179,7 +184,9 @@ def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
     names = content.get("channel_names", [])
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not is_list or len({*names}) < len(names):
-        raise DataError(f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {names!r}')
+        raise DataError(
+            f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {quote_value(names)}'
+        )
     return tuple(names)
 
 
@@ -218,7 +225,8 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
     if not is_list or not numbers or len({*numbers}) < len(numbers):
         known = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
         raise DataError(
-            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not {numbers!r}; "
+            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not "
+            f"{quote_value(numbers)}; "
             "leave it out where all are annotated"
         )
     if study.task != "segmentation" and "labels_annotated" in content:
@@ -228,7 +236,7 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
 
 def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:
     if not isinstance(values, list):
-        raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {values!r}; put it in brackets")
+        raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {quote_value(values)}; put it in brackets")
     records, faults = [], Faults()
     for number, value in enumerate(values, start=1):
         with faults.collect_fault():
