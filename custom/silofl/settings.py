@@ -85,7 +85,11 @@ def parse(section: type[S], values: object, where: str) -> S:
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {describe_validation_error(error, section)}") from None
+        first = error.errors()[0]
+        # Of a name such as 007, on or no; what comes over the network has quotes that nobody writes.
+        is_unquoted = first["type"] == "string_type" and isinstance(first["input"], bool | int | float)
+        remedy = ": put it in quotes" if is_unquoted and where.endswith((".yaml", ".yml")) else ""
+        raise ConfigError(f"{where}: {describe_validation_error(error, section)}{remedy}") from None
 
 
 def load_settings(section: type[S], path: Path) -> S:
@@ -236,9 +240,6 @@ def describe_validation_error(error: ValidationError, section: type[Section]) ->
     # A section that is given one value, as `training: 3`.
     inner = next((one for one in _dotted_names(section) if one.startswith(f"{key}.")), None)
     remedy = f": set its keys, as {inner}" if inner else ""
-    # Of a name such as 007, on or no.
-    is_unquoted = first["type"] == "string_type" and isinstance(first["input"], bool | int | float)
-    remedy = ": put it in quotes" if is_unquoted else remedy
     return f"{name} must be {condition}, not {quote_value(first['input'])}{suggestion}{remedy}"
 
 
