@@ -108,6 +108,8 @@ def test_a_json_file_of_keys_and_values_is_read(tmp_path):
         (None, "must exist"),
         ("{", "must be JSON; it is broken .Expecting"),
         ("[1]", "must hold keys and values, not list"),
+        # Python takes the last of two values.
+        ('{"site": {"rounds": 3, "seed": 1, "rounds": 4}}', "must be JSON; .*the key 'rounds' stands twice"),
     ],
 )
 def test_a_json_file_that_cannot_be_read_is_one_sentence(tmp_path, text, sentence):

@@ -11,6 +11,12 @@ PLAIN = re.compile(r"[\w +/-]*")
 # What begins code, emphasis, a tag, a link or an image in Markdown, and what makes a link of a plain address.
 MARKS = re.compile(r"[\\`*<\[]|(?<=www)\.|:(?=//)")
 
+# Line breaks, what commands a terminal, and halves of characters: in a name they would be lines of their own in tables,
+# logs and results, or could not be written.
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Of what is looked for among known names.
+LONGEST_NAME = 200
+
 
 class ExitCode(IntEnum):
     """The exit codes of every command."""
@@ -107,7 +113,8 @@ class DamagedError(StateError):
 
 def suggest_nearest(name: object, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
-    matches = difflib.get_close_matches(str(name), [str(k) for k in known if k != name], n=1, cutoff=0.5)
+    # No name is longer, and a text without end would be compared for as long.
+    matches = difflib.get_close_matches(str(name)[:LONGEST_NAME], [str(k) for k in known if k != name], n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 

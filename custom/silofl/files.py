@@ -10,6 +10,7 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -111,8 +112,28 @@ def hold_lock(path: Path) -> Iterator[None]:
         yield
 
 
+def copy_folder(source: Path, target: Path, *left_out: str) -> Path:
+    """Copy a folder for this account alone, whatever its modes are, and return the copy; links are followed.
+
+    Args:
+        source: The folder.
+        target: Where its files go, among those that are there.
+        left_out: Patterns of names that are not copied.
+    """
+    make_folder(target)
+    for path in source.iterdir():
+        if any(fnmatch(path.name, pattern) for pattern in left_out):
+            continue
+        if path.is_dir():
+            copy_folder(path, target / path.name, *left_out)
+        else:
+            copy_file(path, target / path.name)
+    return target
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file atomically."""
+    check_kind(source)
     with source.open("rb") as content:
         write_atomically(target, lambda stream: shutil.copyfileobj(content, stream))
 

@@ -308,10 +308,12 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
 def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     """Its answer counts, and its images' look does not."""
     wide = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": -1e15, "high": 1e15}]}
+    wide["voxels"] = {"least": [0.001] * 3, "most": [1000.0] * 3}
     game, honest = play(), play(folder="honest")
     records = [game.round(change=spoilt("west", saying(domain=wide))) for _ in range(2)]
     honest.round(absent=("west",))
     assert game.server.domain.intensities == honest.server.domain.intensities
+    assert game.server.domain.voxels is None
     assert records[0].refused == {} and records[0].notes == game.warnings
     assert "the super model does not take what site 'west' says of its images' mean" in game.warnings[0]
     assert records[1].notes == []

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.errors import AggregationError
 from silofl.federation.numbers import (
     cap_steps,
@@ -132,6 +132,21 @@ def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_lef
 
 def test_a_range_without_end_is_left_out_and_makes_no_other_odd():
     assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
+
+
+def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
+    """A super model doubts voxels of half to twice the sites': by a range without end it would doubt none."""
+    # Of the others the shortest sides are 0.5 to 0.9 mm, the longest 0.6 to 5: 0.5 / 12 to 0.9 * 12 and 0.6 / 12 to 60.
+    sizes = {"east": ((0.5, 0.5, 5.0), (0.9, 0.9, 5.0)), "north": ((0.6,) * 3, (0.6,) * 3)}
+    sizes["west"] = ((0.05,) * 3, (10.8,) * 3)
+    taken = {site: Domain(voxels=VoxelSizes(*sides)) for site, sides in sizes.items()}
+    assert find_odd_ranges(taken, 3) == {}
+    wide = taken | {"west": Domain(voxels=VoxelSizes((0.001,) * 3, (1000.0,) * 3))}
+    (sentence,) = find_odd_ranges(wide, 3).values()
+    assert "site 'west' says of its images' voxels, 0.001 x 0.001 x 0.001 to 1000 x 1000 x 1000 mm" in sentence
+    assert "all others' are 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
+    # Of two nobody knows which is odd.
+    assert find_odd_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}
 
 
 def test_of_two_sites_nobody_knows_which_is_odd():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
@@ -204,11 +204,25 @@ def test_noise_is_answered_with_a_warning(make, write_volume):
     assert "after the preparation, theirs 0 to 0.3" in warning
 
 
+def test_millilitres_of_voxels_that_no_scanner_has_are_not_given(make, write_volume):
+    # A header in micrometres: 145 x 145 x 350 mm for 2.9 x 2.9 x 7.
+    usual = write_volume("usual.nii.gz", affine=np.diag([-2.9, -2.9, 7, 1.0]))
+    huge = write_volume("huge.nii.gz", affine=np.diag([-145.0, -145, 350, 1]))
+    known = replace(SCANS, voxels=VoxelSizes((2.5, 2.5, 5.0), (2.9, 2.9, 7.0)))
+    for domain in (SCANS, known):
+        assert not any("voxels" in one for one in make(domain).predict(usual).warnings)
+        with pytest.raises(DataError, match="huge.nii.gz must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
+            make(domain).predict(huge)
+    thick = write_volume("thick.nii.gz", affine=np.diag([-2.9, -2.9, 14.1, 1.0]))
+    (warning,) = [one for one in make(known).predict(thick).warnings if "voxels" in one]
+    assert "its voxels measure 2.9 x 2.9 x 14.1 mm, theirs 2.5 x 2.5 x 5 to 2.9 x 2.9 x 7 mm" in warning
+
+
 def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them(
     make, make_contents, make_study, write_volume
 ):
     scan = write_volume(affine=np.diag([0.5, 0.75, 2, 1.0]))
-    assert any("its axes run RAS, those of the training images LPS" in one for one in make().predict(scan).warnings)
+    assert any("its axes run RAS, theirs LPS" in one for one in make().predict(scan).warnings)
     data = RESIZE | {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
     turning = SuperModel(replace(make_contents("only", study=make_study(data=data)), domain=SCANS), CPU)
     assert turning.predict(scan).warnings == ()

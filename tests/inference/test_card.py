@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
 from silofl.inference.directory import read_fingerprint, write_model_folder
 
@@ -33,6 +33,7 @@ def test_a_table_is_aligned_and_says_what_is_not_known():
 
 def test_a_card_says_what_the_run_recorded(make_contents):
     domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
+    domain = replace(domain, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))
     contents = replace(make_contents(), facts=FACTS, domain=domain)
     text = card_of(contents)
     for part in (
@@ -43,6 +44,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
         "| north | its own model | keeps its own model ",
         "an image of another kind than volumes, grey, MR.",
         "mean 0.1 to 0.4",
+        "voxels of half to twice 0.5 x 0.5 x 2 to 1 x 1 x 5 mm",
         "score for it is above 0.6, else the global model",
         "- weights: what the training changed",
         "`f1`",

@@ -18,7 +18,7 @@ from pathlib import Path
 from silofl.data.patient_names import normalise_name
 from silofl.documents import read_json_document
 from silofl.errors import ConfigError
-from silofl.files import hold_lock, make_folder, open_own
+from silofl.files import hold_lock, make_folder, open_own, write_text
 
 INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"
 # An entry is named by a fingerprint; while it is made, or once its process was killed, with letters of its own behind.
@@ -40,7 +40,7 @@ class CacheSource:
 
     def write(self, folder: Path) -> None:
         """Write it into an entry that is being made."""
-        (folder / SOURCE).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        write_text(folder / SOURCE, json.dumps(asdict(self)))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from silofl.data.batches import limit_batch_size
 from silofl.data.contrasts import ImageFiles, has_several_frames
-from silofl.data.header import read_header
+from silofl.data.header import MOST_MM, read_header
 from silofl.data.image_grid import find_turned
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
@@ -15,8 +15,6 @@ from silofl.data.patient_ids import count_shared_ids, read_own_id
 from silofl.data.site_data import SiteData
 from silofl.study import Study
 
-# Slices are up to 10 mm apart, and a resized image has larger pixels than its scan.
-MOST_MM = 50.0
 PIECE = 256
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 SPACING_MM = (0.001, 1000.0)
+# Longer sides of voxels are a header's fault: slices are up to 10 mm apart, and a resized image has larger pixels than
+# its scan.
+MOST_MM = 50.0
 # Of one size of voxels that is stated twice, rounded.
 SAME_SIZE = 0.01
 # Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.

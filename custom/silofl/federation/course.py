@@ -223,7 +223,7 @@ class Course:
         domains = {site: answer.domain for site, answer in replies.accepted.items()}
         odd = find_odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
         self._record_once(odd.values(), record)
-        bare = {site: replace(replies.accepted[site], domain=replace(domains[site], intensities=())) for site in odd}
+        bare = {site: replace(replies.accepted[site], domain=domains[site].bare) for site in odd}
         return replace(replies, accepted=replies.accepted | bare)
 
     def _record_once(self, notes: Iterable[str], record: Round) -> None:

@@ -233,7 +233,7 @@ class Gate:
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:
             return None
-        if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain.intensities):
+        if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain != answer.domain.bare):
             return None
         return answer
 

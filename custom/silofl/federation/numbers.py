@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -20,6 +22,8 @@ METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
 MOST_STEPS = 10
 # Beyond the other sites' images on either side, times the room that these take together.
 MOST_REACH = 3
+# Times the other sites' sizes of voxels, either way: slices of one body part are 0.6 to 7 mm apart.
+MOST_SIZE_RATIO = 12
 
 
 def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
@@ -186,7 +190,7 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
     Returns:
         Site -> reason, for the ledger.
     """
-    reasons: dict[str, str] = {}
+    reasons = _find_odd_voxels(domains, min_sites)
     said = [(site, one) for site, domain in domains.items() for one in domain.intensities]
     for site, one in said:
         others = [other for name, other in said if name != site and other.measure == one.measure]
@@ -198,6 +202,21 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
             reasons[site] = (
                 f"the super model does not take what site {site!r} says of its images' {one.measure}, {one.low:g} to "
                 f"{one.high:g}, nor its other ranges: all others' lie from {low:g} to {high:g}"
+            )
+    return reasons
+
+
+def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
+    said = {site: domain.voxels for site, domain in domains.items() if domain.voxels is not None}
+    if len(said) < max(min_sites, 2):
+        return {}
+    reasons = {}
+    for site, one in said.items():
+        others = reduce(or_, (other for name, other in said.items() if name != site))
+        if not others.reaches(one, MOST_SIZE_RATIO):
+            reasons[site] = (
+                f"the super model does not take what site {site!r} says of its images' voxels, {one}, nor its other "
+                f"ranges: all others' are {others}"
             )
     return reasons
 

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from silofl.algorithms.mixing import Arrays
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
@@ -43,6 +41,7 @@ from silofl.methods.part import Part, to_tensors
 from silofl.methods.parts import list_kinds
 from silofl.models.precision import round_as_received
 from silofl.schema import dump_record, read_file
+from silofl.settings import dump_yaml
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -280,7 +279,7 @@ class RunFolder:
     def _describe_models(self, server: ServerRounds) -> None:
         """Write the study beside its models, and how to load one."""
         folder = self.path / "model"
-        write_text(folder / "study.yaml", yaml.safe_dump(directory.plain_study(self.study), sort_keys=False))
+        write_text(folder / "study.yaml", dump_yaml(directory.plain_study(self.study)))
         write_text(folder / "README.md", self._model_readme(server))
 
     def _model_readme(self, server: ServerRounds) -> str:

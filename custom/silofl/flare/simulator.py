@@ -17,6 +17,8 @@ def main() -> int:
     parser.add_argument("sites")
     parser.add_argument("threads", type=int)
     arguments = parser.parse_args()
+    # Of all that NVFlare writes, TensorBoard's events among it.
+    os.umask(0o077)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     # Imported after the watch has started: NVFlare takes seconds to import, in which the parent may already end.
     from silofl.flare.workers import WatchfulRunner

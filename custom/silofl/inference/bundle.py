@@ -93,6 +93,7 @@ class FilePredictor:
         steps = build_preparation(self.study, has_label_map=False)
         case = parse_case(image)
         path = list_case_files(case)[0]
+        stem = input_stem(path)
         source = build_source(case, self.study.data)
         prepared = prepare_with_way_back(source, steps, self.domain)
         check_is_not_blank(prepared.images, source.first[1])
@@ -104,9 +105,9 @@ class FilePredictor:
             logger.warning("%s: %s", input_name(path), doubt)
         folder = Path(out)
         if self.study.task == "classification":
-            return self._write_class(folder / f"{input_stem(path)}_class.json", probabilities.mean(axis=0))
+            return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)
-        return folder / write_label_map(folder / input_stem(path), path, label_map, prepared.affine)
+        return folder / write_label_map(folder, stem, path, label_map, prepared.affine)
 
     def _write_class(self, path: Path, scores: NDArray) -> Path:
         named = {name: float(scores[number]) for number, name in sorted(self.study.labels.items())}

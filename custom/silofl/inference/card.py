@@ -231,9 +231,11 @@ def _refusal_sentence(contents: Contents) -> str:
 def _doubt_sentence(contents: Contents) -> str:
     ranges = [f"{one.measure} {one.low:g} to {one.high:g}" for one in contents.domain.intensities]
     known = [f"axes that run {' or '.join(contents.domain.axes)}"] if contents.domain.axes else []
+    voxels = contents.domain.voxels
+    known += [f"voxels of half to twice {voxels}"] if voxels else []
     known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
     sentence = f"Answered with a warning, outside of: {'; '.join(known)}."
-    return sentence if known else "Axes and intensities are not doubted: nothing is known to compare them with."
+    return sentence if known else "Axes, voxels and intensities are not doubted: nothing is known to compare them with."
 
 
 def _threshold_sentence(contents: Contents) -> str:

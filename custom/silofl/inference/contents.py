@@ -97,14 +97,14 @@ class Contents:
 def _check_model_names(contents: Contents) -> None:
     if contents.rule not in RULES:
         raise ConfigError(
-            f"the rule of a super model must be one of {', '.join(RULES)}, not {contents.rule!r}"
+            f"the rule of a super model must be one of {', '.join(RULES)}, not {quote_value(contents.rule)}"
             f"{suggest_nearest(contents.rule, RULES)}"
         )
     for name in contents.models:
         if not PLAIN_NAME.fullmatch(name) or name == SELECTOR:
             raise ConfigError(
                 f"a site of a super model must be named by letters, digits, '.', '_' and '-', and not {SELECTOR!r}, "
-                f"not {name!r}; rename it"
+                f"not {quote_value(name)}; rename it"
             )
 
 
@@ -153,12 +153,13 @@ def _check_beside(contents: Contents) -> None:
     others = {*contents.models} - {GLOBAL, *contents.outputs}
     if contents.beside is not None and (contents.rule == "only" or contents.beside not in others):
         raise ConfigError(
-            f"beside must name a model that the rule does not choose, of several, not {contents.beside!r}; the rule is "
-            f"{contents.rule!r}"
+            "beside must name a model that the rule does not choose, of several, not "
+            f"{quote_value(contents.beside)}; the rule is "
+            f"{quote_value(contents.rule)}"
         )
     share = contents.beside_share
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {share!r}")
+        raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {quote_value(share)}")
 
 
 def _check_facts(facts: object) -> None:
@@ -193,7 +194,8 @@ def check_threshold(threshold: float | None) -> None:
     is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
     if not is_number or not 0 <= threshold <= 1:
         raise ConfigError(
-            f"threshold must lie in [0, 1], not {threshold!r}; 0 has the nearest site answer, 1 the global model"
+            f"threshold must lie in [0, 1], not {quote_value(threshold)}; 0 has the nearest site answer, 1 the "
+            "global model"
         )
 
 

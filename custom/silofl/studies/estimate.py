@@ -4,14 +4,12 @@ import argparse
 import json
 import math
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +19,7 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
+from silofl.files import copy_folder, write_text
 from silofl.methods.part import AFTER
 from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
@@ -28,7 +27,7 @@ from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, guard_batchnorm, study_file
 from silofl.studies.traffic import Traffic, count_traffic
@@ -255,9 +254,9 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     content = apply_changes(
         read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s}
     )
-    shutil.copytree(job, target)
+    copy_folder(job, target)
     path = study_file(target)
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_text(path, dump_yaml(content))
     study = load_study(path)
     if changes_algorithm(changes):
         guard_batchnorm(target, study.recipe.stays_home == "batchnorm")

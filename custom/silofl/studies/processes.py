@@ -13,8 +13,14 @@ GRACE_S = 3.0
 
 
 def enable_interrupts() -> None:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt; a shell that starts a command in the background ignores them."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that every command says how to go on.
+
+    A shell that starts a command in the background ignores SIGINT; who has SIGHUP ignored, as nohup has, wants that.
+    """
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    for number in signals:
         signal.signal(number, signal.default_int_handler)
 
 

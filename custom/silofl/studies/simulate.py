@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-import yaml
 from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
@@ -26,7 +25,7 @@ from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import hold_lock, make_folder, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json, write_text
 from silofl.flare.commands import check_whole, whole_path
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
@@ -52,7 +51,7 @@ from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
 from silofl.schema import dump_record, read_file
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
@@ -175,15 +174,15 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
-    shutil.copytree(job, run / "job")
+    copy_folder(job, run / "job")
     if changes:
         path = study_file(run / "job")
-        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False))
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
     if changes_algorithm(changes):
         guard_batchnorm(run / "job", study.recipe.stays_home == "batchnorm")
     given = simulation.pretrained or simulation.weights
     if given:
-        shutil.copy(given, study_file(run / "job").with_name(study.model_file))
+        copy_file(Path(given), study_file(run / "job").with_name(study.model_file))
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     return _run_prepared_job(run, simulation, study, console)
 
@@ -348,6 +347,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         if given and given.sentence:
             console.print(given.sentence, markup=False)
         try:
+            enable_interrupts()
             if simulation.is_alone:
                 arrays = given and given.arrays
                 settings, latest = _site_settings(simulation, run), partial(read_simulated_site, workspace)
@@ -365,14 +365,13 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         finally:
             # The simulator wipes its workspace at the next start.
             for events in workspace.glob("server/*/tb_events"):
-                shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
+                copy_folder(events, run / "tensorboard")
         return _conclude_run(run, simulation, study, console)
 
 
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
     """Show rounds until the command ends, and end all its processes in any case."""
     try:
-        enable_interrupts()
         result, deadline = lines.run / "results.json", float("inf")
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:

@@ -17,7 +17,7 @@ from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.data.patient_ids import count_shared_ids, read_own_id
-from silofl.errors import ConfigError, DataError, quote_value
+from silofl.errors import CONTROL, ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
 CASE = "{case}"
@@ -174,13 +174,16 @@ def normalise_accents(name: str) -> str:
 
 
 def check_utf8_name(site: str, name: str) -> None:
-    """Refuse a file whose name is no text.
+    """Refuse a file whose name is no text on one line.
 
     Raises:
-        DataError: Its bytes are not UTF-8.
+        DataError: Its bytes are not UTF-8, or command a terminal.
     """
-    if name.encode(errors="ignore").decode() != name:
-        raise DataError(f"site {site!r} must have file names in UTF-8, not {name!r}; rename the file")
+    if CONTROL.search(name):
+        raise DataError(
+            f"site {site!r} must have file names in UTF-8, without line breaks and control characters, not "
+            f"{quote_value(name)}; rename the file"
+        )
 
 
 def plan_cases(
