@@ -132,7 +132,11 @@ def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, wanted):
     assert split_ending(tmp_path / name, name) == wanted
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.bmp", "a"])
-def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match=f"^masks/{name} must end in one of .png, .*, not '.*'; remove or convert it"):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.npz", "convert it to one of these"), ("a.bmp", "save it as PNG"), ("a", "convert it, or name DICOM a.dcm")],
+)
+def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name, remedy):
+    sentence = f"^masks/{name} must end in one of .png, .*, not '.*'; {remedy}, or remove it"
+    with pytest.raises(DataError, match=sentence):
         split_ending(tmp_path / name, f"masks/{name}")

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.images import Image, check_values, read_label
 from silofl.data.layouts.plan import File, copy_image, number_labels
+from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
@@ -80,7 +82,7 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
         if path.name.lower().endswith(ending):
             return path.name[: -len(ending)], path.name[-len(ending) :]
     known = ", ".join(ENDINGS)
-    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; remove or convert it")
+    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
 def plan_mask(mask: Path, case: str, values: Values, name: str) -> File:
@@ -119,10 +121,11 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     """
     import nibabel
 
-    image = nibabel.load(stored)
-    header = image.header.copy()
+    header = read_nifti_header(stored)
     header.set_data_dtype(np.uint8)
-    nibabel.save(type(image)(numbers, image.affine, header), target)
+    header.set_slope_inter(1, 0)
+    kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
+    nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 
 
 def _save_picture(mask: Path, values: Values, name: str, target: Path) -> None:
