@@ -89,18 +89,18 @@ def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, monkeypat
         read_image(picture)
 
 
-def test_a_file_that_takes_more_memory_than_its_size_explains_is_refused(tmp_path, monkeypatch):
+def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_path, monkeypatch):
     header = "NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
     header += "ElementDataFile = LOCAL\n"
     (tmp_path / "a.mha").write_bytes(header.encode() + zlib.compress(bytes(1 << 28), 1))
     code = (
         "import sys; from silofl.data import decoder\n"
-        "decoder.BYTES, decoder.BYTES_PER_BYTE = 1 << 27, 0\n"
+        "decoder.MOST_BYTES = 1 << 27\n"
         "decoder._serve(sys.stdin.buffer, sys.stdout.buffer)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     monkeypatch.setattr(decoder, "_process", process)
-    with process, pytest.raises(DataError, match="a.mha must be a whole file, .*more memory than its size explains"):
+    with process, pytest.raises(DataError, match="a.mha must be a whole file, .*more memory than a decoder may have"):
         read_image(tmp_path / "a.mha")
 
 

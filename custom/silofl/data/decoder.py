@@ -34,6 +34,8 @@ CPU_SECONDS, CPU_SECONDS_PER_MIB = 2, 4
 UNPACKING_SECONDS = 120
 # Of memory; a file's share covers the best compression and copies on the way. GDCM believes every length that it reads.
 BYTES, BYTES_PER_BYTE = 3 << 28, 1 << 11
+# For what is unpacked, scaled, and added to: a volume of zeros says nothing by its size, and states what it unpacks to.
+MOST_BYTES = 4 * MAX_BYTES
 _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
 
@@ -149,7 +151,7 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except DataError as error:
             _send_line(answers, {"refused": str(error)})
         except MemoryError:
-            _send_line(answers, {"broken": "it takes more memory than its size explains"})
+            _send_line(answers, {"broken": "it takes more memory than a decoder may have"})
         except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
             number = error.errno if is_system_error(error) else None
             reason = str(error).replace(str(path), name) or type(error).__name__
@@ -158,9 +160,11 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 def _limit_resources(path: Path, module: str) -> None:
     size = sum(file.stat().st_size for file in list_files(path))
-    seconds = CPU_SECONDS if module in ("pictures", "dicom") else UNPACKING_SECONDS
-    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds + CPU_SECONDS_PER_MIB * size / 2**20))
-    _set_limit(resource.RLIMIT_DATA, kept_bytes() + min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES))
+    is_unpacked = module not in ("pictures", "dicom")
+    seconds = (UNPACKING_SECONDS if is_unpacked else CPU_SECONDS) + CPU_SECONDS_PER_MIB * size / 2**20
+    memory = MOST_BYTES if is_unpacked else min(BYTES + BYTES_PER_BYTE * size, MOST_BYTES)
+    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds))
+    _set_limit(resource.RLIMIT_DATA, kept_bytes() + memory)
 
 
 def _set_limit(kind: int, value: int) -> None:
