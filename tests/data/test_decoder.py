@@ -1,7 +1,10 @@
+import errno
+import json
 import os
 import signal
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import psutil
@@ -61,7 +64,7 @@ def test_a_crash_while_decoding_is_the_files_fault(picture, monkeypatch, number,
 def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
     code = (
         "import sys; from pathlib import Path; from silofl.data import decoder\n"
-        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit_resources(Path(sys.argv[1]))\n"
+        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit_resources(Path(sys.argv[1]), 'pictures')\n"
         "while True: pass"
     )
     command = [sys.executable, "-c", code, str(picture)]
@@ -69,6 +72,37 @@ def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
     monkeypatch.setattr(decoder, "_process", process)
     with process, pytest.raises(DataError, match="a.png must be a whole file.*keeps its decoder busy"):
         read_image(picture)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ({"broken": "", "errno": errno.EIO}, "a.png must be readable; the system said 'Input/output error'"),
+        ({"broken": "", "errno": errno.EMFILE}, "a.png must be opened, but too many files are open"),
+        ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
+    ],
+)
+def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, monkeypatch, answer, sentence):
+    code = f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(decoder, "_process", process)
+    with process, pytest.raises(DataError, match=sentence):
+        read_image(picture)
+
+
+def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_path, monkeypatch):
+    header = "NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
+    header += "ElementDataFile = LOCAL\n"
+    (tmp_path / "a.mha").write_bytes(header.encode() + zlib.compress(bytes(1 << 28), 1))
+    code = (
+        "import sys; from silofl.data import decoder\n"
+        "decoder.MOST_BYTES = 1 << 27\n"
+        "decoder._serve(sys.stdin.buffer, sys.stdout.buffer)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(decoder, "_process", process)
+    with process, pytest.raises(DataError, match="a.mha must be a whole file, .*more memory than a decoder may have"):
+        read_image(tmp_path / "a.mha")
 
 
 def test_a_fork_leaves_the_process_alone(picture):

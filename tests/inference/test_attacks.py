@@ -147,12 +147,22 @@ def test_a_single_dicom_slice_gets_no_millilitres(make, write_dicom, tmp_path):
     assert make(replace(SCANS, modalities=("CT",))).predict(folder).volumes_ml is None
 
 
-@pytest.mark.parametrize("unit", ["micron", "meter"])
-def test_nifti_in_another_unit_than_millimetres_gets_no_millilitres(make, tmp_path, unit):
-    image = nibabel.Nifti1Image(smooth_volume(), np.diag([-500, -500, 500, 1.0]))
-    image.header.set_xyzt_units(unit)
-    nibabel.save(image, tmp_path / "scan.nii.gz")
-    assert make().predict(tmp_path / "scan.nii.gz").volumes_ml is None
+def save_scan(path, size, unit):
+    image = nibabel.Nifti1Image(smooth_volume(), np.diag([-size, -size, size, 1.0]))
+    image.header["xyzt_units"] = unit
+    nibabel.save(image, path)
+    return path
+
+
+def test_nifti_in_a_unit_that_stands_for_none_gets_no_millilitres(make, tmp_path):
+    assert make().predict(save_scan(tmp_path / "scan.nii.gz", 0.5, unit=5)).volumes_ml is None
+
+
+def test_nifti_in_another_unit_gets_the_millilitres_of_its_size(make, tmp_path):
+    # 2 are millimetres, 3 are micrometres.
+    found = make().predict(save_scan(tmp_path / "scan.nii.gz", 500, unit=3)).volumes_ml
+    wanted = make().predict(save_scan(tmp_path / "same.nii.gz", 0.5, unit=2)).volumes_ml
+    assert found == pytest.approx(wanted) and sum(found.values()) > 0
 
 
 def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes(make, tmp_path):

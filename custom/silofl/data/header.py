@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +14,9 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.metaimage import SYNONYMS
+from silofl.data.nifti import affine_mm, read_nifti_header, unit_mm
+from silofl.data.nrrd import QUOTED
+from silofl.data.raw_volume import UNITS_MM
 from silofl.errors import DataError
 from silofl.study_sections import Modality
 
@@ -32,8 +34,6 @@ LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
 HEADER_BYTES = 1 << 16
-# NRRD's words for the unit, and for none.
-MILLIMETRES = {"mm", "millimeter", "millimeters", "millimetre", "millimetres", "", "???"}
 
 
 @dataclass(frozen=True)
@@ -146,23 +146,22 @@ def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool]:
 
 
 def _read_nifti_header(path: Path) -> Header:
-    import nibabel
-
-    image = nibabel.load(path)
-    header, sizes = image.header, image.header.get_zooms()[:3]
+    header = read_nifti_header(path)
+    sizes, affine = header.get_zooms()[:3], affine_mm(header)
+    factor = unit_mm(header)
     has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
     # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.
     is_given = has_grid or any(size != 1 for size in sizes)
     # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
-    is_one = np.allclose(np.linalg.norm(image.affine[:3, : len(sizes)], axis=0), sizes, rtol=SAME_SIZE)
-    # nibabel reads the numbers as millimetres whatever the unit is; most writers leave the unit out.
-    return Header(None, is_given and is_one and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
+    lengths = np.linalg.norm(affine[:3, : len(sizes)], axis=0)
+    is_one = factor is not None and np.allclose(lengths, np.multiply(sizes, factor), rtol=SAME_SIZE)
+    return Header(None, is_given and is_one, has_grid)
 
 
 def _parse_nrrd_fields(fields: Mapping[str, str]) -> Header:
-    # As of NIfTI the numbers are read as millimetres whatever the unit is.
-    units = {unit.lower() for key in ("space units", "units") for unit in re.findall('"([^"]*)"', fields.get(key, ""))}
-    has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= MILLIMETRES
+    units = {unit.lower() for key in ("space units", "units") for unit in QUOTED.findall(fields.get(key, ""))}
+    # The numbers of another unit are read as millimetres.
+    has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= UNITS_MM.keys()
     return Header(None, has_spacing, {"space", "space directions"} <= fields.keys())
 
 

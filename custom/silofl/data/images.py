@@ -17,6 +17,8 @@ from silofl.errors import DataError
 GRID_TOLERANCE_MM = 0.1
 # Of label numbers, which are kept as int32.
 SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+# A scale as 1/255, rounded to 32 bits, leaves a label nearly whole; interpolation does not.
+LABEL_ROUNDING = 1e-3
 RENUMBER = "save it with the study's numbers"
 
 
@@ -97,10 +99,16 @@ def read_label(
             f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
         )
     array = array[:1]
-    is_whole = array.dtype.kind in "biu" or (np.isfinite(array).all() and (array == np.round(array)).all())
-    if not is_whole:
-        odd = array[~(np.isfinite(array) & (array == np.round(array)))].flat[0]
-        raise DataError(f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation")
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            # Not "<": NaN and infinity are no numbers of labels either.
+            is_odd = ~(np.abs(array - np.round(array)) <= LABEL_ROUNDING)
+        if is_odd.any():
+            odd = array[is_odd].flat[0]
+            raise DataError(
+                f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation"
+            )
+        array = np.round(array)
     beyond = array[(array < SMALLEST) | (array > LARGEST)]
     if beyond.size:
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")

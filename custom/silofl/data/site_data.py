@@ -9,8 +9,8 @@ import numpy as np
 
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import prune
+from silofl.data.decoder import end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
-from silofl.data.formats import free_decoding_resources
 from silofl.data.images import read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
@@ -44,7 +44,7 @@ class SiteData:
         """
         records = () if self.manifest is None else self.manifest.training
         forms = [self._read_form(records[i]) for i in _sample_evenly(len(records), FILES)]
-        free_decoding_resources()
+        end_decoder()
         return measure_domain(forms, (self.training.images[i] for i in _sample_evenly(len(self.training), MEASURED)))
 
     def _read_form(self, record: Record) -> Form:
@@ -109,7 +109,7 @@ def _prepare_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iter
 
     yield from _check_same_size(cases())
     faults.tell()
-    free_decoding_resources()
+    end_decoder()
 
 
 def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:

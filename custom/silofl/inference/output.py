@@ -12,6 +12,7 @@ from PIL import Image
 
 from silofl.data.access import input_name
 from silofl.data.formats import READERS
+from silofl.data.nifti import read_nifti_header
 from silofl.errors import CONTROL, DataError, quote_value
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
@@ -145,7 +146,7 @@ def _encode_nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.
-        stored = nibabel.load(source).header
+        stored = read_nifti_header(source)
         for key in NIFTI_GRID:
             image.header[key] = stored[key]
     # Without the time, so that equal label maps are equal files.

@@ -1,3 +1,5 @@
+import struct
+
 import nibabel
 import numpy as np
 import pytest
@@ -69,6 +71,29 @@ def test_nifti_is_renumbered_on_its_grid_with_its_header(volume, write, ending):
         np.testing.assert_array_equal(after.header[key], before.header[key])
 
 
+# Where the scale, the codes of the two grids and the quaternion's last number begin.
+@pytest.mark.parametrize(
+    ("kind", "places", "forms"),
+    [
+        (nibabel.Nifti1Image, (112, 252, 264), ("<f", "<2h")),
+        (nibabel.Nifti2Image, (176, 344, 368), ("<d", "<2i")),
+    ],
+)
+def test_a_scale_and_a_rounded_quaternion_of_nifti_do_not_change_the_numbers(tmp_path, write, kind, places, forms):
+    image = kind((NUMBERS * 50).astype(np.uint8), np.diag([2.0, 2, 2, 1]))
+    content = bytearray(image.to_bytes())
+    # 0, 50 and 200, divided by 50, which a float32 rounds.
+    struct.pack_into(forms[0], content, places[0], np.float32(1 / 50))
+    # Half a turn about z, of a length that was rounded.
+    struct.pack_into(forms[1], content, places[1], 1, 0)
+    struct.pack_into(forms[0], content, places[2], 1.00001)
+    (tmp_path / "seg.nii").write_bytes(content)
+    found = nibabel.load(write(tmp_path / "seg.nii", BRAIN))
+    assert type(found) is kind
+    np.testing.assert_array_equal(found.get_fdata(), WANTED)
+    np.testing.assert_allclose(found.affine, np.diag([-2, -2, 2, 1]), atol=1e-4)
+
+
 @pytest.mark.parametrize("ending", [".mha", ".nrrd"])
 def test_another_volume_becomes_nifti_on_its_grid(volume, write, ending):
     mask = volume(ending)
@@ -132,9 +157,13 @@ def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, wanted):
     assert split_ending(tmp_path / name, name) == wanted
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.bmp", "a"])
-def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match=f"^masks/{name} must end in one of .png, .*, not '.*'; remove or convert it"):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.npz", "convert it to one of these"), ("a.bmp", "save it as PNG"), ("a", "convert it, or name DICOM a.dcm")],
+)
+def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name, remedy):
+    sentence = f"^masks/{name} must end in one of .png, .*, not '.*'; {remedy}, or remove it"
+    with pytest.raises(DataError, match=sentence):
         split_ending(tmp_path / name, f"masks/{name}")
 
 

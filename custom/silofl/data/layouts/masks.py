@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.image_grid import has_grid
 from silofl.data.images import Image, check_grid, check_values, read_image, read_label
 from silofl.data.layouts.plan import File, copy_image, number_labels
+from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
@@ -81,7 +83,7 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
         if path.name.lower().endswith(ending):
             return path.name[: -len(ending)], path.name[-len(ending) :]
     known = ", ".join(ENDINGS)
-    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; remove or convert it")
+    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
 def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> File:
@@ -147,10 +149,11 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     """
     import nibabel
 
-    image = nibabel.load(stored)
-    header = image.header.copy()
+    header = read_nifti_header(stored)
     header.set_data_dtype(np.uint8)
-    nibabel.save(type(image)(numbers, image.affine, header), target)
+    header.set_slope_inter(1, 0)
+    kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
+    nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 
 
 def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> None:
