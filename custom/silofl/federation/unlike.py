@@ -24,6 +24,13 @@ SENTENCES = {
     "examples": "says that it has {:.3g} times as many training examples as the others' median, and counts by them: "
     "ask it, or choose algorithm: {{weights: uniform}}",
 }
+# The same without numbers, for a report that counts the rounds.
+SHORT = {
+    "cosine": "its update points away from their mean",
+    "length": "the length of its update by step",
+    "statistics": "the change of its BatchNorm statistics by step",
+    "examples": "its number of training examples",
+}
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
 
 
