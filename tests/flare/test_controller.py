@@ -214,7 +214,7 @@ def asked():
 
 @pytest.fixture
 def rounds_of(monkeypatch):
-    """Carry out rounds of 600 s; north answers after 10 s, south does what is given. Returns seconds and who was late."""
+    """Carry out rounds of 600 s, in which north needs 10 s; returns how long each lasted, and who was late."""
 
     def carry_out(count, does):
         clock = [0.0]
