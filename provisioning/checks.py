@@ -17,7 +17,7 @@ from provisioning.supply_checks import find_supply_faults, installs_for_gpu
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.commands import check_whole
-from silofl.flare.egress import check_scope, effective_scope
+from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.kit import DAYS_TO_WARN, Kit, is_exposed
 from silofl.flare.policy import (
     WITHOUT_JOB_FILES,
@@ -228,6 +228,8 @@ def _find_policy_faults(kit: Kit) -> Iterator[str]:
     if kit.kind == "hospital":
         try:
             check_scope(effective_scope(kit))
+            for name in list_open_scopes(kit):
+                yield f"local/privacy.json must have RunNote and Egress in scope {name!r} too; add them, or delete it"
         except ConfigError as error:
             yield str(error)
     yield from list_replaced(kit)

@@ -326,10 +326,12 @@ def test_a_site_that_outweighs_all_by_its_own_count_is_named_once(play, algorith
     game = play(**algorithm)
     records = [game.round(change=spoilt("west", saying(num_examples=10_000_000))) for _ in range(2)]
     said = [
-        "site 'west' says that it has 10000000 training examples, more than 10 times the others' median, and has most "
-        "of the weight by them: ask it, or choose algorithm: {weights: uniform}"
+        "site 'west' says that it has 2.22e+06 times as many training examples as the others' median, and counts by "
+        "them: ask it, or choose algorithm: {weights: uniform}; `unlike` of the ledger has all rounds in which it is so"
     ]
     assert records[0].notes == game.warnings == said * is_said and records[1].notes == []
+    # 10,000,000 of (5 + 4) / 2
+    assert [record.unlike for record in records] == [{"west": {"examples": 2.22e6}} if is_said else None] * 2
 
 
 def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_states(play, make_study):

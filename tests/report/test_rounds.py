@@ -150,6 +150,14 @@ def test_withheld_names_are_counted_and_the_first_shown(record):
     assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
 
 
+def test_who_is_unlike_the_others_is_told_once_with_the_rounds(record):
+    ledger = [record(i, unlike={"west": {"cosine": -0.1 * i, "amplitude": 10.0}}) for i in (1, 2)]
+    assert list_incidents(ledger) == [
+        "west: unlike the others in rounds 1-2: its update points away from their mean",
+        "west: unlike the others in rounds 1-2: its amplitude",
+    ]
+
+
 def test_a_smooth_run_has_no_incidents(record):
     assert list_incidents([record(1), record(2)]) == []
 

@@ -229,6 +229,11 @@ class Recipe:
         return ("global", "personal") if self.pairs_models else ("model",)
 
     @property
+    def counts_examples(self) -> bool:
+        """Whether a site counts in a mean by its number of training examples."""
+        return self.weights == "examples" and self.stays_home != "everything"
+
+    @property
     def pairs_models(self) -> bool:
         """Whether a global and a personalised model train side by side."""
         return any(answer.pairs_models for answer in self.answers)

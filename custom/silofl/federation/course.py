@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import find_departed_sites, is_over, list_present_sites, lost_sentence, take_lost
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import find_odd_ranges, find_outweighing_sites
+from silofl.federation.numbers import find_odd_ranges
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
+from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.methods.answer import plain_text
 from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
-from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies
+from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.models.precision import narrow_messages
 from silofl.training.site_score import SiteScore
 
@@ -140,9 +141,6 @@ class Course:
         for exchange in server.asks(AFTER, number) if is_training else ():
             self._exchange(exchange, record)
         server.close(record, replies, weights_of)
-        recipe = server.study.recipe
-        if recipe.weights == "examples" and recipe.stays_home != "everything":
-            self._record_once(find_outweighing_sites(record.examples), record)
         record.seconds = round(time.monotonic() - started, 3)
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
@@ -162,7 +160,7 @@ class Course:
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
-            replies = self._drop_odd_ranges(replies, record)
+            replies = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
         weights_of = server.merge(exchange, replies)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
@@ -182,12 +180,12 @@ class Course:
         sent, answers, lacking = self._ask(exchange, record)
         if self.is_aborted():
             raise _EndedError
-        accepted, refused = admit_answers(self.server, exchange, answers.given)
+        accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
         missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
         missing |= dict.fromkeys(
             find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
-        return sent, answers, Replies(accepted, refused, missing), lacking
+        return sent, answers, Replies(accepted, refused, missing, unlike), lacking
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers, list[str]]:
         """Send a task to each site, and once more to those that have lost the state that it begins from.
@@ -225,6 +223,33 @@ class Course:
         self._record_once(odd.values(), record)
         bare = {site: replace(replies.accepted[site], domain=domains[site].bare) for site in odd}
         return replace(replies, accepted=replies.accepted | bare)
+
+    def _compare_parts(self, exchange: Exchange, replies: Replies, record: Round) -> Replies:
+        """Return the replies without what parts leave out as unlike all others'; the ledger says who is unlike."""
+        unlike = [replies.unlike]
+        for part in self.server.parts.values():
+            compared = part.compared(exchange, replies.accepted, self.server)
+            replies = replace(replies, accepted=compared.answers)
+            unlike.append(compared.unlike)
+            self._record_once(compared.notes, record)
+        self._record_unlike(join_unlike(unlike), record)
+        return replies
+
+    def _record_unlike(self, unlike: Unlike, record: Round) -> None:
+        """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
+        before = {
+            (site, what) for one in self.server.ledger for site, found in (one.unlike or {}).items() for what in found
+        }
+        record.unlike = join_unlike([record.unlike or {}, unlike]) or None
+        self._record_once(
+            (
+                describe_unlike(site, what, value)
+                for site, found in unlike.items()
+                for what, value in found.items()
+                if (site, what) not in before
+            ),
+            record,
+        )
 
     def _record_once(self, notes: Iterable[str], record: Round) -> None:
         """Write what is the same in every round into the first one's record and into the log."""

@@ -1,5 +1,6 @@
 """A site's policies as NVFlare reads them: which classes jobs may use, and which rights people have."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -45,6 +46,23 @@ REPLACED = {
         for name in (f"Client{kind}JobLauncher", f"Server{kind}JobLauncher")
     },
 }
+# NVFlare's classes by which a job starts programs, or runs files, that it names itself. A list from an earlier release
+# may name those that are no longer there.
+COMMAND_CLASSES = frozenset(
+    {
+        *("ClientAPIExecutor", "ExternalProcessBackend", "TaskScriptRunner"),
+        *("MultiProcessExecutor", "PTMultiProcessExecutor", "CommandDescriptor", "ProcessManager"),
+        *("FlowerController", "FlowerExecutor", "FlowerClientApplet", "FlowerServerApplet"),
+        *("AZCVMAuthorizer", "SNPAuthorizer", "TDXAuthorizer"),
+        *("ProcessJobLauncher", "ClientProcessJobLauncher", "ServerProcessJobLauncher", "SlurmJobLauncher"),
+        *("DockerJobLauncher", "ClientDockerJobLauncher", "ServerDockerJobLauncher"),
+        *("K8sJobLauncher", "ClientK8sJobLauncher", "ServerK8sJobLauncher"),
+        # Of NVFlare before 2.9.
+        *("SubprocessLauncher", "LauncherExecutor", "ClientAPILauncherExecutor", "InProcessClientAPIExecutor"),
+        *("PTClientAPILauncherExecutor", "PTInProcessClientAPIExecutor"),
+        *("TFClientAPILauncherExecutor", "TFInProcessClientAPIExecutor"),
+    }
+)
 SITE_CLASSES = ("silofl.flare.executor.SiteExecutor", "silofl.flare.filters.BatchNormStaysHome")
 
 
@@ -77,6 +95,11 @@ class ClassPolicy:
                 return (
                     f"class_allow_list in local/{self.file} must name exact classes, not {entry!r}, which lets a job "
                     "call everything below it, a shell too; take the list of site_configs/"
+                )
+            if _starts_programs(str(entry)):
+                return (
+                    f"class_allow_list in local/{self.file} must not name {entry!r}, by which a job starts any program "
+                    "with this account's rights; delete it, as SiloFL's jobs need none"
                 )
         if self.mode != "enforce":
             return f"class_list_enforcement_mode in local/{self.file} must be 'enforce', not {self.mode!r}; change it"
@@ -208,3 +231,10 @@ def _is_module(name: str) -> bool:
         return find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def _starts_programs(name: str) -> bool:
+    """Return whether what an allow list names starts programs by a job's own arguments, as far as is known."""
+    package, *_, last = name.split(".")
+    # What the standard library has under exact names is no component: `subprocess.Popen`, `os.system`.
+    return package in sys.stdlib_module_names or last in COMMAND_CLASSES

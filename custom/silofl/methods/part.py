@@ -7,7 +7,7 @@ answers change. Every method has a default that does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Step
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.task import Exchange, Expected, Message, Replies
+from silofl.methods.task import Exchange, Expected, Message, Replies, Unlike
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.loop import Learner, TrainingResult
@@ -81,6 +81,21 @@ class Reported:
     how: str
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The answers to an exchange after a part has compared its share of each with the others'.
+
+    Attributes:
+        answers: Site -> its answer, without what the part leaves out.
+        unlike: In what answers are unlike the others', under the part's role.
+        notes: Sentences on what is left out.
+    """
+
+    answers: dict[str, SiteAnswer]
+    unlike: Unlike = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
 class Run(Protocol):
     """What a part may read of its run."""
 
@@ -122,6 +137,7 @@ class Part:
     Attributes:
         role: Prefix of its arrays on the wire.
         leaves: The kinds of its arrays that leave a site.
+        buffers: Names of its arrays, within the role, that are no parameters.
         follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
@@ -135,6 +151,7 @@ class Part:
 
     role: str
     leaves: ClassVar[tuple[Kind, ...]] = ()
+    buffers: frozenset[str] = frozenset()
     follows_best: bool = False
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore
@@ -174,6 +191,10 @@ class Part:
             AggregationError: The answer is refused for another reason.
         """
         return self
+
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Compare its share of the answers that were accepted, before they are merged."""
+        return Compared(answers)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
         """Return the part after an exchange.

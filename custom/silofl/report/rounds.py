@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from silofl.federation.ledger import Round, absence_sentence, format_spans, latest_software
+from silofl.federation.unlike import SHORT
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -442,6 +443,8 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     for site, names in record.withheld.items():
         shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
         yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
+    for site, found in (record.unlike or {}).items():
+        yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
     yield from (("noted", note) for note in record.notes)
 
 

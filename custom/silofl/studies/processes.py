@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from silofl.files import open_own
+from silofl.parent import make_child_environment
 
 GRACE_S = 3.0
 
@@ -25,7 +26,7 @@ def enable_interrupts() -> None:
 
 
 class ProcessTree:
-    """A command with all its descendants, its output in a file.
+    """A command with all its descendants, its output in a file; one of SiloFL's ends with this process.
 
     Args:
         command: Program and arguments.
@@ -36,7 +37,13 @@ class ProcessTree:
         # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
         with open_own(log, "ab") as stream:
             self._root = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                # Nobody is left to end it in order where this process is killed.
+                env=make_child_environment(),
             )
         self._seen: dict[int, psutil.Process] = {}
 
