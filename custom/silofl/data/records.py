@@ -88,8 +88,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     index = _parse_index(value.get("index"), image, where)
     slices = _parse_slices(value.get("slices"), where)
     case = (
-        # Without the blanks at its ends, which nobody sees; of a path they are a part.
-        _parse_text(value["case"], f"the case of {where}").strip()
+        _parse_text(_strip(value["case"]), f"the case of {where}")
         if "case" in value
         else _default_case_name(image, slices, index)
     )
@@ -148,8 +147,13 @@ def _parse_text(value: object, what: str) -> str:
     return value
 
 
+def _strip(value: object) -> object:
+    """Return a name without the blanks at its ends, which nobody sees; of a path they are a part."""
+    return value.strip() if isinstance(value, str) else value
+
+
 def _parse_name(value: object, what: str) -> str:
-    name = normalise_name(_parse_text(value, what))
+    name = normalise_name(_parse_text(_strip(value), what))
     if not name:
         raise DataError(f"{what} must be a text, not one of signs that nobody sees, {value!a}; correct dataset.json")
     return name
