@@ -16,8 +16,8 @@ from silofl.methods.parts import start_parts
 from silofl.settings import flatten_keys, parse
 from silofl.study import Study
 
-# 3: behind its checksum, and with the study. Raised whenever an older file would be misread.
-FORMAT = 3
+# 4: with the run that it is of. Raised whenever an older file would be misread.
+FORMAT = 4
 # What a lead may change before a run goes on: how long the server waits and for whom, which run it is, and `rounds`
 # where the finished ones keep their meaning. Everything else would make two runs of one.
 MAY_CHANGE = ("continue_run", "federation")

@@ -48,6 +48,8 @@ from silofl.training.site_score import SiteScore
 
 # The last checkpoint, the one before it, and the one that is being written.
 CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.next.pt"
+# The id of the run whose folder it is, by which another run's checkpoint is known.
+RUN_ID = "run_id"
 # Files that show that rounds have finished, should no checkpoint be there.
 LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
 # Who submitted the run's first job; in no simulation.
@@ -98,7 +100,7 @@ class RunFolder:
         """
         remove_unfinished(self.path)
         # A save that was stopped before its last renaming has its round under this name.
-        if is_undamaged(self.path / NEXT, FORMAT):
+        if is_undamaged(self.path / NEXT, FORMAT, self._belongs_to):
             (self.path / NEXT).replace(self.path / CHECKPOINT)
         state, damage = self._read_checkpoint()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
@@ -151,7 +153,9 @@ class RunFolder:
     def save(self, server: ServerRounds) -> None:
         """Write the checkpoint, then ledger and metrics for people; the checkpoint before it is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
-        save_state(self.path / NEXT, FORMAT, checkpoint(server, self._encode_rounds(server.ledger)))
+        if not self._belongs_to:
+            write_text(self.path / RUN_ID, server.id)
+        save_state(self.path / NEXT, FORMAT, {"run": server.id}, checkpoint(server, self._encode_rounds(server.ledger)))
         if self._is_whole:
             (self.path / CHECKPOINT).replace(self.path / BEFORE)
         (self.path / NEXT).replace(self.path / CHECKPOINT)
@@ -232,12 +236,18 @@ class RunFolder:
             for path in result_files(self.path, patterns):
                 copy_file(path, target / path.relative_to(self.path))
 
+    @property
+    def _belongs_to(self) -> dict[str, str]:
+        """What the checkpoints must be of; nothing before the first."""
+        path = self.path / RUN_ID
+        return {"run": path.read_text(encoding="utf-8")} if path.is_file() else {}
+
     def _read_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the last whole checkpoint, if any, and what is wrong with those after it."""
         damage: list[str] = []
         for name in (CHECKPOINT, BEFORE):
             try:
-                return load_state(self.path / name, FORMAT), damage
+                return load_state(self.path / name, FORMAT, self._belongs_to), damage
             except DamagedError as error:
                 damage.append(str(error))
         return None, damage

@@ -127,7 +127,7 @@ class SiteRounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         folder, number = self.site.run_folder(self.study.name, self.name, asked.run), asked.round
         remove_unfinished(folder)
-        states = SiteState(folder / "rounds")
+        states = SiteState(folder / "rounds", asked.run, self.name)
         # What learns begins where the round before it ended; everything else is about a round that has ended.
         is_learning = task == TRAIN or (number > self.study.training_rounds and task in self.study.recipe.extra_tasks)
         held, kept = states.load(number - 1 if is_learning else number)

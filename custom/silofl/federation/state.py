@@ -7,8 +7,8 @@ from typing import Any
 from silofl.errors import DamagedError
 from silofl.files import load_state, save_state
 
-# 3: behind its checksum.
-FORMAT = 3
+# 4: with the run, the site and the round that it is of.
+FORMAT = 4
 # A run that goes back finds as many at the most: the best round's, the one before the last, and the last.
 LATER = 3
 
@@ -20,10 +20,15 @@ class SiteState:
 
     Several rounds are kept because the server may go back: to its last checkpoint after a crash, and to the best round
     for the final test.
+
+    Args:
+        folder: Where they are.
+        run: The run's id.
+        site: The site's name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, run: str, site: str) -> None:
+        self.folder, self._belongs_to = folder, {"run": run, "site": site}
 
     def rounds(self) -> list[int]:
         """Return the rounds on disk, ascending."""
@@ -38,7 +43,7 @@ class SiteState:
         """
         for earlier in reversed([n for n in self.rounds() if n <= number]):
             try:
-                return earlier, load_state(self._path(earlier), FORMAT)
+                return earlier, load_state(self._path(earlier), FORMAT, self._belongs_to | {"round": earlier})
             except DamagedError as error:
                 logger.warning("the state before it is used: %s", error)
         return 0, {}
@@ -49,7 +54,7 @@ class SiteState:
         Of later ones the last `LATER` stay: they are of a run that went back, and are written again, or of one that
         another has replaced. A server that asks for rounds from the last to the first must not fill the disk.
         """
-        save_state(self._path(number), FORMAT, parts)
+        save_state(self._path(number), FORMAT, self._belongs_to | {"round": number}, parts)
         rounds = self.rounds()
         earlier = [n for n in rounds if n < number]
         kept = {number, *earlier[-1:], *[n for n in rounds if n > number][-LATER:]}
