@@ -265,15 +265,6 @@ def load_state(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> 
     return state["value"]
 
 
-def is_undamaged(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> bool:
-    """Return whether a file is there as `save_state` wrote it; the other errors of `load_state`."""
-    try:
-        load_state(path, number, belongs_to)
-    except DamagedError:
-        return False
-    return True
-
-
 def _other_format(path: Path, number: int, found: object) -> StateError:
     return StateError(
         f"{path.name} must have format {number}, not {found}; go on with the version of SiloFL that wrote it, or start "

@@ -37,6 +37,7 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "best_round": server.best_round,
         "shape": server.image_shape,
         "lost": server.lost,
+        "losses": server.losses,
         "domain": schema.dump_record(server.domain),
     }
     records = [json.dumps(schema.dump_record(record)) for record in server.ledger] if records is None else records
@@ -70,6 +71,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         plain["shape"] and tuple(plain["shape"]),
         schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
         plain["lost"],
+        plain["losses"],
     )
 
 

@@ -99,7 +99,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
             reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
         if site not in tests.scores:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
-    return reasons + list(tests.lacking)
+    return reasons + list(dict.fromkeys(server.losses))
 
 
 def describe_failure(error: Exception) -> str:

@@ -26,7 +26,6 @@ from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
     hold_lock,
-    is_undamaged,
     load_state,
     make_folder,
     read_json,
@@ -72,8 +71,9 @@ class RunFolder:
 
     def __init__(self, path: Path, study: Study) -> None:
         self.path, self.study = path, study
-        # Whether the checkpoint there may take the place of the one before it.
-        self._is_whole = False
+        self._pretrained: Arrays | None = None
+        # The finished rounds of the checkpoint there; None where no whole one is.
+        self._saved: int | None = None
         # The finished rounds in the words of ledger.json, and in those of round_metrics.jsonl.
         self._records: list[str] = []
         self._lines: list[str] = []
@@ -99,9 +99,8 @@ class RunFolder:
             ConfigError: The study names sites that have left, and no round has finished.
         """
         remove_unfinished(self.path)
-        # A save that was stopped before its last renaming has its round under this name.
-        if is_undamaged(self.path / NEXT, FORMAT, self._belongs_to):
-            (self.path / NEXT).replace(self.path / CHECKPOINT)
+        self._pretrained = pretrained
+        self._finish_save()
         state, damage = self._read_checkpoint()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
             if self.study.federation.sites_left and not self.study.continue_run:
@@ -117,12 +116,27 @@ class RunFolder:
                 "restore one of them, or start anew and lose these rounds"
             )
         server = restore_run(self.study, state, pretrained)
-        self._is_whole = not damage
+        self._saved = None if damage else server.finished_rounds
         if damage:
             note = f"the run went on after this round from {BEFORE}: {damage[0]}"
             logger.warning("round %s: %s", server.finished_rounds, note)
             server.ledger[-1].notes.append(note)
         return server
+
+    def load_before(self, server: ServerRounds) -> ServerRounds | None:
+        """Return a run as it was before its last finished round; None where the checkpoint of that is not whole.
+
+        Args:
+            server: The run after that round.
+        """
+        if server.finished_rounds == 1:
+            return ServerRounds.start(self.study, server.id, server.ledger[0].asked, self._pretrained)
+        try:
+            state = load_state(self.path / BEFORE, FORMAT, {"run": server.id})
+        except DamagedError as error:
+            logger.warning("the run cannot go back: %s", error)
+            return None
+        return restore_run(self.study, state, self._pretrained)
 
     @property
     def is_complete(self) -> bool:
@@ -151,15 +165,12 @@ class RunFolder:
             self._write_ledger(read_finished_rounds(state))
 
     def save(self, server: ServerRounds) -> None:
-        """Write the checkpoint, then ledger and metrics for people; the checkpoint before it is kept."""
+        """Write the checkpoint, then ledger and metrics for people; the last one of fewer rounds is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
         if not self._belongs_to:
             write_text(self.path / RUN_ID, server.id)
         save_state(self.path / NEXT, FORMAT, {"run": server.id}, checkpoint(server, self._encode_rounds(server.ledger)))
-        if self._is_whole:
-            (self.path / CHECKPOINT).replace(self.path / BEFORE)
-        (self.path / NEXT).replace(self.path / CHECKPOINT)
-        self._is_whole = True
+        self._put_in_place(server.finished_rounds)
         self._write_records(server, {})
 
     def finish(self, server: ServerRounds, tests: Tests | None) -> None:
@@ -241,6 +252,27 @@ class RunFolder:
         """What the checkpoints must be of; nothing before the first."""
         path = self.path / RUN_ID
         return {"run": path.read_text(encoding="utf-8")} if path.is_file() else {}
+
+    def _put_in_place(self, finished: int) -> None:
+        """Give a checkpoint that has been written its name, and that of fewer rounds the name of the one before."""
+        if self._saved is not None and self._saved < finished:
+            (self.path / CHECKPOINT).replace(self.path / BEFORE)
+        (self.path / NEXT).replace(self.path / CHECKPOINT)
+        self._saved = finished
+
+    def _finish_save(self) -> None:
+        """Put the checkpoint in its place of a save that was stopped before its renaming."""
+        finished = self._count_rounds(NEXT)
+        if finished is not None:
+            self._saved = self._count_rounds(CHECKPOINT)
+            self._put_in_place(finished)
+
+    def _count_rounds(self, name: str) -> int | None:
+        """Return the finished rounds of a checkpoint; None where it is not whole."""
+        try:
+            return len(read_finished_rounds(load_state(self.path / name, FORMAT, self._belongs_to)))
+        except DamagedError:
+            return None
 
     def _read_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the last whole checkpoint, if any, and what is wrong with those after it."""

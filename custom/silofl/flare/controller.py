@@ -168,6 +168,7 @@ class RoundsController(ModelController):
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
+            before=lambda: folder.load_before(server),
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:
