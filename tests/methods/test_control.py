@@ -236,6 +236,8 @@ def test_a_site_that_lost_its_control_gets_it_back(scaffold):
     again = game.sent["train"]["north"].of("control")
     for name, tensor in own.items():
         np.testing.assert_array_equal(again[f"own/{name}"], tensor.numpy())
+    # Nobody else does.
+    assert not [name for name in game.sent["train"]["west"].arrays if name.startswith("control/own/")]
     whole.round()
     # Plain SGD keeps nothing else at home.
     for name, array in whole.models("north").items():

@@ -80,7 +80,8 @@ class ControlPart(Part):
         arrays = self.control
         if site in self.astray or run.has_lost(site, exchange.models_round):
             own = {name: array.astype(np.float32) for name, array in self._own_of(site).items()}
-            arrays |= add_role(OWN, keep_exact(own, self.study))
+            # Not in place: c is the same dictionary for all sites, and a c_i is for its own alone.
+            arrays = arrays | add_role(OWN, keep_exact(own, self.study))
         return Message(add_role(ROLE, arrays))
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
