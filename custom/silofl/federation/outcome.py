@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from silofl import __version__
-from silofl.errors import SiloFLError
+from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, list_present_sites
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
+from silofl.methods.parts import describe_kept
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.metrics import mean_of_known, pooled_score
@@ -84,7 +85,14 @@ def _name_labels(study: Study, by_label: Mapping[str, float]) -> dict[str, float
 
 
 def _describe_study(study: Study) -> dict[str, Any]:
-    return study.description() | {"version": __version__}
+    try:
+        kept = describe_kept(study)
+    except ConfigError:
+        # The file of a part is broken: that is why the run has failed, which must have a result all the same.
+        kept = []
+    known = study.description()
+    recipe = known["recipe"] | {"questions": study.recipe.questions(kept)}
+    return known | {"version": __version__, "recipe": recipe}
 
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:

@@ -39,7 +39,7 @@ from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
 from silofl.methods.model import collect_part_arrays
 from silofl.methods.part import Part, to_tensors
-from silofl.methods.parts import list_kinds
+from silofl.methods.parts import describe_kept, list_kinds
 from silofl.models.precision import round_as_received
 from silofl.schema import dump_record, read_file
 from silofl.study import Study
@@ -210,6 +210,7 @@ class RunFolder:
             "data": dump_record(data)["sites"] if data else {},
             # Several models may travel, each as the same kind.
             "left": [{"name": name, "purpose": purpose} for name, purpose in left.items()],
+            "kept": describe_kept(self.study),
         }
 
     def write_failure(self, reason: str, run: str | None = None) -> None:

@@ -37,6 +37,11 @@ def list_kept(study: Study, number: int) -> list[Kept]:
     return [one for module in _load_methods(study) for one in module.SITE.list_kept(study, number)]
 
 
+def describe_kept(study: Study) -> list[str]:
+    """Return in words what a study's sites keep of its parts beside their models, which the recipe speaks of."""
+    return [one.what for one in list_kept(study, study.total_rounds) if not one.is_of_model]
+
+
 def is_learning(study: Study, task: str, number: int) -> bool:
     """Return whether something learns in a task, in a round of the models or in one of a part's own."""
     return task == TRAIN or (number > study.training_rounds and task in study.recipe.extra_tasks)
