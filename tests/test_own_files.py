@@ -58,7 +58,7 @@ def test_a_file_that_others_could_read_is_closed_when_it_is_written_again(tmp_pa
 
 def test_runs_and_states_are_for_their_owner(tmp_path, make_study):
     with RunFolder(tmp_path / "server" / "run", make_study()).locked():
-        SiteState(tmp_path / "site" / "rounds").save(1, {}, None)
+        SiteState(tmp_path / "site" / "rounds", "run", "east").save(1, {}, 0, None)
         EgressLog(tmp_path / "log" / "run", "north", "small", {})
         write_scores(tmp_path / "pictures" / "scores.csv", {})
     assert modes_below(tmp_path) == dict.fromkeys(("server", "site", "log", "pictures"), 0o700)

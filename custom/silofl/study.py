@@ -340,6 +340,12 @@ class Study(Section):
         return is_needed or self.training.optimizer_state == "fresh"
 
     @property
+    def keeps_optimizers(self) -> bool:
+        """Whether a site's optimisers keep anything from round to round; plain SGD has nothing to keep."""
+        is_plain = self.training.optimizer == "sgd" and self.training.momentum == 0
+        return not (self.has_fresh_optimizer or is_plain)
+
+    @property
     def scored(self) -> dict[int | str, tuple[int, ...]]:
         """What answers are scored by: a region's name -> its labels; without regions each label's number -> itself."""
         return dict(self.regions or {number: (number,) for number in sorted(self.labels)})

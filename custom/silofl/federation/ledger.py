@@ -94,6 +94,10 @@ class Round:
             for site, message in messages.items():
                 total[site] = total.get(site, 0) + message.num_bytes
 
+    def take_missed(self, first: Round) -> None:
+        """Take over who missed the round when it was carried out first: those sites are not asked once more."""
+        self.late, self.failed, self.refused = [*first.late], dict(first.failed), dict(first.refused)
+
     def require(self, num_answers: int, wanted: int) -> None:
         """Refuse a round with fewer answers than the study asks for.
 

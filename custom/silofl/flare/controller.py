@@ -170,6 +170,7 @@ class RoundsController(ModelController):
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
             remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
+            before=lambda: folder.load_before(server),
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:

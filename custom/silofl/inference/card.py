@@ -27,7 +27,8 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
     """Return the text of the card.
 
     Args:
-        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining`` and ``left``.
+        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining``, ``left`` and
+            ``kept``.
         versions: Library -> its version.
         fingerprint: The super model's.
     """
@@ -43,7 +44,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         facts=known,
         labels=describe_labels(study),
         paper=_paper_sentence(study.algorithm.name),
-        questions=study.recipe.as_dict().get("questions", {}),
+        questions=study.recipe.questions(facts.get("kept", [])),
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),

@@ -38,7 +38,7 @@ from silofl.inference.geometry import decide_labels
 from silofl.inference.super_model import add_share
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.average import ROLE as AVERAGE
-from silofl.methods.part import TESTED, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import TESTED, Kept, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import head_names, input_norm_names
@@ -156,6 +156,7 @@ class SiteGuard(SitePart):
 
     name = ROLE
     tasks = (TUNE, CHOOSE)
+    stays = (Kept("the models that it chooses among"),)
 
     def __init__(self, work: Any) -> None:  # noqa: ANN401 - `silofl.methods.work.Work`
         super().__init__(work)

@@ -65,6 +65,26 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Something that a site keeps of a part from round to round, as people know it.
+
+    Attributes:
+        what: What it is, as ``its control variate``.
+        is_vital: Whether a site that has lost it takes no part until it is back; else it goes on without it, and the
+            run is not complete.
+        is_sent_again: Whether the server brings it where it is lost.
+        is_for_training: Whether nothing but training begins from it.
+        is_of_model: Whether it belongs to a model, of which the recipe says what stays at home.
+    """
+
+    what: str
+    is_vital: bool = False
+    is_sent_again: bool = False
+    is_for_training: bool = False
+    is_of_model: bool = False
+
+
+@dataclass(frozen=True)
 class Reported:
     """What a run reports.
 
@@ -122,7 +142,10 @@ class Run(Protocol):
         """Return the facts that are written into a model: rounds and validation."""
 
     def held(self, site: str, number: int) -> int:
-        """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
+        """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
+
+    def has_lost(self, site: str, number: int) -> bool:
+        """Return whether a site goes on, after a round, from an older state than it should."""
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round."""
@@ -269,13 +292,21 @@ class SitePart:
     Attributes:
         name: The key of its state in the site's file of a round.
         tasks: Tasks that this part answers by itself.
+        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
     """
 
     name: ClassVar[str]
     tasks: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[tuple[Kept, ...]] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return those of ``stays`` that a study's sites keep after a round."""
+        is_silent = not cls.stays and cls.kept is not SitePart.kept
+        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
 
     def prepare(self) -> None:
         """Bring the models to where the task begins."""
@@ -316,7 +347,7 @@ class SitePart:
         return Message()
 
     def kept(self) -> dict[str, Any]:
-        """Return what stays at home until the next round."""
+        """Return what stays at home until the next round; ``stays`` names it."""
         return {}
 
     def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:

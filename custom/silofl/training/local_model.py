@@ -25,8 +25,8 @@ from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 
 State = dict[str, Tensor]
-# 2: with the optimiser.
-FORMAT = 2
+# 3: with the name of its file.
+FORMAT = 3
 # On fewer validation units a site's best round is a draw: on PneumoniaMNIST's sites of 1 to 78 cases FedBN's own best
 # rounds had test accuracy 0.787, and the round that all sites chose together 0.938.
 LEAST_UNITS = 20
@@ -109,13 +109,13 @@ class LocalModel:
     def lend(self, memo: Path | None, rounds: int) -> None:
         """Leave it to other runs, if it has learnt in all rounds."""
         if memo is not None and "is_borrowed" not in self._kept and self._kept.get("rounds") == rounds:
-            save_state(memo, FORMAT, self._kept | {"is_borrowed": True})
+            save_state(memo, FORMAT, {"memo": memo.stem}, self._kept | {"is_borrowed": True})
 
 
 def load_borrowed(memo: Path | None) -> dict[str, Any]:
     """Return what another run has left, for `LocalModel`; nothing where there is none."""
     try:
-        return load_state(memo, FORMAT) if memo is not None else {}
+        return load_state(memo, FORMAT, {"memo": memo.stem}) if memo is not None else {}
     except DamagedError:
         return {}
 
