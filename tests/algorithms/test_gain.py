@@ -94,7 +94,9 @@ def test_the_verdict_of_few_is_that_of_the_exact_test(wins, verdict):
 
 
 def test_few_equal_units_get_no_verdict():
-    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain("too few to say", 0.0, None, None, 10, needed_units=11)
+    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain(
+        "too few to say", 0.0, None, None, 10, needed_units=11
+    )
 
 
 def test_few_units_of_equal_models_get_a_verdict_no_more_often_than_stated():
