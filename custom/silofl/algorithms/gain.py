@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silofl.errors import ConfigError
 
 Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "keeps its own model"]
-# Of fewer right or wrong answers no interval is what it says: of 15 it misses the truth at up to 17 % of sites.
+# Of fewer units no interval is what it says, right or wrong answers above all (`bench/gain.py`).
 MIN_UNITS = 20
 # Of a permutation test in place of an interval, on each side, as the interval's; five units that agree have 2 ** -5.
 LEVEL = 0.025
@@ -78,15 +78,11 @@ def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> Gai
     """Compare the chosen model with the local one by a paired 95 % bootstrap interval, of few units by a test.
 
     The interval is the percentile interval, at the wider level that Student's quantile and the divisor n - 1 ask for.
-    In `bench/gain.py` it holds the true difference, from 20 units on, at 94 to 96 % of the sites, at least 90 % (BCa at
-    91 to 94 %, at least 89 %); where a model fails on few units, which most sites do not see, at 87 to 93 %, at least
-    71 %.
 
     Of fewer than 20 units the verdict is that of the paired permutation test `p_below`, one-sided at 2.5 % for each of
-    gains and loses, which takes at least six units: five that agree have 3.1 %. That holds where each difference is as
-    likely as its opposite: in `bench/gain.py` equally good models are said to gain or to lose at 0 to 4 % of the sites,
-    each. Where a model fails on few units and is the better one on all others it does not, as with the interval: at up
-    to 27 % the other one is said to lose, since the site has not seen the failure.
+    gains and loses, which takes at least six units. That holds where each difference is as likely as its opposite.
+    Where a model fails on few units and is the better one on all others it does not, as with the interval: most sites
+    have not seen the failure. `bench/gain.py` measures both.
 
     Args:
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.
