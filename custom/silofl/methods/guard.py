@@ -186,7 +186,7 @@ class SiteGuard(SitePart):
         return {LOCAL: self.local.kept()}
 
     def answer(self, task: str) -> Message:
-        """Choose."""
+        """Choose what the site keeps, and test it."""
         if not self.is_on or LOCAL not in self._kept:
             reason = "it has trained no model alone" if self.is_on else "it has no validation data"
             return Message(meta={ROLE: {"reason": reason}})
