@@ -34,11 +34,10 @@ def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model()
     model = needs.models_bytes(study)
     # 5 rounds x (model + 2 of Adam), and the super model's one
     assert needs.site_disk_bytes(study, 3) == 5 * 3 * model + model
-    # ... and 5 rounds x (2 of Adam, and the local, its best, the federated best, its mean and its tuned copy), and
-    # what it chose, the mean of two
+    # ... and 5 rounds x (the local model, 2 of Adam, and its best), and what it chose, the mean of two
     guarded = make_study(guard=True, name="fedavg")
-    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 5 * (2 + 5) * model + 2 * model
-    assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + (2 + 5) * model
+    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 5 * 4 * model + 2 * model
+    assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 4 * model
 
 
 @pytest.mark.parametrize("options", [{"name": "fedsm"}, {"name": "oneshot"}], ids=str)

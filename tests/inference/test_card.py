@@ -175,6 +175,15 @@ def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(
     assert "all sites' models answers" not in text and "no choice of a site" not in text
 
 
+def test_the_card_of_what_a_site_chose_knows_its_bias_and_the_sites_own_data(make_contents):
+    counts = {"patients": 4, "cases": 5, "examples": 50}
+    data = {"north": dict.fromkeys(("training", "validation", "test"), counts)}
+    facts = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "candidate": "local", "data": data}
+    text = card_of(replace(make_contents("only"), facts=facts, bias=0.7))
+    assert "How does it answer? One model answers. Its decision bias of +0.7 is added" in text
+    assert "| north | 4 / 5 / 50" in text and "Of the other sites, nothing is known here." in text
+
+
 def test_a_super_model_has_its_card(tmp_path, make_contents):
     write_model_folder(tmp_path / "supermodel", make_contents())
     card = tmp_path / "supermodel" / "MODEL_CARD.md"

@@ -38,6 +38,15 @@ def test_each_site_has_a_line_of_its_own_colour(record):
     assert not has_colour(png, LINE_COLOURS[2])
 
 
+def test_what_the_sites_keep_is_a_line_across_all_rounds_of_validation(record, monkeypatch):
+    monkeypatch.setattr(rounds, "encode_png", lambda figure: figure)
+    validation, loss = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2, 0.625).axes
+    without = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2).axes[0]
+    assert len(validation.lines) == len(without.lines) + 1
+    assert any(list(line.get_ydata()) == [0.625, 0.625] for line in validation.lines)
+    assert not any(list(line.get_ydata()) == [0.625, 0.625] for line in loss.lines)
+
+
 def test_curves_draw_a_run_of_one_round_and_sites_without_values(record):
     assert has_colour(
         draw_training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1]

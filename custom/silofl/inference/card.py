@@ -85,7 +85,11 @@ def rule_sentence(contents: Contents) -> str:
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
     if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
         rule = f"{WORDS[BLEND].capitalize()} answers."
-    return f"{rule} The site's own model has {contents.beside_share:.0%} of every answer." if contents.beside else rule
+    if contents.beside:
+        rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
+    if contents.bias:
+        rule += f" Its decision bias of {contents.bias:+g} is added to the foreground's log-odds."
+    return rule
 
 
 def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:

@@ -16,6 +16,8 @@ from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
+# Of log-odds; far above what a site chooses.
+MOST_BIAS = 10
 RULES = ("only", "selector", "mean")
 # Of the facts, by site: what warnings come from.
 SCORES = ("test", "validation")
@@ -42,6 +44,7 @@ class Contents:
         beside: The model that has a share of every answer, beside the answer of the rule: in what a site chose for
             itself its own, which no rule knows.
         beside_share: Its share, in [0, 1].
+        bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -58,6 +61,7 @@ class Contents:
     domain: Domain = Domain()
     beside: str | None = None
     beside_share: float = 0.5
+    bias: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -65,6 +69,7 @@ class Contents:
         _check_shape(self)
         _RULE_CHECKS[self.rule](self)
         _check_beside(self)
+        _check_bias(self)
         _check_facts(self.facts)
 
     @property
@@ -160,6 +165,14 @@ def _check_beside(contents: Contents) -> None:
     share = contents.beside_share
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {quote_value(share)}")
+
+
+def _check_bias(contents: Contents) -> None:
+    bias = contents.bias
+    if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= MOST_BIAS:
+        raise ConfigError(f"bias must be a number from -{MOST_BIAS} to {MOST_BIAS}, not {bias!r}")
+    if bias and contents.study.task == "classification":
+        raise ConfigError(f"bias must be 0 in a classification, which has no background, not {bias!r}")
 
 
 def _check_facts(facts: object) -> None:

@@ -19,7 +19,7 @@ from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BLEND, ENSEMBLE, MEAN
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
-from silofl.training.joined import FEDERATED, LOCAL
+from silofl.training.joined import FEDERATED, LOCAL, describe_bias
 
 # Of the files of an input, after its stem.
 SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
@@ -76,6 +76,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "model": prediction.model,
         "beside": prediction.beside,
         "beside_share": prediction.beside_share,
+        "bias": prediction.bias,
         "scores": prediction.scores,
         "is_fallback": prediction.is_fallback,
         "threshold": threshold,
@@ -101,7 +102,7 @@ def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
     sentence = _choice_sentence(prediction, threshold)
     share = f", {prediction.beside_share:.0%} of the answer from the site's own model" if prediction.beside else ""
-    return f"{sentence}{share}"
+    return f"{sentence}{share}{describe_bias(prediction.bias)}"
 
 
 def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:

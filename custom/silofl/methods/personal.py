@@ -32,7 +32,6 @@ class SitePersonal(SitePart):
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        # The guard's fine-tuning has epochs too, and prepares no models.
         self._draws = OwnDraws(work.device)
 
     def prepare(self) -> None:

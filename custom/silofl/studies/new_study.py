@@ -98,6 +98,9 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     _check_template(job, template, found)
     values: dict[str, Any] = read_yaml(study_file(job))
     values.pop("continue_run", None)
+    # A job of a paper's settings has it off. With differential privacy there is no own model to compare with.
+    if not values.get("privacy", {}).get("dp_sgd"):
+        values.pop("guard", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     comments = _fit_to_data(values, template, found, target.resolve().name)
