@@ -1,6 +1,6 @@
 """One attacker among five sites, with the bound on updates and without it: the table of docs/lead.md.
 
-    python bench/attacks.py OUT [--rounds 12]
+    python bench/attacks.py OUT [--rounds 12] [--attacks "none;stale"]
 
 FedAvg on phantoms (48 x 48, GroupNorm), all sites in one process. The attacker changes its honest update before it
 leaves; the Dice is the mean of the four honest sites' tests, of the round that validates best and of the last round.
@@ -37,13 +37,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--attacks", default=";".join(ATTACKS), help="some of them, between semicolons")
     options = parser.parse_args()
     data = make_phantoms(options.out / "phantoms", 101, SITES)
-    print("| attack | bound | best round | last round | rounds in which the attacker was refused |")
-    print("|---|---|---|---|---|")
-    for name, make_attack in ATTACKS.items():
+    print("| attack | bound | best round | last round | refused | attacker named | an honest site named |")
+    print("|---|---|---|---|---|---|---|")
+    for name in options.attacks.split(";"):
         for ratio in (100, None):
-            print(row(name, options.out, data, options.rounds, make_attack(), ratio), flush=True)
+            print(row(name, options.out, data, options.rounds, ATTACKS[name](), ratio), flush=True)
 
 
 def row(name: str, out: Path, data: Path, rounds: int, attack: Attack, ratio: float | None) -> str:
@@ -66,7 +67,10 @@ def row(name: str, out: Path, data: Path, rounds: int, attack: Attack, ratio: fl
     chosen = [score.value for site, score in best.scores.items() if site != ATTACKER]
     final = [one.meta["metrics"]["test"]["value"] for site, one in last.items() if site != ATTACKER]
     refused = sum(ATTACKER in record.refused for record in server.ledger)
-    cells = (name, "off" if ratio is None else f"{ratio}", mean(chosen, 4), mean(final, 4), f"{refused} of {rounds}")
+    named = [(record.unlike or {}).keys() for record in server.ledger]
+    counts = (refused, sum(ATTACKER in sites for sites in named), sum(bool(sites - {ATTACKER}) for sites in named))
+    cells = (name, "off" if ratio is None else f"{ratio}", mean(chosen, 4), mean(final, 4))
+    cells += tuple(f"{count} of {rounds}" for count in counts)
     return f"| {' | '.join(cells)} |"
 
 
@@ -78,6 +82,16 @@ def mean(values: list[float], wanted: int) -> str:
 def scaled(factor: float) -> Attack:
     """Return an attack that sends a multiple of the update."""
     return lambda answer: Message({name: factor * array for name, array in answer.arrays.items()}, answer.meta)
+
+
+def outweighing(factor: float) -> Attack:
+    """Return an attack that sends a multiple of the update and says that it has ten times the examples."""
+
+    def attack(answer: Message) -> Message:
+        claim = {"num_examples": 10 * answer.meta["num_examples"]}
+        return Message({name: factor * array for name, array in answer.arrays.items()}, answer.meta | claim)
+
+    return attack
 
 
 def stale() -> Attack:
@@ -97,6 +111,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "scaled by 50": lambda: scaled(50),
     "sign flipped": lambda: scaled(-1),
     "sign flipped and scaled by 10": lambda: scaled(-10),
+    "sign flipped and scaled by 3, ten times the examples": lambda: outweighing(-3),
     "stale": stale,
 }
 

@@ -2,7 +2,8 @@
 
     python -m provisioning check-kits WORKSPACE_OR_KIT... [--json] [--jobs DIR]
 
-Certificates: all under one root, and days left. Keys: one in each kit, the root's only in ``state/`` of a workspace.
+Folders: NVFlare can start there. Certificates: all under one root, begun, and days left. Keys: one in each kit, the
+root's only in ``state/`` of a workspace. Software: the wheel and lock that were handed out, for the site's device.
 Policies: signed jobs required, every class of the jobs allowed, durable stores at the server. Who may do what.
 Exit code 0: all is right, or expires within 30 days; 1: something must be put right; 2: nothing to check.
 """
@@ -102,7 +103,7 @@ def _kit_facts(kit: Kit, now: datetime) -> dict[str, Any]:
         "kind": kit.kind,
         "org": kit.org,
         "role": kit.role if kit.kind == "admin" else None,
-        "expires": kit.certificate.not_valid_after_utc.isoformat(),
+        "expires": kit.valid_until.isoformat(),
         "days_left": days_left(kit, now),
     }
 

@@ -1,6 +1,6 @@
-"""Checks of one kit: certificates, keys, the wheel, and policies."""
+"""Checks of one kit: its folder, certificates, keys, settings and policies."""
 
-import hashlib
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,23 +11,33 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from provisioning.fill_kits import is_volatile, read_stores
+from provisioning.guide import STUDY
 from provisioning.relays import find_relay_faults
+from provisioning.supply_checks import find_supply_faults, installs_for_gpu
 from silofl.errors import ConfigError
 from silofl.files import read_json
-from silofl.flare.egress import check_scope, effective_scope
+from silofl.flare.commands import check_whole
+from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.kit import DAYS_TO_WARN, Kit, is_exposed
 from silofl.flare.policy import (
     WITHOUT_JOB_FILES,
     checks_files,
+    count_job_gpus,
+    launches_containers,
     list_replaced,
     read_class_policy,
     read_site_rights,
     streams_logs,
 )
+from silofl.settings import Section, load_settings
+from silofl.site import Server, Site
+from silofl.study import Study
 
 KEY_MARK = b"PRIVATE KEY-----"
 # Kind of kit -> the side of a job whose classes it builds.
 SIDES = {"server": "server", "hospital": "client"}
+# Kind of kit -> its machine's own settings.
+SETTINGS: dict[str, tuple[str, type[Section]]] = {"server": ("server.yaml", Server), "hospital": ("site.yaml", Site)}
 # Where results are recorded for people; a hospital or server adds the line by hand.
 TRACKING = tuple(
     f"nvflare.app_opt.tracking.{kind}"
@@ -64,7 +74,13 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
         classes: Names of the classes that jobs have the ``server`` and the ``client`` build.
         now: The time at which certificates must be valid.
     """
-    failures = [*_find_chain_faults(kit, root), *_find_key_faults(kit), *_find_wheel_faults(kit)]
+    failures = [
+        *_find_place_faults(kit),
+        *_find_mode_faults(kit),
+        *_find_chain_faults(kit, root),
+        *_find_key_faults(kit),
+    ]
+    failures += find_supply_faults(kit)
     if kit.address.security != "mtls":
         failures.append(f"connection_security must be 'mtls', not {kit.address.security!r}; make new kits")
     if kit.kind == "relay":
@@ -76,14 +92,63 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
             )
         failures += [*_find_class_faults(kit, classes[SIDES[kit.kind]]), *_find_policy_faults(kit)]
     findings = [Finding(kit.name, True, text) for text in failures]
-    if kit.kind == "hospital" and streams_logs(kit):
-        text = "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false"
-        findings.append(Finding(kit.name, False, f"{text} in local/resources.json, unless that is wanted"))
+    findings += [Finding(kit.name, False, text) for text in _find_doubts(kit)]
+    return findings + _find_validity_faults(kit, now)
+
+
+def _find_doubts(kit: Kit) -> Iterator[str]:
+    """Find what a hospital may want, and should look at."""
+    if kit.kind != "hospital":
+        return
+    if streams_logs(kit):
+        yield (
+            "the site's log, which may name a patient's file, goes to the server: set allow_log_streaming to false in "
+            "local/resources.json, unless that is wanted"
+        )
+    if count_job_gpus(kit) and not installs_for_gpu(kit):
+        yield (
+            "num_of_gpus in local/resources.json gives jobs a GPU, and requirements.lock installs torch for the CPU: "
+            "write a lock on a machine with a GPU and fill the kit with fill-kits --lock, or set num_of_gpus to 0"
+        )
+
+
+def _find_validity_faults(kit: Kit, now: datetime) -> list[Finding]:
+    """Find certificates that begin later, have ended, or end soon."""
+    findings = []
+    if now < kit.valid_from:
+        text = (
+            f"the certificates must hold now; they are valid from {kit.valid_from:%Y-%m-%d %H:%M} UTC on: wait until "
+            "then, or set the clock where they were signed and renew them with renew-kit"
+        )
+        findings.append(Finding(kit.name, True, text))
     left = days_left(kit, now)
     if left < DAYS_TO_WARN:
-        text = f"the certificate must be valid for {DAYS_TO_WARN} days, not {left}; renew it with renew-kit"
+        which, remedy = ("certificate", "renew it with renew-kit")
+        if kit.ends_with_root:
+            which, remedy = ("root certificate", "make new kits for all, of a new root")
+        text = f"the {which} must be valid for {DAYS_TO_WARN} days, not {left}; {remedy}"
         findings.append(Finding(kit.name, left < 0, text))
     return findings
+
+
+def _find_place_faults(kit: Kit) -> Iterator[str]:
+    """Find a folder in which NVFlare's start script and its commands for jobs break; a container has its own."""
+    if kit.kind in SIDES and launches_containers(kit):
+        return
+    try:
+        check_whole("the kit", kit.folder.resolve())
+    except ConfigError as error:
+        yield str(error)
+
+
+def _find_mode_faults(kit: Kit) -> Iterator[str]:
+    """Find what every account of the machine may write: it could have other code run as the kit's account."""
+    folders = [kit.folder / "startup", kit.folder / "local"]
+    places = [kit.folder, *folders, *(place for folder in folders for place in sorted(folder.rglob("*")))]
+    exposed = [place for place in places if not place.is_symlink() and place.stat().st_mode & stat.S_IWOTH]
+    if exposed:
+        which = "the kit's folder" if exposed[0] == kit.folder else exposed[0].relative_to(kit.folder)
+        yield f"{which} must not be writable for every account, which could put other code or rights there; chmod o-w"
 
 
 def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
@@ -124,21 +189,17 @@ def find_private_keys(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and KEY_MARK in path.read_bytes()]
 
 
-def _find_wheel_faults(kit: Kit) -> Iterator[str]:
-    if kit.kind == "admin":
-        return
-    sums = kit.folder / "SHA256SUMS"
-    lines = sums.read_text(encoding="utf-8").splitlines() if sums.is_file() else []
-    # The rest is the site's to change once it has compared it.
-    known = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines) if name.endswith(".whl")}
-    if not known:
-        yield "SHA256SUMS must have the wheel's checksum; fill the kit with fill-kits"
-    for name, checksum in known.items():
-        wheel = kit.folder / name
-        if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != checksum:
-            yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
-    for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
-        yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
+def _find_settings_faults(kit: Kit) -> Iterator[str]:
+    """Find settings of the machine, or a study of the kit, that the site could not read."""
+    name, section = SETTINGS[kit.kind]
+    found: dict[Path, type[Section]] = {kit.folder / "local" / name: section}
+    if (kit.folder / STUDY).is_file():
+        found[kit.folder / STUDY] = Study
+    for path, section in found.items():
+        try:
+            load_settings(section, path)
+        except ConfigError as error:
+            yield str(error)
 
 
 def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
@@ -156,15 +217,19 @@ def _find_class_faults(kit: Kit, classes: set[str]) -> Iterator[str]:
 
 
 def _find_policy_faults(kit: Kit) -> Iterator[str]:
-    for name in ("resources.json", "authorization.json"):
+    # `prepare-containers` puts the site's resources in the default's place, where NVFlare looks for them.
+    for name in ("authorization.json",) if launches_containers(kit) else ("resources.json", "authorization.json"):
         if not (kit.folder / "local" / name).is_file():
             yield f"local/{name} must exist, or NVFlare's default decides; fill the kit with fill-kits"
+    yield from _find_settings_faults(kit)
     if not checks_files(kit):
         yield WITHOUT_JOB_FILES
     yield from _find_foreign_rights(kit)
     if kit.kind == "hospital":
         try:
             check_scope(effective_scope(kit))
+            for name in list_open_scopes(kit):
+                yield f"local/privacy.json must have RunNote and Egress in scope {name!r} too; add them, or delete it"
         except ConfigError as error:
             yield str(error)
     yield from list_replaced(kit)

@@ -83,7 +83,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
 
 def _check_wheel(wheel: Path) -> None:
     if wheel.suffix != ".whl" or not wheel.is_file():
-        raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with pip wheel")
+        raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with build-wheel")
 
 
 def _put_wheel(folder: Path, wheel: Path) -> str:
@@ -104,7 +104,7 @@ def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
     try:
         name, version, _, _ = parse_wheel_filename(contents.wheel.name)
     except InvalidWheelFilename as error:
-        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with pip wheel") from None
+        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with build-wheel") from None
     own, packages = Package(name, str(version), checksum), read_lock(contents.lock)
     header = contents.lock.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
     write_text(folder / LOCK, lock_text([own, *packages], header))
@@ -219,6 +219,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_contents_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe the contents of kits."""
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
+    lock = "of all packages, as lock writes it; provisioning/site.lock by default"
+    parser.add_argument("--lock", type=Path, default=SITE_LOCK, metavar="FILE", help=lock)
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
     parser.add_argument("--kind", default="hospital", help="its folder for hospitals, as hospital_gpu")
     parser.add_argument("--study", type=Path, metavar="STUDY.yaml", help="with which hospitals check themselves")
@@ -232,6 +234,7 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
     """
     if options.wheel:
         _check_wheel(options.wheel)
+    read_lock(options.lock)
     if options.study:
         _study_files(options.study)
     for kind in kinds:
@@ -240,7 +243,14 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
 
 def describe_contents(options: argparse.Namespace, wheel: Path) -> Contents:
     """Return the contents that the options describe."""
-    return Contents(wheel, options.site_configs, options.data_root, options.kind, study=options.study)
+    return Contents(
+        wheel,
+        site_configs=options.site_configs,
+        data_root=options.data_root,
+        hospital_kind=options.kind,
+        lock=options.lock,
+        study=options.study,
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
 from provisioning.relays import read_listener
-from provisioning.supply import LOCK, SBOM
+from provisioning.supply import LOCK, SBOM, is_for_gpu, read_lock
 from provisioning.workspace import REPOSITORY
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.files import make_folder, write_text
@@ -55,6 +55,7 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
     }
     if kit.kind == "hospital":
         values |= _folder_facts(kit) | _resource_facts(kit)
+        values["for_gpu"] = is_for_gpu(read_lock(kit.folder / LOCK))
         make_folder(kit.folder / SYSTEM)
         for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)

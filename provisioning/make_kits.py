@@ -8,14 +8,10 @@ same kits again, with a new wheel or new policies.
 
 import argparse
 import difflib
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from provisioning.build_wheel import build_wheel
 from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
 from provisioning.provisioner import Project, provision_project
 from provisioning.relays import complete_relays
@@ -23,8 +19,6 @@ from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kit
 from silofl.errors import ConfigError, ExitCode
 from silofl.settings import read_yaml
 
-# 1 January 1980, the first day of a wheel's calendar: the same source gives the same bytes and the same checksum.
-SOURCE_DATE = "315532800"
 # Of a participant; NVFlare takes others too, as properties of their own.
 KEYS = (
     *("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port"),
@@ -96,32 +90,6 @@ def _check_unchanged(project: Project, folder: Path) -> None:
             raise ConfigError(f"participant {name!r} must have a kit in {folder}; add it with add-hospital")
         if participant != earlier[name]:
             raise ConfigError(f"participant {name!r} must be as it was provisioned in {folder}; name a new WORKSPACE")
-
-
-def build_wheel(source: Path, target: Path) -> Path:
-    """Build the package's wheel, reproducibly.
-
-    Args:
-        source: The folder of the package's pyproject.toml.
-        target: Where the wheel goes.
-
-    Raises:
-        ConfigError: pip cannot build it.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        # An earlier build/ beside the source would bring back modules that were deleted since.
-        copied = Path(
-            shutil.copytree(source, f"{scratch}/source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
-        )
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(copied), "-w", f"{scratch}/wheel"]
-        environment = os.environ | {"SOURCE_DATE_EPOCH": SOURCE_DATE}
-        built = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if built.returncode:
-            reason = (built.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise ConfigError(f"{source} must be a package that pip can build; {reason}; or name a built one, --wheel")
-        (wheel,) = Path(scratch, "wheel").glob("*.whl")
-        target.mkdir(parents=True, exist_ok=True)
-        return Path(shutil.copy(wheel, target))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

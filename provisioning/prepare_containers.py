@@ -2,7 +2,8 @@
 
     python -m provisioning prepare-containers KIT OUT --runtime docker|k8s --image IMAGE [--data SOURCE --state SOURCE]
 
-SOURCE is a folder of this machine for Docker, the name of a persistent volume claim for Kubernetes.
+SOURCE is a folder of this machine for Docker, the name of a persistent volume claim for Kubernetes; that of ``--data``
+holds a folder for each study, called like it. What the site decided stays: the studies that it takes part in, its pins.
 """
 
 import argparse
@@ -21,10 +22,12 @@ from provisioning.workspace import write_yaml
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json
 from silofl.flare.kit import WHOSE, Kit, read_kit
-from silofl.settings import read_yaml
+from silofl.settings import load_settings, read_yaml
+from silofl.site import Site
 
 # NVFlare mounts a data set of a study at /data/<study>/<data set>, and jobs that name no study belong to this one.
 MOUNTS = "/data/default"
+IMAGES = f"{MOUNTS}/images/{{study}}"
 LAUNCHERS = ("docker_launcher", "k8s_launcher")
 
 
@@ -49,7 +52,7 @@ def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
     """Write the prepared copy of a kit; the kit itself stays as it is.
 
     Raises:
-        ConfigError: NVFlare refuses it, or a hospital's data or state is missing.
+        ConfigError: NVFlare refuses it, its site.yaml is wrong, or a hospital's data or state is missing.
     """
     if kit.kind in ("admin", "relay"):
         raise ConfigError(
@@ -69,6 +72,9 @@ def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
         reason = " ".join((done.stderr or done.stdout).split())
         raise ConfigError(f"{kit.folder} must be a kit that NVFlare can prepare for {container.runtime}; {reason}")
     _put_launcher(out / "local" / "resources.json.default")
+    for key in (out / "startup").glob("*.key"):
+        # NVFlare leaves its copies readable by everybody.
+        key.chmod(0o600)
 
 
 def _put_launcher(path: Path) -> None:
@@ -92,12 +98,26 @@ def _put_settings(kit: Kit, container: Container) -> None:
             "images": {"source": container.data, "mode": "ro"},
             "state": {"source": container.state, "mode": "rw"},
         }
-        changed = {"data": f"{MOUNTS}/images/{{study}}", "state_dir": f"{MOUNTS}/state/{{study}}"}
-        write_yaml(local / "site.yaml", read_yaml(local / "site.yaml") | changed)
+        load_settings(Site, local / "site.yaml")
+        write_yaml(local / "site.yaml", _move_folders(read_yaml(local / "site.yaml")))
     else:
         changed = {"run_dir": f"{WORKSPACE_MOUNT_PATH}/runs/{{study}}/{{run}}"}
         write_yaml(local / "server.yaml", read_yaml(local / "server.yaml") | changed)
     write_yaml(local / "study_runtime.yaml", {"format_version": 2, "studies": {"default": study}})
+
+
+def _move_folders(settings: dict[str, Any]) -> dict[str, Any]:
+    """Point a site's settings to folders in the container; it takes part in the same studies as before."""
+    # Without one of its own, a site's cache is beside its state.
+    moved = {key: value for key, value in settings.items() if key != "cache_dir"}
+    moved["state_dir"] = f"{MOUNTS}/state/{{study}}"
+    # Study -> folder: in these alone.
+    moved["data"] = dict.fromkeys(moved["data"], IMAGES) if isinstance(moved["data"], dict) else IMAGES
+    if moved.get("studies"):
+        # A pin without a folder has that of `data`, which is the same now.
+        pins = moved["studies"].items()
+        moved["studies"] = {study: pin | ({"data": IMAGES} if pin.get("data") else {}) for study, pin in pins}
+    return moved
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +137,10 @@ def run(options: argparse.Namespace) -> int:
     if not re.search("@sha256:[0-9a-f]{64}$", options.image):
         print(f"warning: {options.image} must end in @sha256:DIGEST to name the same image tomorrow; it does not")
     if options.runtime == "docker":
+        print(
+            "warning: start_docker.sh hands this machine's Docker socket to the process that talks to the network, by "
+            "which it is root here; the guide says how to do without: provisioning/README.md"
+        )
         print(f"start with: {options.out / 'startup' / 'start_docker.sh'}")
     else:
         print(f"stage with: nvflare deploy k8 stage {options.out}; then: helm install {options.out / 'helm_chart'}")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from provisioning.build_wheel import build_wheel
 from provisioning.fill_kits import Contents, fill_kit
-from provisioning.make_kits import build_wheel, make_kits, make_project
+from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces
 from provisioning.network import Network
 from provisioning.provisioner import Project
@@ -24,6 +25,7 @@ from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
 from silofl.files import hold_lock
+from silofl.flare.commands import check_start
 from silofl.report.pages import write_report
 from silofl.settings import read_yaml
 from silofl.studies.ending import print_results
@@ -55,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if (out / "kits").exists():
         raise ConfigError(f"--out must be a folder without an earlier network, not {options.out}; name another")
+    check_start(out)
     sites = [p["name"] for p in make_project(PROJECT)["participants"] if p["type"] == "client"]
     console.print(f"1. Data of {', '.join(sites)}")
     data = options.data or make_phantoms(out / "phantoms", options.seed or 0)

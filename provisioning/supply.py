@@ -9,6 +9,8 @@ from typing import Any
 from silofl.errors import ConfigError
 
 LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
+# What torch brings along for a GPU, and for the CPU never: the maker's libraries, and the compiler.
+OF_GPU = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})")
 
 
@@ -48,6 +50,11 @@ def read_lock(path: Path) -> list[Package]:
         elif line and not line.startswith("#"):
             raise ConfigError(f"{path.name} must hold NAME==VERSION --hash=sha256:DIGEST, not {line!r}; write it anew")
     return packages
+
+
+def is_for_gpu(packages: Iterable[Package]) -> bool:
+    """Return whether a lock's torch computes on a GPU, by what is installed with it."""
+    return any(package.name.startswith(OF_GPU) for package in packages)
 
 
 def lock_text(packages: Iterable[Package], header: str) -> str:

@@ -16,6 +16,7 @@ from provisioning.week_events import EVENTS, Event
 from provisioning.week_stage import Stage
 from silofl.errors import ExitCode, TrainingError
 from silofl.files import write_text
+from silofl.flare.commands import check_start
 from silofl.studies.run import check_new
 
 
@@ -28,6 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Carry out the week; the exit code is 1 where a check fails."""
     check_new(options.out)
+    check_start(options.out)
     with Stage(options.out.resolve(), options.port) as stage:
         return carry_out_events(stage, EVENTS, Console(highlight=False, markup=False, soft_wrap=True))
 

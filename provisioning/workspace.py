@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from silofl.errors import ConfigError
 from silofl.files import write_text
 from silofl.flare.kit import KINDS, Kit, read_kit
+from silofl.settings import dump_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SITE_CONFIGS = REPOSITORY / "site_configs"
@@ -53,4 +52,4 @@ def certificates_file(project: Path) -> Path:
 
 def write_yaml(path: Path, values: dict[str, Any]) -> None:
     """Write keys and values as YAML, in their order."""
-    write_text(path, yaml.safe_dump(values, sort_keys=False))
+    write_text(path, dump_yaml(values))

@@ -394,7 +394,7 @@ class Play:
 
     def kept(self, site, number):
         """Return what a site's parts kept at home after a round."""
-        return SiteState(self.folder(site) / "rounds").load(number)[1]
+        return SiteState(self.folder(site) / "rounds", "run", site).load(number)[1]
 
 
 @pytest.fixture

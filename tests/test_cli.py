@@ -10,7 +10,7 @@ import pytest
 from silofl import __version__
 from silofl.cli import COMMANDS, CommandParser
 from silofl.data.importers import LAYOUTS
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, ExitCode
 from silofl.options import make_console
 from silofl.studies.methods import method_names
 
@@ -157,6 +157,20 @@ def test_ctrl_c_is_code_130(silofl, monkeypatch, tmp_path):
 
     monkeypatch.setattr("silofl.studies.simulate.resume", interrupt)
     assert silofl("resume", tmp_path) == (130, "", "")
+
+
+# Each line is written at once, as of PYTHONUNBUFFERED, or a few when the command has ended, or many while it prints.
+@pytest.mark.parametrize(("lines", "option"), [(1, "-u"), (1, "-B"), (100_000, "-B")])
+def test_a_full_disk_on_standard_output_is_one_sentence_and_a_failure(monkeypatch, lines, option):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    full = "from silofl.cli import run_command; import sys\n"
+    full += f"def write(options):\n    for _ in range({lines}): print('a line')\n    return 0\n"
+    full += "sys.exit(run_command('silofl', write, None))"
+    with open("/dev/full", "w") as stream:
+        process = subprocess.run([sys.executable, option, "-c", full], stdout=stream, stderr=subprocess.PIPE, text=True)
+    assert process.returncode == ExitCode.FAILED
+    (sentence,) = process.stderr.splitlines()
+    assert sentence.startswith("silofl: standard output must take what is printed; the system said 'No space left")
 
 
 def test_a_reader_that_has_enough_is_no_error():

@@ -73,7 +73,7 @@ class SmallDisk(io.FileIO):
         return super().write(content)
 
 
-@pytest.mark.parametrize("save", [save_tensors, lambda path, value: save_state(path, 1, value)])
+@pytest.mark.parametrize("save", [save_tensors, lambda path, value: save_state(path, 1, {}, value)])
 def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_old_file(tmp_path, monkeypatch, save):
     path, value = tmp_path / "state.pt", {"weight": torch.ones(100_000)}
     save(path, value)
@@ -87,7 +87,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_old_file(tmp_path,
 def test_a_pipe_in_the_place_of_a_state_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "checkpoint.pt")
     with pytest.raises(DamagedError, match="checkpoint.pt must be readable; the system said 'a pipe'"):
-        load_state(tmp_path / "checkpoint.pt", 1)
+        load_state(tmp_path / "checkpoint.pt", 1, {})
 
 
 def test_tensors_of_a_file_that_grows_in_memory_are_refused(tmp_path):
@@ -108,6 +108,8 @@ def test_a_json_file_of_keys_and_values_is_read(tmp_path):
         (None, "must exist"),
         ("{", "must be JSON; it is broken .Expecting"),
         ("[1]", "must hold keys and values, not list"),
+        # Python takes the last of two values.
+        ('{"site": {"rounds": 3, "seed": 1, "rounds": 4}}', "must be JSON; .*the key 'rounds' stands twice"),
     ],
 )
 def test_a_json_file_that_cannot_be_read_is_one_sentence(tmp_path, text, sentence):

@@ -2,15 +2,20 @@
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.cli import main
+from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
-from silofl.files import hold_lock, save_tensors, write_json
+from silofl.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.training.pictures import write_scores
+
+JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +58,45 @@ def test_a_file_that_others_could_read_is_closed_when_it_is_written_again(tmp_pa
 
 def test_runs_and_states_are_for_their_owner(tmp_path, make_study):
     with RunFolder(tmp_path / "server" / "run", make_study()).locked():
-        SiteState(tmp_path / "site" / "rounds").save(1, {}, None)
+        SiteState(tmp_path / "site" / "rounds", "run", "east").save(1, {}, 0, None)
         EgressLog(tmp_path / "log" / "run", "north", "small", {})
         write_scores(tmp_path / "pictures" / "scores.csv", {})
     assert modes_below(tmp_path) == dict.fromkeys(("server", "site", "log", "pictures"), 0o700)
+
+
+def test_a_copied_folder_is_for_its_owner_whoever_may_read_what_it_is_of(tmp_path):
+    source, elsewhere = tmp_path / "job", tmp_path / "elsewhere.json"
+    (source / "app" / "config").mkdir(mode=0o777, parents=True)
+    for name in ("meta.json", "app/config/study.yaml", "app/config/start.pt"):
+        (source / name).write_text(name)
+    elsewhere.write_text("linked")
+    (source / "link.json").symlink_to(elsewhere)
+    copy = copy_folder(source, tmp_path / "copy", "*.pt")
+    modes = {str(path.relative_to(copy)): stat.S_IMODE(path.lstat().st_mode) for path in copy.rglob("*")}
+    files = {"meta.json": 0o600, "app/config/study.yaml": 0o600, "link.json": 0o600}
+    assert modes == {"app": 0o700, "app/config": 0o700} | files
+    assert (copy / "app" / "config" / "study.yaml").read_text() == "app/config/study.yaml"
+    assert (copy / "link.json").read_text() == "linked" and not (copy / "link.json").is_symlink()
+
+
+def test_a_pipe_in_a_copied_folder_is_refused_and_not_waited_for(tmp_path):
+    (tmp_path / "job").mkdir()
+    os.mkfifo(tmp_path / "job" / "pipe")
+    with pytest.raises(OSError, match="a pipe"):
+        copy_folder(tmp_path / "job", tmp_path / "copy")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", [["--alone"], []])
+def test_all_that_a_run_writes_is_for_its_owner(tmp_path, backend):
+    """Job, cache, TensorBoard's events, NVFlare's workspace and the report, by either backend."""
+    data = make_phantoms(tmp_path / "data", seed=7, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
+    run, cache = tmp_path / "run", tmp_path / "cache"
+    command = ["simulate", str(JOB), "--data", str(data), "--out", str(run), "--cache", str(cache), "--rounds", "1"]
+    assert main([*command, *backend]) == ExitCode.COMPLETE
+    assert (run / "tensorboard").is_dir() != bool(backend) and any(cache.rglob("*.npy"))
+    found = {path: stat.S_IMODE(path.lstat().st_mode) for root in (run, cache) for path in (root, *root.rglob("*"))}
+    assert [path for path, mode in found.items() if not path.is_symlink() and mode & 0o077] == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,10 @@
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import silofl
 
@@ -34,3 +39,22 @@ def test_every_template_of_the_reports_is_packed():
     patterns = SETTINGS["tool"]["setuptools"]["package-data"]["silofl"]
     packed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     assert templates and templates <= packed and not list(PACKAGE.glob("*/*.html"))
+
+
+@pytest.mark.parametrize("entry", ["silofl.cli", "silofl.flare.executor", "silofl.flare.controller"])
+def test_an_account_without_a_name_can_import_monai_and_torchs_compiler(entry):
+    # A container that runs as a bare number: MONAI and torch ask for the account's name when they are imported.
+    code = f"""
+import pwd
+def find(number):
+    raise KeyError(f"getpwuid(): uid not found: {{number}}")
+pwd.getpwuid = find
+import {entry}, monai.networks.nets, torch._dynamo
+import getpass
+print(getpass.getuser())
+"""
+    names = ("LOGNAME", "USER", "LNAME", "USERNAME")
+    bare = {name: value for name, value in os.environ.items() if name not in names}
+    for environment, name in ((bare, str(os.getuid())), (bare | {"USER": "ann"}, "ann")):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.stdout == f"{name}\n", done.stderr

@@ -8,7 +8,7 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.inference.directory import plain_study
-from silofl.settings import load_settings, parse, read_yaml
+from silofl.settings import dump_yaml, load_settings, parse, read_value, read_yaml
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
 
@@ -199,7 +199,7 @@ def test_files_that_cannot_be_read_are_told_apart(tmp_path, monkeypatch):
         ("labels: {<<: {1: a}}", "labels.<<.* must be"),
         ("rounds: 2026-13-45", "rounds must be a valid integer, not '2026-13-45'"),
         ("rounds: " + "9" * 5000, "it must be YAML; Exceeds the limit"),
-        ("rounds: 1" + ":1" * 4000 + ".0", "it must be YAML; "),
+        ("rounds: 1" + ":1" * 4000 + ".0", "line 5: a number must be finite and in decimal digits, .* not 1:1"),
         ("rounds: " + "[" * 40, "line 5: values must lie at most 32 deep"),
         ("rounds: " + "[" * 100_000, "line 5: values must lie at most 32 deep"),
         (
@@ -222,6 +222,54 @@ def test_what_no_settings_file_needs_is_one_short_sentence_in_time(tmp_path, lin
         load_study(path)
     assert len(str(refusal.value)) < 700 and "\n" not in str(refusal.value)
     assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize(
+    # 8, 90, 10, 16, 3, -8, 1000.5, 5400.5 and infinity in YAML 1.1.
+    "number",
+    ["010", "1:30", "1_0", "0x10", "0b11", "-010", "1_000.5", "1:30:00.5", ".inf", "-.Inf", ".nan", "1.0e+999"],
+)
+def test_a_number_that_people_and_yaml_read_differently_is_refused(number):
+    for text in (number, f"[{number}]", f"{{rounds: {number}}}", f"{number}: rounds"):
+        with pytest.raises(ConfigError, match="line 1: a number must be finite and in decimal digits, as 10") as error:
+            read_value(text)
+        assert f"not {number}; write it so, or in quotes" in str(error.value)
+    assert read_value(f"'{number}'") == number and read_value(f'["{number}"]') == [number]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("007", 7), ("0", 0), ("-5", -5), ("+5", 5), ("00.5", 0.5), (".5", 0.5), ("1.", 1.0), ("1e3", 1000.0)]
+    + [("1e-3", 0.001), ("1.5E3", 1500.0), (".5e-1", 0.05), ("-1e+2", -100.0)],
+)
+def test_a_number_is_the_one_that_people_read(text, value):
+    found = read_value(text)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["08", "1e", "e3", "1e3x", "v1e3", "2026-01-02", "10:75", "1.2.3", "１２", "0x", "<<"])
+def test_what_is_no_number_stays_the_text_that_it_is(text):
+    assert read_value(text) == text
+
+
+@pytest.mark.parametrize("number", ["'1_0'", "1e1_0", "_10"])
+def test_a_text_is_no_number_with_blanks_in_it(number):
+    with pytest.raises(ConfigError, match="rounds must be .*a number in decimal digits"):
+        study(rounds=read_value(number))
+    with pytest.raises(ConfigError, match="training.learning_rate must be a number in decimal digits, not"):
+        study(training={"learning_rate": read_value(number)})
+
+
+@pytest.mark.parametrize(("name", "shown"), [("on", "True"), ("no", "False"), ("007", "7"), ("1e3", "1000.0")])
+def test_a_name_that_yaml_takes_for_something_else_wants_quotes(name, shown):
+    with pytest.raises(ConfigError, match=f"labels.1 must be a text, not {shown}: put it in quotes"):
+        study(labels={1: read_value(name)})
+
+
+def test_what_is_written_is_read_back_as_it_was():
+    texts = ["010", "08", "1.5e3", "on", "1:30", "2026-01-02", "é", "<<", ".inf", ""]
+    values = {"name": "1e3", "texts": texts, "numbers": [1e-5, 1e22, 8], "others": [True, None]}
+    assert read_value(dump_yaml(values)) == values
 
 
 def test_the_largest_settings_file_is_read_in_time(tmp_path):

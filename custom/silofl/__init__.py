@@ -1,3 +1,21 @@
 """SiloFL: federated learning of medical-image models across hospitals, on NVFlare."""
 
+import getpass
+import os
+
 __version__ = "0.2.0"
+
+
+def _name_account() -> None:
+    """Give the account a name where the system knows none, as in a container that runs as a bare number.
+
+    MONAI and torch's compiler ask for it when they are imported, and so does `Path.home` where HOME is not set. Here,
+    since this file comes first in every command, and in the processes of server and sites that NVFlare starts.
+    """
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = str(os.getuid())
+
+
+_name_account()

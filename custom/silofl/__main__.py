@@ -3,5 +3,7 @@
 import sys
 
 from silofl.cli import main
+from silofl.parent import end_with_parent
 
+end_with_parent()
 sys.exit(main())

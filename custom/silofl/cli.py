@@ -19,7 +19,7 @@ COMMANDS = {
     "demo": ("silofl.studies.demo", "train on simulated hospitals and write one report"),
     "import": ("silofl.studies.import_data", "turn a known public layout into sites with a dataset.json each"),
     "new-study": ("silofl.studies.new_study", "write a job for own data, from another job and what the data say"),
-    "advise": ("silofl.studies.advise", "say what the sites differ in, and which algorithm that speaks for"),
+    "advise": ("silofl.studies.advise", "measure in what the sites' training data differ"),
     "plan": ("silofl.studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
@@ -103,19 +103,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(program: str, command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command and return its exit code; an error of its input is printed as one sentence."""
     try:
-        return command(options)
+        code = command(options)
+        # Here and not at the interpreter's end, where a full disk is a traceback.
+        sys.stdout.flush()
+        return code
     except SiloFLError as error:
         sentence = LONG_WORD.sub(r"\1...", make_printable(str(error)))
         print(f"{program}: {sentence}", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except BrokenPipeError:
-        # Who reads along has enough; the interpreter must not try to write the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Who reads along has enough.
+        _drop_output()
         return ExitCode.FAILED
     except OSError as error:
+        # An error of another file may have no name either.
+        if error.filename is None and not _can_print():
+            _drop_output()
+            print(
+                f"{program}: standard output must take what is printed; the system said {error.strerror!r}: make room, "
+                "or send it elsewhere; files that were written are whole",
+                file=sys.stderr,
+            )
+            return ExitCode.FAILED
         place = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
         reason = error.strerror or error
         print(f"{program}: {place}{reason}; name another file or folder, or make room", file=sys.stderr)
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+
+
+def _can_print() -> bool:
+    """Return whether standard output takes one more line, an empty one."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def _drop_output() -> None:
+    """Have the interpreter write what standard output still holds to nowhere when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,9 +5,10 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from pathlib import Path
 
-from silofl.errors import ConfigError, one_line
+from silofl.errors import ConfigError, one_line, quote_value
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 # The ledger of a hundred sites and a thousand rounds has as many bytes.
@@ -15,6 +16,10 @@ LARGEST_JSON = 1 << 28
 ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 # JSON's null is a value too.
 ABSENT = object()
+
+
+class TwinError(ValueError):
+    """A key that stands twice in one place of a JSON document."""
 
 
 class SpecialFileError(OSError):
@@ -71,13 +76,13 @@ def read_json_document(path: Path) -> object:
     """Return the value in a JSON file; `ABSENT` where there is none.
 
     Raises:
-        ConfigError: As `read_document`; or it is no JSON, which knows no NaN and no infinity.
+        ConfigError: As `read_document`; or it is no JSON, which knows no NaN and no infinity, or repeats a key.
     """
     text = read_document(path, "JSON", LARGEST_JSON)
     if text is None:
         return ABSENT
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=build_table)
         # Half a character pair can be written as an escape, and in no page, terminal or file name afterwards.
         if ESCAPED_HALF.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -86,6 +91,19 @@ def read_json_document(path: Path) -> object:
         raise ConfigError(
             f"{path} must be JSON; it is broken ({one_line(error)}): restore it, or delete it and have it made anew"
         ) from None
+
+
+def build_table(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the keys and values of one place of a JSON document, as the ``object_pairs_hook`` of `json.loads`.
+
+    Raises:
+        TwinError: A key stands twice: programs take one value or the other.
+    """
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twin, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise TwinError(f"the key {quote_value(twin)} stands twice")
+    return table
 
 
 def _refuse_constant(name: str) -> None:

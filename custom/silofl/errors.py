@@ -11,6 +11,12 @@ PLAIN = re.compile(r"[\w +/-]*")
 # What begins code, emphasis, a tag, a link or an image in Markdown, and what makes a link of a plain address.
 MARKS = re.compile(r"[\\`*<\[]|(?<=www)\.|:(?=//)")
 
+# Line breaks, what commands a terminal, and halves of characters: in a name they would be lines of their own in tables,
+# logs and results, or could not be written.
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Of what is looked for among known names.
+LONGEST_NAME = 200
+
 
 class ExitCode(IntEnum):
     """The exit codes of every command."""
@@ -39,10 +45,15 @@ MOST_FAULTS = 20
 
 
 class Faults:
-    """Several faults of a site's data that one error tells: who mends the first need not come back for the second."""
+    """Several faults of a site's data that one error tells: who mends the first need not come back for the second.
 
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
+    Args:
+        most: How many are told; `MOST_FAULTS` by default.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most or MOST_FAULTS
+        self.errors: list[DataError] = []
 
     @contextmanager
     def collect_fault(self) -> Iterator[None]:
@@ -54,8 +65,8 @@ class Faults:
         try:
             yield
         except DataError as error:
-            self.sentences.append(str(error))
-        if len(self.sentences) == MOST_FAULTS:
+            self.errors.append(error)
+        if len(self.errors) == self.most:
             self.tell()
 
     def tell(self) -> None:
@@ -64,12 +75,12 @@ class Faults:
         Raises:
             DataError: The only fault as it was, or how many there are and all of them.
         """
-        count = len(self.sentences)
+        count = len(self.errors)
         if count == 1:
-            raise DataError(self.sentences[0])
+            raise self.errors[0]
         if count:
-            told = " ".join(f"({number}) {one}." for number, one in enumerate(self.sentences, start=1))
-            raise DataError(f"{count} faults{', or more' if count == MOST_FAULTS else ''}: {told}")
+            told = " ".join(f"({number}) {one}." for number, one in enumerate(self.errors, start=1))
+            raise DataError(f"{count} faults{', or more' if count == self.most else ''}: {told}") from self.errors[0]
 
 
 class AggregationError(SiloFLError):
@@ -102,7 +113,8 @@ class DamagedError(StateError):
 
 def suggest_nearest(name: object, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the known name nearest to a mistyped one, or nothing."""
-    matches = difflib.get_close_matches(str(name), [str(k) for k in known if k != name], n=1, cutoff=0.5)
+    # No name is longer, and a text without end would be compared for as long.
+    matches = difflib.get_close_matches(str(name)[:LONGEST_NAME], [str(k) for k in known if k != name], n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 

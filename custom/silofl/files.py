@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -111,8 +112,28 @@ def hold_lock(path: Path) -> Iterator[None]:
         yield
 
 
+def copy_folder(source: Path, target: Path, *left_out: str) -> Path:
+    """Copy a folder for this account alone, whatever its modes are, and return the copy; links are followed.
+
+    Args:
+        source: The folder.
+        target: Where its files go, among those that are there.
+        left_out: Patterns of names that are not copied.
+    """
+    make_folder(target)
+    for path in source.iterdir():
+        if any(fnmatch(path.name, pattern) for pattern in left_out):
+            continue
+        if path.is_dir():
+            copy_folder(path, target / path.name, *left_out)
+        else:
+            copy_file(path, target / path.name)
+    return target
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file atomically."""
+    check_kind(source)
     with source.open("rb") as content:
         write_atomically(target, lambda stream: shutil.copyfileobj(content, stream))
 
@@ -208,12 +229,13 @@ def load_tensors(source: Path | bytes) -> dict[str, Any]:
         return torch.load(stream, map_location="cpu", weights_only=True)
 
 
-def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
+def save_state(path: Path, number: int, belongs_to: Mapping[str, str | int], value: dict[str, Any]) -> None:
     """Save what a run goes on from, tensors and plain values, after its SHA-256.
 
     Args:
         path: The file.
         number: Its format, raised whenever an older file would be misread.
+        belongs_to: What it is of, such as the run, the site and the round; part of what the checksum is of.
         value: What `load_state` returns.
     """
 
@@ -222,18 +244,24 @@ def save_state(path: Path, number: int, value: dict[str, Any]) -> None:
         # known, in the same file, so that no crash can part the two.
         checksum = hashlib.sha256()
         stream.write(bytes(DIGEST))
-        _save({"format": number, "value": value}, checksum.update, stream.write)
+        content = {"format": number, "belongs_to": dict(belongs_to), "value": value}
+        _save(content, checksum.update, stream.write)
         stream.seek(0)
         stream.write(checksum.digest())
 
     write_atomically(path, write)
 
 
-def load_state(path: Path, number: int) -> dict[str, Any]:
+def load_state(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> dict[str, Any]:
     """Load what `save_state` saved, on the CPU.
 
+    Args:
+        path: The file.
+        number: Its format.
+        belongs_to: What it must be of, as far as that is known.
+
     Raises:
-        DamagedError: The file is missing, cannot be read, or is not as it was written.
+        DamagedError: The file is missing, cannot be read, is not as it was written, or is another's.
         StateError: It has another format.
     """
     try:
@@ -252,16 +280,10 @@ def load_state(path: Path, number: int) -> dict[str, Any]:
     state = load_tensors(content)
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
+    for key, wanted in belongs_to.items():
+        if (found := state["belongs_to"].get(key)) != wanted:
+            raise DamagedError(f"{path.name} must be of {key} {wanted!r}, not of {found!r}; it is another's file")
     return state["value"]
-
-
-def is_undamaged(path: Path, number: int) -> bool:
-    """Return whether a file is there as `save_state` wrote it; the other errors of `load_state`."""
-    try:
-        load_state(path, number)
-    except DamagedError:
-        return False
-    return True
 
 
 def _other_format(path: Path, number: int, found: object) -> StateError:

@@ -158,7 +158,9 @@ def collect_settings(settings: Iterable[tuple[str, object]]) -> dict[str, object
     changes: dict[str, object] = {}
     for key, value in settings:
         if key in changes:
-            raise ConfigError(f"{key} must be given once, not {changes[key]!r} and {value!r}; leave one out")
+            raise ConfigError(
+                f"{key} must be given once, not {quote_value(changes[key])} and {quote_value(value)}; leave one out"
+            )
         for other, _ in flatten_keys(changes):
             if replaces(key, other):
                 raise ConfigError(f"{other} must not be set before {key}, which would replace it; leave one out")

@@ -1,5 +1,6 @@
 """Settings files in YAML: sections that check themselves, and one sentence for the first thing that is wrong."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -16,27 +17,29 @@ from silofl.errors import ConfigError, one_line, quote_value, suggest_nearest
 S = TypeVar("S", bound="Section")
 
 
-def _refuse_bool(value: object) -> object:
-    # A bool is an int in Python, so pydantic would read `true` as 1.
+def _refuse_odd_number(value: object) -> object:
+    # A bool is an int in Python, so pydantic would read `true` as 1; and in a text '1_0' as 10.
     if isinstance(value, bool):
         raise ValueError("a number")
+    if isinstance(value, str) and "_" in value:
+        raise ValueError("a number in decimal digits")
     return value
 
 
 # What a study counts is looped over or allocated: more is a slip of the pen.
 MOST = 1_000_000
-Whole = Annotated[int, BeforeValidator(_refuse_bool)]
+Whole = Annotated[int, BeforeValidator(_refuse_odd_number)]
 Count = Annotated[Whole, Field(gt=0, le=MOST)]
 Natural = Annotated[Whole, Field(ge=0, le=MOST)]
 # Of a layer; wider ones would fill the memory before anything could be said about it.
 Width = Annotated[Whole, Field(ge=0, le=4096)]
 # Far from where the networks' numbers end, beyond which torch takes none.
 LARGEST = 1e15
-Positive = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=LARGEST, allow_inf_nan=False)]
-Fraction = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=1)]
-Share = Annotated[float, BeforeValidator(_refuse_bool), Field(gt=0, le=1)]
-BelowOne = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, lt=1)]
-NotNegative = Annotated[float, BeforeValidator(_refuse_bool), Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_refuse_odd_number), Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Fraction = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=0, le=1)]
+Share = Annotated[float, BeforeValidator(_refuse_odd_number), Field(gt=0, le=1)]
+BelowOne = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=0, lt=1)]
+NotNegative = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 # Names become parts of paths and file names.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 Name = Annotated[str, Field(pattern=NAME)]
@@ -56,6 +59,11 @@ WORDS = {
 QUOTED = r"'([^']+)'"
 # A settings file's characters, keys and values, and depth; a second of PyYAML's time at the most.
 LONGEST, MOST_VALUES, DEEPEST = 1 << 17, 5000, 32
+# Numbers as people write them. YAML 1.1 takes 010 for 8, 1:30 for 90, 0x10 for 16 and 1_0 for 10, and 1e3 for a text.
+WHOLE, BROKEN, POWER = r"(?:0*[0-7]|[1-9][0-9]*)", r"(?:[0-9]+\.[0-9]*|\.[0-9]+)", r"[eE][-+]?[0-9]+"
+DECIMAL = re.compile(rf"[-+]?(?:{WHOLE}|{BROKEN}|(?:[0-9]+|{BROKEN}){POWER})")
+EXPONENTIAL = re.compile(rf"[-+]?(?:[0-9]+|{BROKEN}){POWER}\Z")
+INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 # Half a character pair, or a null character, is in no name that a file or another program could have.
 NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
@@ -77,7 +85,11 @@ def parse(section: type[S], values: object, where: str) -> S:
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {describe_validation_error(error, section)}") from None
+        first = error.errors()[0]
+        # Of a name such as 007, on or no; what comes over the network has quotes that nobody writes.
+        is_unquoted = first["type"] == "string_type" and isinstance(first["input"], bool | int | float)
+        remedy = ": put it in quotes" if is_unquoted and where.endswith((".yaml", ".yml")) else ""
+        raise ConfigError(f"{where}: {describe_validation_error(error, section)}{remedy}") from None
 
 
 def load_settings(section: type[S], path: Path) -> S:
@@ -90,7 +102,10 @@ def load_settings(section: type[S], path: Path) -> S:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML's safe loader for plain values: no aliases, tags, dates or merged keys, each key once, all of it bounded."""
+    """YAML's safe loader for plain values, all of it bounded.
+
+    No aliases, tags, dates, merged keys or numbers that are not decimal; each key once.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -135,13 +150,32 @@ class _PlainLoader(yaml.SafeLoader):
             )
         if isinstance(event, yaml.ScalarEvent) and NO_TEXT.search(event.value):
             raise ConfigError(f"{where}: a text must hold whole characters, not {quote_value(event.value)}; correct it")
+        # In quotes it is a text.
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
+            tag, text = self.resolve(yaml.ScalarNode, event.value, event.implicit), event.value
+            if tag in (INT, FLOAT) and not (DECIMAL.fullmatch(text) and (tag == INT or math.isfinite(float(text)))):
+                raise ConfigError(
+                    f"{where}: a number must be finite and in decimal digits, as 10 or 1e-3, not {one_line(text, 60)}; "
+                    "write it so, or in quotes where it is a text"
+                )
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """YAML's safe dumper, which puts into quotes what `_PlainLoader` would not read as a text."""
 
 
 # Without the resolvers of dates, which are texts, and of '<<', whose keys would escape the look for twins.
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+for _plain in (_PlainLoader, _PlainDumper):
+    _plain.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":merge"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _plain.add_implicit_resolver(FLOAT, EXPONENTIAL, list("-+.0123456789"))
+
+
+def dump_yaml(values: object, **options: Any) -> str:  # noqa: ANN401 - of `yaml.dump`
+    """Return plain values as YAML that `read_value` reads back as they are, keys in their order."""
+    return yaml.dump(values, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, **options)
 
 
 def read_value(text: str) -> object:

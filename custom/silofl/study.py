@@ -173,7 +173,8 @@ class Study(Section):
             return
         if not self.model.network and self.model.name not in IN_3D:
             raise ConfigError(
-                f"model.name must be one of {', '.join(IN_3D)} with data.dimensions 3, not {self.model.name!r}; or "
+                f"model.name must be one of {', '.join(IN_3D)} with data.dimensions 3, not "
+                f"{quote_value(self.model.name)}; or "
                 "name a model.network"
             )
         if bool(settings.patches) != is_map:
@@ -196,7 +197,9 @@ class Study(Section):
         for key, value in chosen.items():
             is_open = key in ("model.network", "training.loss")
             if value not in fits[key] and not (is_open and is_extension(value)):
-                raise ConfigError(f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {value!r}")
+                raise ConfigError(
+                    f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {quote_value(value)}"
+                )
 
     def _check_extra_metrics(self) -> None:
         """Refuse metrics of packages for classes, and those that tables cannot tell apart."""
@@ -227,7 +230,8 @@ class Study(Section):
         if self.model.weights and self.recipe.needs_pretrained:
             raise ConfigError(
                 "model.weights must be left out with an algorithm that needs a pretrained model, not "
-                f"{self.model.weights!r}; leave it out, or choose start_from_pretrained: false, and statistics.source: "
+                f"{quote_value(self.model.weights)}; leave it out, or choose start_from_pretrained: false, and "
+                "statistics.source: "
                 "running where sites are compared"
             )
 
@@ -257,7 +261,7 @@ class Study(Section):
         if others:
             raise ConfigError(
                 "algorithm.name must be one of which nothing but models leaves with privacy.dp_sgd, not "
-                f"{self.algorithm.name!r} with {', '.join(others)}; take fedavg"
+                f"{quote_value(self.algorithm.name)} with {', '.join(others)}; take fedavg"
             )
         if "batch" in self.model.normalization:
             raise ConfigError(
@@ -334,6 +338,12 @@ class Study(Section):
         """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
         is_needed = any(answer.needs_fresh_optimizer for answer in self.recipe.answers)
         return is_needed or self.training.optimizer_state == "fresh"
+
+    @property
+    def keeps_optimizers(self) -> bool:
+        """Whether a site's optimisers keep anything from round to round; plain SGD has nothing to keep."""
+        is_plain = self.training.optimizer == "sgd" and self.training.momentum == 0
+        return not (self.has_fresh_optimizer or is_plain)
 
     @property
     def scored(self) -> dict[int | str, tuple[int, ...]]:

@@ -3,23 +3,18 @@ import pytest
 
 from silofl.algorithms.adafed import distances
 from silofl.algorithms.advice import (
-    FAR,
     KINDS,
     LARGEST_RATIO,
+    QUESTIONS,
     Portrait,
     Ratio,
     Sketch,
-    answers,
-    build_algorithm,
+    answer_question,
     distances_between,
-    explain_answers,
     merge_portraits,
     site_ratios,
 )
-from silofl.algorithms.presets import find_recipe
 from silofl.errors import ConfigError
-
-NEAR = dict.fromkeys(KINDS, 1.0)
 
 
 def portrait(count=1, amplitude=1.0, mean=0.0, variance=1.0, labels=(0.5, 0.5)):
@@ -146,76 +141,23 @@ def test_one_site_alone_cannot_be_compared(count):
         site_ratios([sketched(0.0, 1.0)] * count)
 
 
-# --- advice
+# --- questions
 
 
-@pytest.mark.parametrize(
-    ("far", "expected"),
-    [
-        ((), ("none", "nothing", "shared")),
-        (("features",), ("none", "batchnorm", "adafed")),
-        (("amplitude", "features"), ("none", "batchnorm", "adafed")),
-        (("amplitude",), ("none", "everything", "shared")),
-        (("amplitude", "labels"), ("none", "everything", "shared")),
-        (("labels", "features"), ("none", "batchnorm", "adafed")),
-        (("amplitude", "features", "labels"), ("none", "batchnorm", "adafed")),
-    ],
-)
-def test_each_answer_follows_what_the_sites_differ_in(far, expected):
-    ratios = NEAR | {kind: max(FAR.values()) + 0.1 for kind in far}
-    assert tuple(answers(ratios, has_batchnorm=True).values()) == expected
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_only_a_ratio_above_the_threshold_is_a_yes(kind):
+    threshold = QUESTIONS[kind][1]
+    assert not answer_question(kind, ratio(threshold)).is_yes
+    assert answer_question(kind, ratio(threshold + 0.01)).is_yes
 
 
-@pytest.mark.parametrize(("features", "home"), [(2.0, "everything"), (2.5, "batchnorm")])
-def test_images_that_differ_in_place_more_than_in_look_stay_apart(features, home):
-    # 3 is above 1.3 times 2, and not above 1.3 times 2.5
-    found = answers({"amplitude": 3.0, "features": features, "labels": 1.0}, has_batchnorm=True)
-    assert found["stays_home"] == home
-
-
-def test_a_ratio_at_its_threshold_is_not_above_it():
-    assert answers(FAR, has_batchnorm=True) == {"input": "none", "stays_home": "nothing", "mixing": "shared"}
-
-
-def test_a_network_without_batchnorm_keeps_none_at_home_and_is_personalised_by_softpull():
-    found = answers({kind: 100.0 for kind in KINDS}, has_batchnorm=False)
-    assert found == {"input": "harmofl", "stays_home": "nothing", "mixing": "softpull"}
-    near = answers({kind: 1.0 for kind in KINDS}, has_batchnorm=False)
-    assert near == {"input": "none", "stays_home": "nothing", "mixing": "shared"}
-
-
-def test_an_answer_is_as_sure_as_many_cuts_would_give_it():
-    ratios = {"amplitude": ratio(1.0, 1.0, 1.0, 9.0), "features": ratio(9, 9, 9, 9), "labels": ratio(1, 1, 9, 9.5)}
-    found = {one.question: one for one in explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
-    assert found["input"].answer == "none" and found["input"].sureness == 1
-    assert found["stays_home"].answer == "batchnorm" and found["stays_home"].sureness == 1
-    assert found["mixing"].answer == "adafed" and found["mixing"].sureness == 1
-    without = {one.question: one for one in explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=False)}
-    # three of four amplitudes are near; the median of the labels' 1, 1, 9 and 9.5 is 5
-    assert (without["input"].answer, without["input"].sureness) == ("none", 0.75)
-    assert (without["mixing"].answer, without["mixing"].sureness) == ("softpull", 0.5)
-    assert "1.0 times (1.0 to 7.8) as far apart" in found["input"].reason
-    assert "Sites have 4 (west) to 10 (east) training cases." in found["mixing"].reason
-    alike = {one.question: one for one in explain_answers(ratios, {"east": 8, "west": 8}, has_batchnorm=True)}
-    assert "Each site has 8 training cases." in alike["mixing"].reason
-
-
-@pytest.mark.parametrize(("features", "is_said"), [((9, 9), True), ((1, 1), False)])
-def test_only_where_batchnorm_stays_at_home_is_its_effect_a_reason(features, is_said):
-    ratios = {"amplitude": ratio(1, 1), "features": ratio(*features), "labels": ratio(1, 1)}
-    found = {one.question: one.reason for one in explain_answers(ratios, {"east": 10, "west": 4}, has_batchnorm=True)}
-    assert ("takes the look of the images out" in found["input"]) is is_said
-    assert ("listen to each other more" in found["mixing"]) is is_said
-
-
-@pytest.mark.parametrize("has_batchnorm", [True, False])
-@pytest.mark.parametrize("far", [(), ("amplitude",), ("features",), ("labels",), tuple(KINDS)])
-def test_every_advice_is_an_algorithm_that_a_study_may_have(far, has_batchnorm):
-    ratios = {kind: ratio(100.0 if kind in far else 1.0) for kind in KINDS}
-    algorithm = build_algorithm(explain_answers(ratios, {"east": 1, "west": 1}, has_batchnorm))
-    recipe = find_recipe(algorithm.pop("name"), "recommended", algorithm)
-    assert (recipe.input is not None) == (far == tuple(KINDS) and not has_batchnorm)
-    is_apart = far == ("amplitude",)
-    assert (recipe.mixing is not None) == (bool(far) and not is_apart if has_batchnorm else "labels" in far)
-    expected = "everything" if far == ("amplitude",) else "batchnorm" if has_batchnorm and far else "nothing"
-    assert recipe.stays_home == expected
+def test_halvings_that_agree_with_the_answer_are_counted():
+    # the median of 1, 1, 9 and 9.5 is 5: yes, as two of four say
+    found = answer_question("labels", ratio(1, 1, 9, 9.5))
+    assert (found.is_yes, found.agreeing, found.halvings) == (True, 2, 4)
+    # three of four are near
+    found = answer_question("amplitude", ratio(1, 1, 1, 9))
+    assert (found.is_yes, found.agreeing, found.halvings) == (False, 3, 4)
+    assert "No, in 3 of 4 halvings" in found.sentence()
+    # the 5th and the 95th percentile of 1, 1, 1 and 9: 0.15 and 2.85 steps from the first, 1 + 0.85 * 8
+    assert "1.0 times (1.0 to 7.8) as far apart" in found.reason

@@ -2,7 +2,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.gain import MIN_UNITS, Gain, estimate_interval, federation_sentence, holm, measure_gain, p_below
+from silofl.algorithms.gain import (
+    MIN_UNITS,
+    Gain,
+    estimate_interval,
+    estimate_needed_units,
+    federation_sentence,
+    holm,
+    measure_gain,
+    measure_joining,
+    p_below,
+)
 from silofl.errors import ConfigError
 
 NAN = float("nan")
@@ -57,7 +67,7 @@ def test_up_to_five_units_that_agree_get_no_verdict(n):
     # of 5 units 1 of 2 ** 5 exchanges is as extreme: 3.1 %
     for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
         found = measure_gain(np.full(n, local), np.full(n, chosen))
-        assert found == Gain("too few to say", difference if n else None, None, None, n)
+        assert found == Gain("too few to say", difference if n else None, None, None, n, needed_units=6)
 
 
 @pytest.mark.parametrize("n", [6, MIN_UNITS - 1])
@@ -67,7 +77,7 @@ def test_few_units_that_agree_get_a_verdict_without_an_interval(n):
     lost, won = measure_gain(high, low), measure_gain(low, high)
     assert (lost.verdict, won.verdict) == ("loses", "gains")
     assert lost.difference == -won.difference < 0 and (lost.low, lost.high, won.low, won.high) == (None,) * 4
-    assert measure_gain(high, low, keeps_local=True).verdict == "keeps its own model"
+    assert measure_joining(high, high, low, keeps_own=True).verdict == "keeps its own model"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,9 @@ def test_the_verdict_of_few_is_that_of_the_exact_test(wins, verdict):
 
 
 def test_few_equal_units_get_no_verdict():
-    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain("too few to say", 0.0, None, None, 10)
+    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain(
+        "too few to say", 0.0, None, None, 10, needed_units=11
+    )
 
 
 def test_few_units_of_equal_models_get_a_verdict_no_more_often_than_stated():
@@ -102,7 +114,7 @@ def test_units_without_both_scores_do_not_count():
 
 def test_a_site_that_keeps_its_own_model_is_not_compared():
     local, _ = pair(0)
-    assert measure_gain(local, local, keeps_local=True) == Gain("keeps its own model", None, None, None, 40)
+    assert measure_joining(local, local, local, keeps_own=True) == Gain("keeps its own model", None, None, None, 40)
 
 
 @pytest.mark.parametrize("compare", [measure_gain, p_below])
@@ -193,3 +205,42 @@ def of(*verdicts):
 )
 def test_the_federations_sentence_counts_every_hospital(gains, sentence):
     assert federation_sentence(gains) == sentence
+
+
+def test_a_site_gains_only_if_it_also_does_beside_its_own_model_without_a_bias():
+    own = np.linspace(0.4, 0.6, 30)
+    # The bias harms the own model on these units: without it, it is as good as what is kept.
+    assert measure_joining(own, own, own + 0.1).verdict == "gains"
+    gain = measure_joining(own, own + 0.1, own + 0.1)
+    assert gain.verdict == "no clear difference" and gain.difference == pytest.approx(0.1)
+    few = measure_joining(own[:8], own[:8] + 0.1, own[:8] + 0.1)
+    assert (few.verdict, few.needed_units) == ("too few to say", 9)
+    assert measure_joining(own, own + 0.1, own - 0.1).verdict == "loses"
+
+
+@pytest.mark.parametrize(
+    ("differences", "needed"),
+    [
+        # Nothing is known: the least number with which the test can say anything.
+        ([], 6),
+        ([0.1], 6),
+        ([0.0, 0.0], 6),
+        ([0.1, -0.1], 6),
+        ([0.0] * 9, 10),
+        # Standard deviation 0.1, mean 0.1: (2.8 * 1)^2 = 7.84.
+        ([0.0, 0.1, 0.2], 8),
+        # The same beside a mean of 0.05: 31.36.
+        ([-0.05, 0.05, 0.15], 32),
+        # The units agree: six that do so are enough for the test.
+        ([0.1] * 4, 6),
+    ],
+)
+def test_how_many_units_would_do_comes_from_the_spread_that_is_seen(differences, needed):
+    assert estimate_needed_units(np.array(differences)) == needed
+
+
+def test_too_few_units_say_how_many_would_do():
+    local = np.array([0.5, 0.5, 0.5])
+    gain = measure_gain(local, local + [0.0, 0.1, 0.2])
+    assert (gain.verdict, gain.needed_units) == ("too few to say", 8)
+    assert measure_gain(np.zeros(30), np.ones(30)).needed_units is None

@@ -4,14 +4,18 @@ import torch
 from torch import nn
 
 from silofl.algorithms.harmofl import (
+    PRESETS,
     AmplitudeNorm,
     Perturbation,
+    amplitude_level,
     drift,
+    find_odd_levels,
     frozen_statistics,
     half_spectrum,
     mean_amplitude,
     perturbed_step,
 )
+from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.steps import plain_step, squared_distance
 from silofl.errors import ConfigError, TrainingError
 from silofl.study_sections import TrainingSettings
@@ -341,3 +345,51 @@ def test_drift_is_the_mean_of_the_sites_squared_distances():
     # 3^2 + 4^2 = 25
     assert squared_distance(here, start) == 25
     assert drift([[[3, 0, 4]]], [0, 0, 0]) == 25
+
+
+# --- levels of amplitudes
+
+
+def test_the_level_of_frequency_0_is_the_mean_intensity():
+    image = np.full((1, 4, 6), 0.25)
+    assert amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), (4, 6)) == pytest.approx(0.25)
+
+
+def test_the_level_of_all_frequencies_is_near_the_root_mean_square():
+    image = np.random.default_rng(0).normal(0, 2, (1, 32, 32))
+    level = amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), (32, 32))
+    rms = np.sqrt(np.mean(image**2))
+    assert np.sqrt(0.5) * rms < level < rms
+
+
+def test_a_level_far_beyond_all_others_is_odd_either_way():
+    levels = {"a": 1.0, "b": 2.0, "c": 10.0}
+    assert find_odd_levels(levels, 5.0, 3) == {}
+    assert find_odd_levels(levels | {"c": 10.1}, 5.0, 3) == {"c": pytest.approx(5.05)}
+    assert find_odd_levels(levels | {"c": 0.19}, 5.0, 3) == {"c": pytest.approx(0.19)}
+    assert find_odd_levels(levels | {"c": 0.0}, 5.0, 3) == {"c": 0.0}
+
+
+def test_honest_levels_of_two_kinds_are_not_odd():
+    # As those of the nuclei: three bright sites, four dark ones, none alone.
+    levels = {"a": 0.7, "b": 0.55, "c": 0.6, "d": 0.01, "e": 0.012, "f": 0.008, "g": 0.02}
+    assert find_odd_levels(levels, 5.0, 3) == {}
+    assert find_odd_levels(levels | {"a": 7.0}, 5.0, 3).keys() == {"a"}
+
+
+def test_of_three_levels_far_apart_the_farthest_is_odd_and_two_are_left():
+    assert find_odd_levels({"a": 1.0, "b": 10.0, "c": 200.0}, 5.0, 3) == {"c": 20.0}
+    assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 1.0}, 5.0, 3) == {"c": np.inf}
+    assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 0.0}, 5.0, 3) == {}
+    assert find_odd_levels({"a": 1.0, "c": 200.0}, 5.0, 2) == {"a": 1 / 200} and find_odd_levels({}, 5.0, 3) == {}
+
+
+@pytest.mark.parametrize("value", [1, 0.5, -1, True])
+def test_a_factor_that_would_leave_out_everybody_is_refused(value):
+    with pytest.raises(ConfigError, match="algorithm.amplitude.amplitude_factor must be"):
+        find_recipe("harmofl", "recommended", {"amplitude": {"amplitude_factor": value}})
+
+
+def test_only_the_recommended_preset_leaves_amplitudes_out():
+    factors = {name: recipe.input.amplitude_factor for name, recipe in PRESETS.items()}
+    assert factors == {"paper": None, "reference": None, "recommended": 5.0}

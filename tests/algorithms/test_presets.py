@@ -20,7 +20,7 @@ def test_harmofls_presets_are_the_papers_the_codes_and_ours():
     paper, reference, recommended = (find_recipe("harmofl", preset, {}) for preset in PRESET_NAMES)
     assert (paper.input, paper.step) == (Amplitude(band="full", momentum=0.1), Perturbation(alpha=0.05))
     assert (reference.input, reference.weights) == (Amplitude(band=0, momentum=0.0), "uniform")
-    assert (recommended.input, recommended.step) == (Amplitude(band=0), Perturbation())
+    assert (recommended.input, recommended.step) == (Amplitude(band=0, amplitude_factor=5.0), Perturbation())
 
 
 def test_adafeds_presets_are_the_papers_the_codes_and_ours():
@@ -58,7 +58,10 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
     borrowed = {"mixing": "softpull", "parts": ["fedsm"], "input": "harmofl", "step": "fedprox"}
     recipe = find_recipe("fedavg", "recommended", borrowed)
     assert recipe == Recipe(
-        input=Amplitude(band=0), step=Proximal(), mixing=SoftPull(), parts=(Selector(), SuperModel())
+        input=Amplitude(band=0, amplitude_factor=5.0),
+        step=Proximal(),
+        mixing=SoftPull(),
+        parts=(Selector(), SuperModel()),
     )
     assert recipe.roles == ("global", "personal") and not recipe.measures_drift
 
@@ -73,7 +76,7 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
         (("harmofl", "paper", {"step": "fedprx"}), "did you mean 'fedprox'"),
         (("harmofl", "paper", {"step": "fedavg"}), "must name an algorithm with a step of its own"),
         (("harmofl", "paper", {"parts": "fedsm"}), "must be a list"),
-        (("harmofl", "paper", {"amplitude": 3}), "must hold constants, band, momentum, not 3"),
+        (("harmofl", "paper", {"amplitude": 3}), "must hold constants, band, momentum, amplitude_factor, not 3"),
         (("harmofl", "paper", {"perturbation": {"alpha": 0}}), "algorithm.perturbation.alpha must be greater than 0"),
     ],
 )

@@ -1,10 +1,14 @@
+import errno
+import json
 import os
 import signal
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import psutil
+import pydicom
 import pytest
 from PIL import Image as Picture
 
@@ -60,7 +64,7 @@ def test_a_crash_while_decoding_is_the_files_fault(picture, monkeypatch, number,
 def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
     code = (
         "import sys; from pathlib import Path; from silofl.data import decoder\n"
-        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit_resources(Path(sys.argv[1]))\n"
+        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit_resources(Path(sys.argv[1]), 'pictures')\n"
         "while True: pass"
     )
     command = [sys.executable, "-c", code, str(picture)]
@@ -68,6 +72,37 @@ def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
     monkeypatch.setattr(decoder, "_process", process)
     with process, pytest.raises(DataError, match="a.png must be a whole file.*keeps its decoder busy"):
         read_image(picture)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ({"broken": "", "errno": errno.EIO}, "a.png must be readable; the system said 'Input/output error'"),
+        ({"broken": "", "errno": errno.EMFILE}, "a.png must be opened, but too many files are open"),
+        ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
+    ],
+)
+def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, monkeypatch, answer, sentence):
+    code = f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(decoder, "_process", process)
+    with process, pytest.raises(DataError, match=sentence):
+        read_image(picture)
+
+
+def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_path, monkeypatch):
+    header = "NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
+    header += "ElementDataFile = LOCAL\n"
+    (tmp_path / "a.mha").write_bytes(header.encode() + zlib.compress(bytes(1 << 28), 1))
+    code = (
+        "import sys; from silofl.data import decoder\n"
+        "decoder.MOST_BYTES = 1 << 27\n"
+        "decoder._serve(sys.stdin.buffer, sys.stdout.buffer)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(decoder, "_process", process)
+    with process, pytest.raises(DataError, match="a.mha must be a whole file, .*more memory than a decoder may have"):
+        read_image(tmp_path / "a.mha")
 
 
 def test_a_fork_leaves_the_process_alone(picture):
@@ -92,6 +127,80 @@ def test_the_process_ends_with_the_one_that_started_it(picture):
     output = subprocess.run([sys.executable, "-c", code, str(picture)], capture_output=True, text=True, check=True)
     psutil.wait_procs(_running(int(output.stdout)), timeout=20)
     assert not _running(int(output.stdout))
+
+
+UNCHECKED = (
+    "import os, sys; from silofl.data import decoder, dicom\n"
+    "dicom.check_pixels = lambda header, name: None\n"
+    "decoder._serve(sys.stdin.buffer, os.fdopen(os.dup(1), 'wb'))"
+)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Start decoders that do not look whether all pixels are there."""
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **options: start([*command[:2], "-c", UNCHECKED], **options)
+    )
+    decoder.end_decoder()
+    yield
+    decoder.end_decoder()
+
+
+def _write_short(write_dicom, folder, size, frames, held):
+    """Write a file that says that it has more frames than it holds."""
+    path = write_dicom(folder, np.zeros((size, size, 1), np.int16)) / "99.dcm"
+    data = pydicom.dcmread(path)
+    data.NumberOfFrames, data.PixelData = frames, data.PixelData[: int(size * size * 2 * held)]
+    data.save_as(path)
+    return path
+
+
+@pytest.mark.parametrize(("size", "frames", "held"), [(64, 18, 1), (64, 1, 0.5), (16, 1, 0.5), (8, 4, 1), (256, 18, 1)])
+def test_a_file_that_is_short_brings_nothing_of_the_file_before(unchecked, write_dicom, tmp_path, size, frames, held):
+    patient = np.random.default_rng(0).integers(500, 2000, (size, size, 18)).astype(np.int16)
+    series = write_dicom(tmp_path / "series", patient)
+    # Four voxels in a row are no chance.
+    known = np.ascontiguousarray(patient.T).view(np.uint64)
+    short = _write_short(write_dicom, tmp_path / "short", size, frames, held)
+    for _ in range(3):
+        np.testing.assert_array_equal(read_image(series).array[0], patient)
+        found = np.ascontiguousarray(read_image(short).array[0].T)
+        assert not np.isin(found.view(np.uint64), known).any()
+
+
+def test_a_file_that_is_short_is_refused_after_another_one(write_dicom, tmp_path):
+    series = write_dicom(tmp_path / "series", np.ones((64, 64, 18), np.int16))
+    assert read_image(series).spatial_shape == (64, 64, 18)
+    with pytest.raises(DataError, match="99.dcm must hold 147456 bytes of PixelData, not 8192"):
+        read_image(_write_short(write_dicom, tmp_path / "short", 64, 18, 1))
+
+
+@pytest.mark.skipif(not decoder.IS_OVERWRITTEN, reason="each file has a process of its own")
+@pytest.mark.parametrize("size", [100, 5000, 1 << 20])
+def test_memory_that_is_taken_again_holds_nothing_of_what_it_held(monkeypatch, size):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
+    code = (
+        "import ctypes, sys; libc, size = ctypes.CDLL(None), int(sys.argv[1])\n"
+        "libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]\n"
+        "for _ in range(3):\n"
+        "    place = libc.malloc(size); assert b'secret' not in ctypes.string_at(place, size)\n"
+        "    ctypes.memset(place, 7, size); ctypes.memmove(place + 40, b'secret', 6); libc.free(place)"
+    )
+    environment = decoder._build_environment()
+    assert environment["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=2:")
+    subprocess.run([sys.executable, "-c", code, str(size)], env=environment, check=True)
+
+
+def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, monkeypatch):
+    monkeypatch.setattr(decoder, "IS_OVERWRITTEN", False)
+    pids = set()
+    for _ in range(2):
+        np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+        assert decoder._process.returncode is not None
+        pids.add(decoder._process.pid)
+    assert len(pids) == 2
 
 
 def _running(pid):

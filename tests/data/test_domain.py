@@ -1,13 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from silofl.data.domain import Domain, Form, Range, measure_domain, measure_images, read_form
+from silofl.data.domain import Domain, Form, Range, VoxelSizes, measure_domain, measure_images, read_form
 from silofl.data.header import Header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
 from silofl.schema import dump_record, read_record
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))
+THICK = VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0))
 MR = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
 
 
@@ -113,8 +116,60 @@ def test_doubts_name_the_measure_and_the_axes():
         "its intensities are unlike the training images': mean 0.05 after the preparation, theirs 0.2 to 0.6"
     ]
     turned = Form("volumes", "grey", "RAS", Header("MR", True, True))
-    assert MR.doubts(ramp(), turned, False) == ["its axes run RAS, those of the training images LPS"]
+    assert MR.doubts(ramp(), turned, False) == ["it is unlike the training images: its axes run RAS, theirs LPS"]
     assert MR.doubts(ramp(), turned, True) == []
+
+
+def test_an_image_that_differs_in_several_ways_is_refused_in_one_sentence():
+    with pytest.raises(DataError, match="which are volumes, grey, MR, not pictures, colour, XA; take a super model"):
+        MR.check(Form("pictures", "colour", header=Header("XA")), "scan")
+
+
+def with_voxels(*sides, axes="LPS"):
+    return Form("volumes", "grey", axes, Header("MR", True, True), sides)
+
+
+@pytest.mark.parametrize(
+    ("sides", "is_doubted"),
+    # Half of the shortest, twice the longest, and each a little beyond.
+    [((0.25, 0.25, 1.0), False), ((2.0, 2.0, 10.0), False), ((0.24, 0.5, 2.0), True), ((0.5, 0.5, 10.1), True)],
+)
+def test_voxels_of_less_than_half_or_more_than_twice_the_training_images_are_doubted(sides, is_doubted):
+    found = replace(MR, voxels=THICK).doubts(ramp(), with_voxels(*sides), False)
+    theirs = "theirs 0.5 x 0.5 x 2 to 1 x 1 x 5 mm"
+    size = " x ".join(f"{side:g}" for side in sides)
+    assert found == [f"it is unlike the training images: its voxels measure {size} mm, {theirs}"] * is_doubted
+
+
+def test_axes_and_voxels_are_doubted_in_one_sentence_and_unknown_ones_not_at_all():
+    known = replace(MR, voxels=THICK)
+    (doubt,) = known.doubts(ramp(), with_voxels(6.0, 6.0, 14.0, axes="RAS"), False)
+    assert "its axes run RAS, theirs LPS; its voxels measure 6 x 6 x 14 mm, theirs 0.5" in doubt
+    # The file states no size, or the super model is of before sizes were kept.
+    assert known.doubts(ramp(), VOLUME, False) == MR.doubts(ramp(), with_voxels(6.0, 6.0, 14.0), False) == []
+
+
+@pytest.mark.parametrize("domain", [Domain(), replace(MR, voxels=VoxelSizes((1.0, 1.0, 1.0), (900.0, 900.0, 900.0)))])
+def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(domain):
+    domain.check(with_voxels(1.0, 1.0, 50.0), "scan")
+    with pytest.raises(DataError, match="scan must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm; correct"):
+        domain.check(with_voxels(145.0, 145.0, 350.0), "scan")
+
+
+def test_the_sizes_of_training_voxels_are_the_least_and_the_largest_with_two_digits():
+    forms = [with_voxels(0.4321, 0.9, 3.0), with_voxels(0.7, 0.7, 5.04), VOLUME]
+    found = measure_domain(forms, []).voxels
+    assert found == VoxelSizes((0.43, 0.7, 3.0), (0.7, 0.9, 5.0))
+    other = VoxelSizes((0.3, 1.0, 1.0), (0.3, 1.0, 9.0))
+    assert found | other == VoxelSizes((0.3, 0.7, 1.0), (0.7, 1.0, 9.0))
+    assert (replace(MR, voxels=found) | Domain()).voxels == found
+    assert read_record(Domain, dump_record(replace(MR, voxels=found)), "model.json").voxels == found
+
+
+@pytest.mark.parametrize(("least", "most"), [((2, 1, 1), (1, 1, 1)), ((0, 1, 1), (1, 1, 1)), ((1, 1, 1), (1, 1, 1e9))])
+def test_what_is_no_range_of_voxels_is_refused(least, most):
+    with pytest.raises(ConfigError, match="sides of voxels must have a range within 0.001 to 1000 mm"):
+        VoxelSizes(least, most)
 
 
 def test_a_case_is_measured_by_the_mean_over_its_slices():
@@ -142,5 +197,15 @@ def test_windows_have_neither_colours_nor_axes(tmp_path):
 def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
     volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
-    assert read_form(folder, volume, "series") == Form("volumes", "grey", "LPS", Header("CT", True, True))
-    assert read_form(tmp_path / "a.png", volume, "a").axes is None
+    sides = (1.0, 1.0, 2.0)
+    assert read_form(folder, volume, "series") == Form("volumes", "grey", "LPS", Header("CT", True, True), sides)
+    unknown = read_form(tmp_path / "a.png", volume, "a")
+    assert unknown.axes is None and unknown.voxel_mm is None
+
+
+def test_the_sides_of_voxels_are_the_same_however_a_volume_is_stored(write_dicom, tmp_path):
+    folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
+    # 3 mm along the first axis, which runs to the head, 0.6 and 0.8 in a plane that is turned by its own 3-4-5.
+    affine = np.array([[0, 0.36, -0.64, 0], [0, 0.48, 0.48, 0], [3, 0, 0, 0], [0, 0, 0, 1]])
+    found = read_form(folder, Image(np.zeros((1, 4, 4, 4)), affine, None), "series")
+    assert found.voxel_mm == pytest.approx((0.6, 0.8, 3))

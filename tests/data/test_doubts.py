@@ -1,8 +1,11 @@
 import nibabel
 import numpy as np
+import pydicom
 import pytest
+from PIL import ExifTags, Image
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.images import read_image
 from silofl.data.site_data import load_site_data
 
 
@@ -33,13 +36,13 @@ def test_images_of_one_value_are_counted_and_not_named(site, asked):
     assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
 
 
-def add_volume(site, part, name, sizes=(1, 1, 3), unit="mm", first=1):
+def add_volume(site, part, name, sizes=(1, 1, 3), unit=2, first=1):
     """Add a volume of 8 x 8 x 2 whose first slice may be empty."""
     voxels = site.rng.integers(1, 1000, (8, 8, 2)).astype(np.int16)
     voxels[..., 0] *= first
     for end, array in (("", voxels), ("-mask", (voxels > 500).astype(np.uint8))):
         image = nibabel.Nifti1Image(array, np.diag([*sizes, 1]))
-        image.header.set_xyzt_units(unit)
+        image.header["xyzt_units"] = unit
         nibabel.save(image, site.folder / f"{name}{end}.nii.gz")
     site.content[part].append({"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name})
 
@@ -50,6 +53,73 @@ def test_an_empty_slice_of_a_volume_is_no_doubt(empty_site, asked):
     assert asked(intensity="percentiles") == []
 
 
+def turn(path):
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation] = 3
+    with Image.open(path) as picture:
+        picture.save(path, exif=tags)
+
+
+def test_images_that_a_camera_turned_are_counted_where_their_masks_are_not(site, asked):
+    for name in ("a", "b", "b-mask", "e", "f-mask"):
+        turn(site.folder / f"{name}.png")
+    (sentence,) = asked()
+    # a and e: of b the mask is turned too, of f the mask alone.
+    assert "2 of 6 images are turned by their camera's tag (EXIF orientation), and their masks have no" in sentence
+
+
+@pytest.fixture
+def series(empty_site, write_dicom):
+    """Add DICOM series by their PatientIDs; each is a patient of its own in dataset.json where names are given."""
+
+    def add(*patients, names=True):
+        for number, patient in enumerate(patients):
+            volume = np.random.default_rng(number).integers(0, 900, (8, 8, 2)).astype(np.int16)
+            for file in write_dicom(empty_site.folder / f"c{number}", volume).iterdir():
+                header = pydicom.dcmread(file)
+                header.PatientID = patient
+                header.save_as(file)
+            mask = nibabel.Nifti1Image((volume > 500).astype(np.uint8), read_image(file.parent).affine)
+            nibabel.save(mask, empty_site.folder / f"m{number}.nii")
+            record = {"image": f"c{number}", "label": f"m{number}.nii"} | ({"patient": f"n{number}"} if names else {})
+            empty_site.content["test" if number == len(patients) - 1 else "training"].append(record)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("patients", "words"),
+    [
+        (("p0", "p1", "p2"), None),
+        (("ANON", "ANON", "ANON"), None),
+        (("p0", "p1", "p0"), "1 of 2 PatientIDs in DICOM headers stand for several"),
+        (("p0", "p0", "p0"), "1 of 1 PatientIDs in DICOM headers stand for several"),
+    ],
+)
+def test_a_patient_of_several_names_is_counted_and_not_named(series, asked, patients, words):
+    series(*patients)
+    found = asked(intensity="percentiles")
+    assert len(found) == (words is not None)
+    assert all(words in sentence and "p0" not in sentence for sentence in found)
+
+
+@pytest.mark.parametrize(
+    ("patients", "words"),
+    [
+        (("p0", "p1", "p2"), None),
+        # As an archive writes it.
+        (("p0", "p0", "p0"), None),
+        (("p0", "p1", "p0"), "dataset.json does not, 1 of 2 stand in several"),
+    ],
+)
+def test_a_patient_whom_headers_alone_name_is_counted_in_two_parts(series, empty_site, asked, patients, words):
+    series(*patients, names=False)
+    empty_site.content["split_unit"] = "unknown"
+    found = asked(intensity="percentiles", split_unit="unknown")
+    assert len(found) == (words is not None)
+    assert all(words in sentence and "p0" not in sentence for sentence in found)
+
+
 def test_voxels_larger_than_any_scanners_are_counted(empty_site, asked):
     for number, (part, size) in enumerate({"training": 900, "validation": 1, "test": 50}.items()):
         add_volume(empty_site, part, f"v{number}", sizes=(size, size, 3))
@@ -58,10 +128,9 @@ def test_voxels_larger_than_any_scanners_are_counted(empty_site, asked):
     assert sentence.startswith("voxels must measure at most 50 mm, as scanners have them; 1 of 4 cases have up to 900")
 
 
-@pytest.mark.parametrize(("unit", "is_doubtful"), [("micron", True), ("mm", False), ("unknown", False)])
-def test_sizes_in_another_unit_are_worth_a_look_where_volumes_are_resampled_by_them(
-    empty_site, asked, unit, is_doubtful
-):
+# 5 stands for no unit, 2 for millimetres; most writers leave it at 0.
+@pytest.mark.parametrize(("unit", "is_doubtful"), [(5, True), (2, False), (0, False)])
+def test_sizes_in_no_unit_are_worth_a_look_where_volumes_are_resampled_by_them(empty_site, asked, unit, is_doubtful):
     for part in ("training", "training", "test"):
         add_volume(empty_site, part, f"{part}{len(empty_site.content[part])}", unit=unit)
     assert asked(intensity="percentiles") == []

@@ -447,11 +447,36 @@ def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentenc
         read_image(tmp_path / "a.npz", index=index)
 
 
-@pytest.mark.parametrize("name", ["a.bmp", "a", "a.png.txt", "a.mat"])
-def test_an_unknown_ending_is_refused(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("a", "convert it, or name DICOM a.dcm"),
+        ("1.2.840.10008", "convert it, or name DICOM 1.2.840.10008.dcm"),
+        ("a.png.txt", "convert it to one of these"),
+        ("a.BMP", "save it as PNG"),
+        ("a.webp", "save it as PNG"),
+        ("a.svs", "export its regions as PNG or TIFF"),
+        ("a.mat", "save its array as NIfTI"),
+        ("a.h5", "save its array as NIfTI"),
+        ("a.mgz", "convert it to NIfTI, for example with FreeSurfer's mri_convert"),
+        ("a.img", "save header and voxels as one .nii file"),
+        ("a.mhd", "save header and voxels as one .mha or .nrrd file"),
+        ("a.par", "convert it to NIfTI, for example with dcm2niix"),
+        ("a.pdf", "export the image from the document"),
+        ("a.zip", "unpack it"),
+        ("a.ima", "it is DICOM: name it a.ima.dcm"),
+    ],
+)
+def test_an_unknown_ending_is_refused_with_a_remedy_that_fits(tmp_path, name, remedy):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(DataError, match=f"{name} must be a DICOM folder or end in one of .png.*; convert it, or name"):
+    with pytest.raises(DataError, match=f"{name} must be a DICOM folder or end in one of .png.*; {remedy}"):
         read_image(tmp_path / name)
+
+
+def test_what_is_dicom_by_its_content_is_to_be_named_so_whatever_its_ending(tmp_path, write_dicom):
+    (write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm").rename(tmp_path / "a.img")
+    with pytest.raises(DataError, match="a.img must be .*, not '.img'; it is DICOM: name it a.img.dcm"):
+        read_image(tmp_path / "a.img")
 
 
 def test_a_compressed_volume_without_its_ending_is_to_be_renamed(tmp_path, write_file):

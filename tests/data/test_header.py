@@ -167,13 +167,15 @@ def test_frames_from_head_to_foot_are_taken(write_frames):
     [
         (np.diag([2, 2, 3, 1]), "mm", Header(None, True, True)),
         (np.diag([2, 2, 3, 1]), "unknown", Header(None, True, True)),
-        (np.diag([2, 2, 3, 1]), "micron", Header(None, False, True)),
+        (np.diag([2, 2, 3, 1]), "micron", Header(None, True, True)),
+        (np.diag([2, 2, 3, 1]), 5, Header(None, False, True)),
         (None, "mm", Header(None, False, False)),
     ],
 )
 def test_nifti_states_what_its_codes_and_its_unit_say(tmp_path, affine, unit, wanted):
     image = nibabel.Nifti1Image(VOLUME, affine)
-    image.header.set_xyzt_units(unit)
+    # 5 stands for no unit.
+    image.header["xyzt_units"] = unit if unit == 5 else nibabel.nifti1.unit_codes.code[unit]
     nibabel.save(image, tmp_path / "scan.nii.gz")
     assert read_header(tmp_path / "scan.nii.gz") == wanted
 
@@ -227,13 +229,19 @@ def test_what_the_reader_knows_by_another_word_is_stated_too(tmp_path, name, old
 
 
 @pytest.mark.parametrize(
-    "units", [b'space units: "um" "um" "um"', b'Space Units: "mm" "mm" "cm"', b'units: "m" "m" "m"']
+    ("units", "has_spacing"),
+    [
+        (b'space units: "um" "um" "um"', True),
+        (b'Space Units: "mm" "mm" "cm"', True),
+        (b'units: "m" "m" "m"', True),
+        (b'space units: "furlong" "mm" "mm"', False),
+    ],
 )
-def test_nrrd_in_another_unit_does_not_state_millimetres(tmp_path, units):
+def test_nrrd_in_a_unit_that_nobody_knows_does_not_state_the_size_of_its_voxels(tmp_path, units, has_spacing):
     path = tmp_path / "a.nrrd"
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
     path.write_bytes(path.read_bytes().replace(b"encoding", units + b"\nencoding", 1))
-    assert read_header(path) == Header(None, False, True)
+    assert read_header(path) == Header(None, has_spacing, True)
 
 
 def test_a_picture_states_nothing(tmp_path):

@@ -3,11 +3,12 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from silofl.cli import main
 from silofl.data import importers
 from silofl.data.importers import LAYOUTS, ImportOptions, import_layout
+from silofl.data.layouts import cases
 from silofl.data.layouts.plan import SitePlan
 from silofl.data.manifest import read_manifest
 from silofl.errors import ConfigError, DataError
@@ -147,6 +148,51 @@ def test_a_target_that_is_a_file_is_left_alone(source, tmp_path):
         with pytest.raises(DataError, match="TARGET must be"):
             import_layout("folders", source, target)
     assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_all_masks_that_do_not_lie_on_their_images_are_told_before_any_image_is_copied(source, tmp_path, monkeypatch):
+    for site, number, pixels in (
+        ("north", 1, np.zeros((4, 8), np.uint8)),
+        ("north", 5, np.zeros((8, 4), np.uint8)),
+        ("south", 0, np.zeros((9, 9), np.uint8)),
+        ("south", 3, np.full((8, 8), 7, np.uint8)),
+    ):
+        Image.fromarray(pixels).save(source / site / "masks" / f"{number}.png")
+    (source / "south" / "masks" / "2.png").write_bytes(b"no picture")
+    monkeypatch.setattr(cases, "copy_image", lambda *arguments: pytest.fail("an image was copied"))
+    with pytest.raises(DataError) as error:
+        import_layout("folders", source, tmp_path / "target")
+    told = str(error.value)
+    assert told.startswith("5 faults: (1) ")
+    for sentence in (
+        "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8)",
+        "site 'north': masks/5.png must have the size of its image, (8, 8), not (8, 4); export both",
+        "site 'south': masks/0.png must have the size of its image, (8, 8), not (9, 9)",
+        "site 'south': masks/2.png must be a whole file",
+        "site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
+    ):
+        assert sentence in told
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_more_wrong_masks_are_told_than_faults_elsewhere(source, tmp_path):
+    for number in range(6, 36):
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(source / "north" / "images" / f"{number}.png")
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(source / "north" / "masks" / f"{number}.png")
+    (source / "north" / "patients.csv").unlink()
+    with pytest.raises(DataError, match=r"^30 faults: .*masks/35\.png") as error:
+        import_layout("folders", source, tmp_path / "target")
+    assert str(error.value).count("must have the size of its image") == 30
+
+
+def test_images_that_a_camera_turned_are_counted_where_their_masks_are_not(source, tmp_path):
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation] = 6
+    for number in (0, 4):
+        path = source / "north" / "images" / f"{number}.png"
+        Image.open(path).save(path, exif=tags)
+    (note,) = import_layout("folders", source, tmp_path / "target").notes
+    assert note.startswith("north: masks must lie on their images as these are shown; 2 of 6 images are turned by")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("broken"), OSError(28, "No space left on device")])

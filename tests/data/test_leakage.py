@@ -1,10 +1,27 @@
 import shutil
+from itertools import count
+from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
+from PIL import Image
 
-from silofl.data.leakage import check_contents
+from silofl.data import records
+from silofl.data.contrasts import read_images
+from silofl.data.leakage import Contents, check_parts, digest_content
 from silofl.data.manifest import read_manifest
+from silofl.data.records import Record
 from silofl.errors import DataError
+
+
+def check_contents(manifest, parts=None):
+    contents = Contents(manifest.places, manifest.split_unit)
+    for part, found in (parts or manifest.parts).items():
+        for record in found:
+            images = read_images(manifest.source(record))
+            digests = {file: digest_content(i.array, i.affine) for file, i in zip(record.files, images, strict=True)}
+            contents.add(part, record, digests)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +36,30 @@ def test_a_patient_in_two_parts_is_refused(site, study, first, second):
 def test_blanks_make_no_other_patient(site, study):
     site.content["training"][0]["patient"], site.content["test"][0]["patient"] = "p7", " p7 "
     with pytest.raises(DataError, match="patient 'p7' must stand in one part, not in training and test"):
+        read_manifest(site.write(), study())
+
+
+def test_a_patient_who_is_written_in_two_ways_is_one(site, study):
+    pairs = (("M\u00fcller", "Mu\u0308ller"), ("P1", "P1\u200b"), ("P1", "\uff301"), ("P 1", "P\u00a0 1"))
+    for first, second in pairs:
+        site.content["training"][0]["patient"], site.content["test"][0]["patient"] = first, second
+        with pytest.raises(DataError, match=f"patient {first!r} must stand in one part, not in training and test"):
+            read_manifest(site.write(), study())
+        site.content["test"][0]["patient"] = "e"
+        site.content["training"][1]["patient"] = second
+        assert read_manifest(site.write(), study()).training[1].patient == first
+        site.content["training"][1]["patient"] = "b"
+
+
+def test_a_recording_that_is_written_in_two_ways_is_one(recorded, study):
+    recorded.content["test"][0]["recording"] = "\uff521\u200b"
+    with pytest.raises(DataError, match="recording 'r1' of patient 'p7' must stand in one part"):
+        read_manifest(recorded.write(split_unit="recordings"), study(split_unit="recordings"))
+
+
+def test_a_patient_whose_name_nobody_sees_is_refused(site, study):
+    site.content["training"][0]["patient"] = "\u200b"
+    with pytest.raises(DataError, match=r"patient of case 'a' must be a text, not .* '.u200b'"):
         read_manifest(site.write(), study())
 
 
@@ -152,7 +193,7 @@ def test_the_same_content_under_two_names_is_refused(site, study, twin):
     with pytest.raises(
         DataError, match=f"case '{twin[0]}' must be another image than case 'a'; {twin} and a.png hold the same"
     ):
-        check_contents(manifest.parts, manifest.places)
+        check_contents(manifest)
 
 
 def test_one_content_for_two_contrasts_of_a_case_is_refused_as_such(site, study):
@@ -161,11 +202,129 @@ def test_one_content_for_two_contrasts_of_a_case_is_refused_as_such(site, study)
     manifest = read_manifest(site.write(channel_names=["T1", "T2"]), study(channels=2, channel_names=["T1", "T2"]))
     sentence = "case 'a' must have a file of its own for each contrast; again.png and a.png hold the same content: "
     with pytest.raises(DataError, match=sentence):
-        check_contents({"training": manifest.training[:1]}, manifest.places)
+        check_contents(manifest, {"training": manifest.training[:1]})
 
 
 def test_slices_of_one_file_are_no_twins(site, study):
     volume(site, "training", [5, 9])
     site.content["training"][0]["slices"] = [0, 4]
     manifest = read_manifest(site.write(), study())
-    assert check_contents(manifest.parts, manifest.places) is None
+    assert check_contents(manifest) is None
+
+
+@pytest.mark.parametrize("has_patients", [True, False])
+def test_the_slices_of_a_volume_are_compared_once_each_whatever_their_number(monkeypatch, has_patients):
+    looked_at = count()
+
+    def counted(slices):
+        for number in slice_numbers(slices):
+            next(looked_at)
+            yield number
+
+    slice_numbers = records.slice_numbers
+    monkeypatch.setattr(records, "slice_numbers", counted)
+    parts = {
+        part: tuple(
+            Record(f"{part}{i}", ("v.nii",), "m.nii", "p" if has_patients else None, (i, i))
+            for i in range(first, first + 10_000)
+        )
+        for part, first in (("training", 0), ("test", 10_000))
+    }
+    check_parts(parts, {"v.nii": Path("v.nii")}, "slices")
+    # Pairs of 20,000 would be 200 million.
+    assert next(looked_at) == 20_000
+
+
+def save_volume(site, part, name, array, affine=None, patient=None, text=""):
+    image = nibabel.Nifti1Image(array, np.diag([1, 1, 3, 1.0]) if affine is None else affine)
+    image.header["descrip"] = text.encode()
+    nibabel.save(image, site.folder / name)
+    site.mask(f"{name}-mask.png")
+    record = {"image": name, "label": f"{name}-mask.png", "patient": patient or name, "case": name}
+    site.content[part].append(record)
+
+
+def turned(array):
+    """Return a volume with its rows running the other way, and the affine that puts it where the other one lies."""
+    affine = np.diag([1, -1, 3, 1.0])
+    affine[1, 3] = array.shape[1] - 1
+    return array[:, ::-1], affine
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("v.nii", lambda array: (array, None, "")),
+        ("other.nii.gz", lambda array: (array, None, "second export")),
+        ("float.nii.gz", lambda array: (array.astype(np.float32), None, "")),
+        ("wide.nii.gz", lambda array: (array.astype(np.int32), None, "")),
+        ("turned.nii.gz", lambda array: (*turned(array), "")),
+        ("axes.nii.gz", lambda array: (array.transpose(1, 0, 2), np.diag([1, 1, 3, 1.0])[:, [1, 0, 2, 3]], "")),
+    ],
+)
+def test_the_same_voxels_saved_in_another_way_are_refused(site, study, name, change):
+    array = site.rng.integers(0, 900, (5, 6, 3)).astype(np.int16)
+    save_volume(site, "training", "v.nii.gz", array)
+    changed, affine, text = change(array)
+    save_volume(site, "test", name, changed, affine, text=text)
+    manifest = read_manifest(site.write(), study())
+    with pytest.raises(DataError, match=f"case '{name}' must be another image than case 'v.nii.gz'"):
+        check_contents(manifest)
+
+
+@pytest.mark.parametrize("name", ["again.tif", "again.png"])
+def test_the_same_pixels_in_another_format_are_refused(site, study, name):
+    # Another compression than that of a.png.
+    Image.open(site.folder / "a.png").save(site.folder / name, compress_level=0)
+    site.content["test"][0]["image"] = name
+    manifest = read_manifest(site.write(), study())
+    with pytest.raises(DataError, match=f"must be another image than case 'a'; {name} and a.png hold the same content"):
+        check_contents(manifest)
+
+
+def test_images_that_differ_in_one_pixel_are_two(site, study):
+    array = site.rng.integers(0, 900, (5, 6, 3)).astype(np.int16)
+    save_volume(site, "training", "v.nii.gz", array)
+    array[2, 2, 2] += 1
+    save_volume(site, "test", "w.nii.gz", array)
+    save_volume(site, "test", "flat.nii.gz", array.reshape(6, 5, 3))
+    assert check_contents(read_manifest(site.write(), study())) is None
+
+
+def test_images_on_which_nothing_is_are_no_twins(site, study):
+    for name in "ae":
+        site.picture(f"{name}.png", np.full((8, 8), 7, np.uint8))
+    site.picture("b.png", np.full((8, 8, 3), (1, 2, 3), np.uint8))
+    site.picture("f.png", np.full((8, 8, 3), (1, 2, 3), np.uint8))
+    assert check_contents(read_manifest(site.write(), study())) is None
+
+
+def write_indexed(site, patients):
+    """Write an npz file whose last image, in the test, is the first one, in the training."""
+    images = site.rng.integers(0, 255, (4, 8, 8), dtype=np.uint8)
+    images[3] = images[0]
+    np.savez(site.folder / "all.npz", images=images, labels=images > 99)
+    site.content |= {"training": [], "validation": [], "test": []}
+    for number, part in enumerate(["training"] * 3 + ["test"]):
+        patient = {} if patients is None else {"patient": patients[number]}
+        site.content[part].append({"image": "all.npz", "label": "all.npz", "index": number, **patient})
+
+
+def test_one_picture_at_two_indexes_is_refused_with_both(site, study):
+    write_indexed(site, "abcd")
+    manifest = read_manifest(site.write(), study())
+    both = "all.npz at index 3 and all.npz at index 0 hold the same content"
+    with pytest.raises(DataError, match=f"case 'all#3' must be another image than case 'all#0'; {both}"):
+        check_contents(manifest)
+
+
+def test_one_picture_at_two_indexes_is_two_views_of_one_patient_in_one_part(site, study):
+    write_indexed(site, "abca")
+    site.content["training"].append(site.content["test"].pop() | {"patient": "a"})
+    site.add("test", "f")
+    assert check_contents(read_manifest(site.write(), study())) is None
+
+
+def test_twins_of_a_public_set_that_knows_no_patients_are_its_own(site, study):
+    write_indexed(site, None)
+    assert check_contents(read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))) is None

@@ -98,7 +98,7 @@ OTHER_KEYS = (
     "Comment ObjectSubType TransformType Name ID ParentID CompressionLevel Color CenterOfRotation DistanceUnits "
 )
 OTHER_KEYS += "AnatomicalOrientation AcquisitionDate Modality SequenceID ElementMin ElementMax ElementNBits "
-OTHER_KEYS += "ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset ITK_InputFilterName 0028|0030"
+OTHER_KEYS += "ElementToIntensityFunctionSlope ITK_InputFilterName 0028|0030"
 
 
 def test_the_other_keys_of_the_format_may_be_there(write):
@@ -119,3 +119,16 @@ def test_four_axes_are_refused(write):
     changes = {"NDims": "4", "DimSize": "2 3 2 2", "Offset": None, "ElementSpacing": spacing, "TransformMatrix": matrix}
     with pytest.raises(DataError, match="v.mha must hold 2 or 3 axes, not 4; save one time point a file"):
         read_image(write(**changes))
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("um", 0.001), ("mm", 1), ("cm", 10), ("?", 1)])
+def test_lengths_in_another_unit_become_millimetres(write, unit, factor):
+    plain, image = read_image(write()).affine, read_image(write(DistanceUnits=unit)).affine
+    np.testing.assert_allclose(image[:3], plain[:3] * factor)
+
+
+@pytest.mark.parametrize("changes", [{"Slope": "2"}, {"Slope": "1", "Offset": "-1024"}])
+def test_intensities_that_are_to_be_scaled_are_refused(write, changes):
+    scale = {f"ElementToIntensityFunction{key}": value for key, value in changes.items()}
+    with pytest.raises(DataError, match="v.mha must hold intensities as they are, not .*FunctionSlope and .*applied"):
+        read_image(write(**scale))

@@ -108,8 +108,30 @@ def test_a_file_that_is_not_whole_is_refused(write, changes):
         ({"encoding": "ascii"}, "v.nrrd must have the encoding raw or gzip"),
         ({"encoding": "bzip2"}, "v.nrrd must have the encoding raw or gzip"),
         ({"axis_mins": "0 0 0"}, "v.nrrd must give its place by 'space directions'"),
+        ({"kinds": "domain domain time"}, "v.nrrd must have kinds of axes .*, not 'time'; save one time point a file"),
+        ({"kinds": "HSV-color domain domain"}, "v.nrrd must have kinds .*, not 'hsv-color'; save its colours as RGB"),
+        ({"kinds": "complex domain domain"}, "v.nrrd must have kinds .*, not 'complex'; save its magnitude"),
     ],
 )
 def test_another_form_is_refused(write, changes, sentence):
     with pytest.raises(DataError, match=sentence):
         read_image(write(**changes))
+
+
+@pytest.mark.parametrize(
+    ("unit", "factors"),
+    [
+        ('"um" "um" "um"', (0.001, 0.001, 0.001)),
+        ('"cm" "mm" "m"', (10, 1, 1000)),
+        # Nobody knows how long this is.
+        ('"furlong" "mm" "mm"', (1, 1, 1)),
+    ],
+)
+def test_lengths_in_another_unit_become_millimetres(write, unit, factors):
+    plain, image = read_image(write()).affine, read_image(write(space_units=unit)).affine
+    np.testing.assert_allclose(image[:3], plain[:3] * np.reshape(factors, (3, 1)))
+
+
+def test_spacings_without_a_space_have_units_of_their_own(write):
+    image = read_image(write(**NO_SPACE, spacings="1 2 nan", kinds="domain domain list", units='"um" "mm" ""'))
+    np.testing.assert_allclose(np.abs(np.diag(image.affine)), [0.001, 2, 1, 1])

@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
 import pytest
 
-from silofl.data.phantoms import PATIENTS, SITES, UNSEEN_SITE, deal_patients, make_phantoms
+from silofl.data.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
 from silofl.errors import ConfigError, DataError
 
 FEW = {"north": 6, "south": 7}
@@ -44,6 +45,21 @@ def test_a_patient_is_the_same_however_many_patients_the_site_has(hospitals, tmp
 def test_by_default_every_training_site_and_the_unseen_site_are_made():
     assert set(PATIENTS) == {*SITES, UNSEEN_SITE}
     assert UNSEEN_SITE not in SITES
+
+
+def test_every_site_of_the_default_set_tests_with_twenty_patients():
+    for count in PATIENTS.values():
+        dealt = deal_patients([f"p{number}" for number in range(count)], np.random.default_rng(0))
+        assert len(dealt["test"]) + SLICED.further == 20
+
+
+def test_further_patients_are_for_the_test_alone(tmp_path):
+    kind = replace(SLICED, patients={"north": 6}, further=2)
+    more, plain = make_phantoms(tmp_path / "more", kind=kind), make_phantoms(tmp_path / "plain", 0, {"north": 6})
+    parts, dealt = (json.loads((folder / "north" / "dataset.json").read_text()) for folder in (more, plain))
+    assert all(parts[part] == dealt[part] for part in ("training", "validation"))
+    new = [record["patient"] for record in parts["test"] if record not in dealt["test"]]
+    assert new == ["north_07", "north_08"] and len(parts["test"]) == len(dealt["test"]) + 2
 
 
 def test_dataset_json_names_every_volume_once_by_paths_inside_the_site(hospitals):

@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from silofl.data.progress import track_progress
+from silofl.data import progress
+from silofl.data.progress import track_progress, track_slow_progress
 
 
 class Terminal(io.StringIO):
@@ -45,3 +46,12 @@ def test_an_error_while_reading_is_not_hidden():
 
     with pytest.raises(KeyError):
         list(track_progress(broken(), 2, "reading north"))
+
+
+def test_quick_work_is_done_in_silence_and_slow_work_is_told_at_times(capsys, monkeypatch):
+    # After 0, 4, 6, 9, 11, 19 and 21 seconds; lines come after 5, 10 and 20.
+    seconds = iter([0, 0, 4, 6, 9, 11, 19, 21])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(seconds))
+    assert list(track_slow_progress("abcdefg", 7, "checking north", unit="masks")) == list("abcdefg")
+    lines = [f"checking north: {number} of 7 masks\n" for number in (2, 4, 6)]
+    assert capsys.readouterr() == ("", "".join(lines))

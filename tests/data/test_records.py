@@ -65,10 +65,31 @@ def test_a_record_that_is_no_object_is_refused(value):
 
 
 @pytest.mark.parametrize("key", ["image", "patient", "case", "recording"])
-@pytest.mark.parametrize("value", ["", "  ", None, True, {"a": 1}, "a\0b", 1.5])
+@pytest.mark.parametrize("value", ["", "  ", None, True, {"a": 1}, "a\0b", 1.5, "a\nb", "a\x1b[2Jb", "a\u2028b"])
 def test_a_text_that_is_none_is_refused(key, value):
     with pytest.raises(DataError, match=f"the {key} of .* must be a text"):
         segmentation(**{key: value})
+
+
+@pytest.mark.parametrize("path", [".", "/", "./", "//"])
+def test_a_path_that_names_nothing_is_refused(path):
+    for image in (path, ["T1.nii", path]):
+        with pytest.raises(DataError, match="image of record 1 of test must be the path of a file, not"):
+            segmentation(image=image)
+
+
+LONG = "x " * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"image": [LONG, LONG]}, {"image": {"a": LONG}}, {"image": [LONG + ".npz"] * 2}, {"label": [LONG]}, {LONG: 1}]
+    + [{"slices": LONG}, {"index": LONG}, {"image": f"{LONG}.npz"}, {"patient": [LONG]}, {"case": {LONG: 1}}],
+)
+def test_a_value_without_end_is_quoted_shortly(changes):
+    with pytest.raises(DataError) as error:
+        segmentation(**changes)
+    assert len(str(error.value)) < 400
 
 
 def test_an_image_may_lie_in_a_file_for_each_contrast():

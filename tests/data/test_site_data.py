@@ -2,7 +2,6 @@ import json
 import multiprocessing
 import shutil
 import sys
-import zipfile
 
 import nibabel
 import numpy as np
@@ -32,9 +31,10 @@ def no_decoding(monkeypatch):
 
     def forbid():
         monkeypatch.setattr(preparation, "read_source", fail)
+        monkeypatch.setattr(preparation, "read_images", fail)
         monkeypatch.setattr(preparation, "read_label", fail)
         monkeypatch.setattr(formats, "decode", fail)
-        monkeypatch.setattr(leakage, "content_digest", fail)
+        monkeypatch.setattr(leakage, "digest_content", fail)
 
     return forbid
 
@@ -372,18 +372,6 @@ def test_windows_of_another_number_of_channels_than_the_studys_are_refused(windo
 def test_windows_may_pass_transforms(windows, load_windows):
     data = load_windows(transforms=[{"Resize": {"spatial_size": [1, 10]}}])
     assert data.training.images.shape == (4, 2, 1, 10)
-
-
-def test_a_file_of_many_windows_is_opened_once_for_its_arrays(windows, load_windows, monkeypatch):
-    unpacked, opened = zipfile.ZipFile, []
-
-    def counted(path, *args, **kwargs):
-        opened.append(str(path))
-        return unpacked(path, *args, **kwargs)
-
-    monkeypatch.setattr("silofl.data.formats.zipfile.ZipFile", counted)
-    load_windows()
-    assert sum(path.endswith("windows.npz") for path in opened) == 1
 
 
 def test_a_study_without_transforms_needs_no_monai(windows, empty_site, study, tmp_path):

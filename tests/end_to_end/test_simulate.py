@@ -5,7 +5,10 @@ import random
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from silofl.models import build_model, build_plain_model
 from silofl.study import load_study
 
-from .conftest import LIMIT_S, carried_out, finished_rounds, silofl, write_small_job
+from .conftest import JOBS, LIMIT_S, carried_out, finished_rounds, silofl, write_small_job
 
 pytestmark = pytest.mark.long
 
@@ -69,6 +72,21 @@ def test_all_sites_in_one_process_give_the_same_weights(finished, tmp_path, phan
     assert same(weights(finished[0]), weights(tmp_path / "alone"))
     values = [json.loads((run / "results.json").read_text())["sites"] for run in (finished[0], tmp_path / "alone")]
     assert values[0] == values[1]
+
+
+def test_blanks_quotes_and_hashes_in_the_paths_of_run_and_python_change_no_weight(
+    finished, tmp_path, phantoms, small_job
+):
+    # NVFlare joins both paths to a command and splits that as a shell does.
+    run, place = tmp_path / "lauf 1" / 'it\'s #2 \\ "x"', tmp_path / "My Projects" / ".venv"
+    venv.create(place)
+    packages = sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)})
+    found = [str(JOBS.parent / "custom"), *(path for path in sys.path if path)]
+    Path(packages, "silofl.pth").write_text("\n".join(found))
+    command = [place / "bin" / "python", "-m", "silofl", "simulate", small_job, "--data", phantoms, "--out", run]
+    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
+    assert json.loads((run / "results.json").read_text())["status"] == "COMPLETE"
+    assert same(weights(finished[0]), weights(run))
 
 
 @pytest.mark.slow

@@ -104,6 +104,19 @@ def test_a_site_that_is_stopped_for_a_while_misses_a_round_and_comes_back(simula
     assert results(run)["reasons"] == [f"site east missed rounds {missed} (no answer in time); the study allows 0"]
 
 
+def test_a_site_that_hangs_for_good_costs_one_timeout_and_not_one_in_each_round(simulation):
+    running, run = simulation("rounds=6", f"federation.task_timeout_s={TIMEOUT_S}", "federation.min_sites=2")
+    wait_for(lambda: len(ledger(run)) >= 1, running)
+    running.process_of("east").send_signal(signal.SIGSTOP)
+    assert running.wait(LIMIT_S) == 3
+    records = ledger(run)
+    assert [record["round"] for record in records] == list(range(1, 7))
+    assert records[-1]["late"] == ["east"] and records[-1]["answered"] == ["north", "west"]
+    assert len([record for record in records if record["seconds"] >= TIMEOUT_S]) == 1
+    (missed, untested) = results(run)["reasons"]
+    assert missed.startswith("site east missed rounds") and "site east did not test the model" in untested
+
+
 def test_in_the_simulator_files_and_memory_stay_the_same(simulation):
     running, run = simulation("rounds=200")
     files, memory = [], {}

@@ -20,8 +20,8 @@ def assert_alike(left, right):
 
 def taken_up(game, path):
     """Put a run on the disk, and go on with what comes back."""
-    save_state(path, FORMAT, checkpoint(game.server))
-    game.server = restore_run(game.study, load_state(path, FORMAT))
+    save_state(path, FORMAT, {"run": "run"}, checkpoint(game.server))
+    game.server = restore_run(game.study, load_state(path, FORMAT, {"run": "run"}))
 
 
 def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
@@ -75,10 +75,10 @@ def test_a_round_that_the_server_lost_is_done_again_with_the_same_result(play, t
     straight, broken = play(folder="straight", **options), play(folder="broken", **options)
     straight.rounds(5)
     broken.rounds(lost - 1)
-    save_state(tmp_path / "before.pt", FORMAT, checkpoint(broken.server))
+    save_state(tmp_path / "before.pt", FORMAT, {"run": "run"}, checkpoint(broken.server))
     # The sites carry the round out and keep what they do; the server ends before it writes anything.
     broken.round()
-    broken.server = restore_run(broken.study, load_state(tmp_path / "before.pt", FORMAT))
+    broken.server = restore_run(broken.study, load_state(tmp_path / "before.pt", FORMAT, {"run": "run"}))
     broken.rounds(6 - lost)
     for site in straight.sites:
         assert_alike(broken.models(site), straight.models(site))
@@ -88,7 +88,7 @@ def test_a_round_that_the_server_lost_is_done_again_with_the_same_result(play, t
 def test_a_checkpoint_stores_a_shared_model_once(play, tmp_path):
     game = play()
     game.round()
-    save_state(tmp_path / "three.pt", FORMAT, checkpoint(game.server))
+    save_state(tmp_path / "three.pt", FORMAT, {"run": "run"}, checkpoint(game.server))
     one_model = sum(array.nbytes for array in game.models("east").values())
     overhead = 2000 * len(game.models("east"))
     assert one_model < (tmp_path / "three.pt").stat().st_size < one_model + overhead
@@ -100,7 +100,7 @@ def test_an_older_checkpoint_is_refused_in_one_sentence(make_study, tmp_path):
     with pytest.raises(StateError) as caught:
         folder.load()
     assert str(caught.value) == (
-        "checkpoint.pt must have format 3, not 2 or older; go on with the version of SiloFL that wrote it, or start "
+        "checkpoint.pt must have format 4, not 3 or older; go on with the version of SiloFL that wrote it, or start "
         "anew"
     )
 

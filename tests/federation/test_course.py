@@ -308,10 +308,12 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
 def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     """Its answer counts, and its images' look does not."""
     wide = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": -1e15, "high": 1e15}]}
+    wide["voxels"] = {"least": [0.001] * 3, "most": [1000.0] * 3}
     game, honest = play(), play(folder="honest")
     records = [game.round(change=spoilt("west", saying(domain=wide))) for _ in range(2)]
     honest.round(absent=("west",))
     assert game.server.domain.intensities == honest.server.domain.intensities
+    assert game.server.domain.voxels is None
     assert records[0].refused == {} and records[0].notes == game.warnings
     assert "the super model does not take what site 'west' says of its images' mean" in game.warnings[0]
     assert records[1].notes == []
@@ -324,10 +326,12 @@ def test_a_site_that_outweighs_all_by_its_own_count_is_named_once(play, algorith
     game = play(**algorithm)
     records = [game.round(change=spoilt("west", saying(num_examples=10_000_000))) for _ in range(2)]
     said = [
-        "site 'west' says that it has 10000000 training examples, more than 10 times the others' median, and has most "
-        "of the weight by them: ask it, or choose algorithm: {weights: uniform}"
+        "site 'west' says that it has 2.22e+06 times as many training examples as the others' median, and counts by "
+        "them: ask it, or choose algorithm: {weights: uniform}; `unlike` of the ledger has all rounds in which it is so"
     ]
     assert records[0].notes == game.warnings == said * is_said and records[1].notes == []
+    # 10,000,000 of (5 + 4) / 2
+    assert [record.unlike for record in records] == [{"west": {"examples": 2.22e6}} if is_said else None] * 2
 
 
 def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_states(play, make_study):

@@ -1,7 +1,6 @@
 """A run is stopped at any point, its files are damaged, and it goes on: to the same weights, or saying what is lost."""
 
 import json
-import random
 import shutil
 
 import numpy as np
@@ -10,19 +9,37 @@ import pytest
 from silofl.errors import StateError
 from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
+from silofl.federation.state import SiteState
 from silofl.files import read_json
 
 from ..conftest import UNET
+from ..feddyn import add_feddyn
 from .faults import DAMAGES, delete, flip, truncate
 
-ROUNDS = 3
+ROUNDS, SITES = 3, ("east", "west")
+PLAIN = {"training": {"optimizer": "sgd", "momentum": 0}}
 RECIPES = {
     "fedbn": {"name": "fedbn"},
     "harmofl": {"name": "harmofl"},
     "softpull": {"name": "softpull", "softpull": {"self_weight": 1.0}},
     # Large enough for the sums of its c_i to be rounded: the server's copy, of float64, is another one.
-    "scaffold": {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0}, "network": UNET},
+    "scaffold": PLAIN | {"name": "scaffold", "network": UNET},
+    "moon": PLAIN | {"name": "moon", "network": UNET},
+    "feddyn": PLAIN | {"name": "feddyn"},
+    "ditto": {"name": "ditto"},
+    "local": {"name": "local"},
 }
+# What a site lacks that begins from an older state, in the words of the parts that keep it.
+LOST = {
+    "fedbn": "its optimisers and what stays at home (batchnorm)",
+    "harmofl": "its optimisers and what stays at home (batchnorm)",
+    "softpull": "its optimisers",
+    "feddyn": "its h_i",
+    "local": "its optimisers and what stays at home (everything)",
+}
+# Without these a site takes no part.
+VITAL = {"moon": "its own model", "ditto": "its personal model"}
+AGAIN = "round {} was carried out once more, because the state that it left at {} was missing or damaged"
 # Recipe -> the weights of a run that nothing happened to.
 WEIGHTS = {}
 
@@ -31,21 +48,31 @@ class Stopped(Exception):
     """The process has ended."""
 
 
+@pytest.fixture(autouse=True)
+def added(monkeypatch):
+    add_feddyn(monkeypatch)
+
+
 @pytest.fixture
 def carried_out(tmp_path, settings_in, make_study):
-    """Carry out a run in one process, or go on with it, for some exchanges or to its end; returns its folder."""
+    """Carry out a run in one process, or go on with it; returns its folder.
 
-    def carry_out(folder, recipe, exchanges=None):
-        path, study, asked = tmp_path / folder, make_study(rounds=ROUNDS, **RECIPES[recipe]), []
+    It stops after some exchanges, and before an exchange's answers are looked at something may happen to its folder.
+    """
+
+    def carry_out(folder, recipe, exchanges=None, happens=None, **changes):
+        path, study, asked = tmp_path / folder, make_study(rounds=ROUNDS, **RECIPES[recipe] | changes), []
 
         def count():
             asked.append(1)
+            if happens and len(asked) in happens:
+                happens[len(asked)](path)
             if len(asked) == exchanges:
                 raise Stopped
 
         settings = settings_in(path / "sites")
         try:
-            run_alone(study, path, ("east", "west"), settings, None, count)
+            run_alone(study, path, SITES, settings, None, count)
         except Stopped:
             assert exchanges is not None
         return path
@@ -53,11 +80,34 @@ def carried_out(tmp_path, settings_in, make_study):
     return carry_out
 
 
+def state_of(path, site, number):
+    """Return a site's file of a round."""
+    (found,) = path.glob(f"sites/{site}/*/rounds/round_{number:04d}.pt")
+    return found
+
+
+def notes(path):
+    """Return what the ledger says of each round."""
+    return [record["notes"] for record in json.loads((path / "ledger.json").read_text())]
+
+
 def models(path, study):
-    """Return the models that the server has after a run."""
+    """Return the models that the server has after a run, and all that the sites keep after its last round."""
     server = RunFolder(path, study).load()
     assert server.finished_rounds == ROUNDS
-    return {f"{site}/{name}": a for site in server.sites for name, a in server.parts["model"].of(site).items()}
+    traveling = {role: server.parts[role] for role in study.recipe.traveling_roles}
+    found = {f"{role} {site}": part.of(site) for role, part in traveling.items() for site in SITES}
+    for site in SITES:
+        found[site] = SiteState(state_of(path, site, ROUNDS).parent, server.id, site).load(ROUNDS)[1]
+    return flatten(found)
+
+
+def flatten(value, name=""):
+    """Return all arrays and numbers below a value by their path."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        return {name: np.asarray(value)}
+    return {path: one for key, part in inner for path, one in flatten(part, f"{name}/{key}").items()}
 
 
 def is_alike(left, right):
@@ -88,50 +138,140 @@ def ended(carried_out, make_study):
 FILES = (CHECKPOINT, BEFORE, "round_0002.pt", "round_0003.pt")
 FAULTS = [
     *(("fedbn", damage, file) for damage in DAMAGES for file in FILES),
-    *((recipe, "flipped", file) for recipe in ("harmofl", "softpull", "scaffold") for file in (FILES[0], FILES[2])),
+    *((recipe, "flipped", CHECKPOINT) for recipe in ("harmofl", "softpull", "scaffold")),
+    *((recipe, "flipped", "round_0002.pt") for recipe in RECIPES if recipe != "fedbn"),
 ]
 
 
 @pytest.mark.parametrize(("recipe", "damage", "file"), FAULTS)
-def test_a_run_goes_on_to_the_same_weights_or_says_what_is_lost(ended, carried_out, make_study, recipe, damage, file):
+def test_a_run_of_which_one_file_is_damaged_goes_on_to_the_same_weights(
+    ended, carried_out, make_study, recipe, damage, file
+):
     study = make_study(rounds=ROUNDS, **RECIPES[recipe])
     # After the sites have trained the third round, whose answers are lost.
     path = carried_out("stopped", recipe, exchanges=3)
     (damaged,) = [found for found in path.rglob(file) if "west" not in found.parts]
-    if damage == "flipped":
-        flip(damaged, random.Random(f"{recipe} {file}").random())
-    else:
-        DAMAGES[damage](damaged)
+    DAMAGES[damage](damaged)
     carried_out("stopped", recipe)
-    results, is_same = read_json(path / "results.json"), is_alike(ended(recipe), models(path, study))
-    assert results["status"] == "COMPLETE"
-    if file == "round_0002.pt":
-        # The site goes on from its first round: its optimiser is one round older, and so are the weights.
-        assert not is_same
-        assert "site 'east' began the train of round 3 without its state of round 2, from that of round 1" in said(path)
-    else:
-        assert is_same
-        assert (f"from {BEFORE}: {CHECKPOINT} must be" in said(path)) == (file == CHECKPOINT)
+    results = read_json(path / "results.json")
+    assert is_alike(ended(recipe), models(path, study))
+    assert (results["status"], results["reasons"]) == ("COMPLETE", [])
+    assert (f"from {BEFORE}: {CHECKPOINT} must be" in said(path)) == (file == CHECKPOINT)
+    assert notes(path)[1] == ([AGAIN.format(2, "site 'east'")] if file == "round_0002.pt" else [])
+
+
+PLACES = (0.0, 0.01, 0.2, 0.4, 0.6, 0.8, 0.95, 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "place"),
+    [*(("harmofl", place) for place in PLACES), ("scaffold", 0.3), ("moon", 0.5), ("feddyn", 0.7)],
+)
+def test_a_state_that_is_flipped_under_a_running_server_is_made_again(ended, carried_out, make_study, recipe, place):
+    # When the answers of round 2 are there.
+    path = carried_out("flipped", recipe, happens={2: lambda path: flip(state_of(path, "east", 2), place)})
+    assert is_alike(ended(recipe), models(path, make_study(rounds=ROUNDS, **RECIPES[recipe])))
+    assert notes(path) == [[], [AGAIN.format(2, "site 'east'")], []]
+    assert read_json(path / "results.json")["status"] == "COMPLETE"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("recipe", ["fedbn", "local"])
+def test_the_state_of_any_round_is_made_again_that_of_the_first_and_of_the_last_too(
+    ended, carried_out, make_study, recipe, number
+):
+    path = carried_out("lost", recipe, happens={number: lambda path: delete(state_of(path, "west", number))})
+    assert is_alike(ended(recipe), models(path, make_study(rounds=ROUNDS, **RECIPES[recipe])))
+    assert notes(path)[number - 1] == [AGAIN.format(number, "site 'west'")]
+    assert read_json(path / "results.json")["status"] == "COMPLETE"
+
+
+def swap(path):
+    """Give two sites each other's state of round 2."""
+    east, west = (state_of(path, site, 2) for site in SITES)
+    content = east.read_bytes()
+    east.write_bytes(west.read_bytes())
+    west.write_bytes(content)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_site_that_lost_its_whole_state_comes_back(carried_out, recipe):
-    path = carried_out("stopped", recipe, exchanges=2)
+def test_sites_that_have_each_others_states_make_their_own_again(ended, carried_out, make_study, recipe, caplog):
+    path = carried_out("swapped", recipe, happens={2: swap})
+    assert is_alike(ended(recipe), models(path, make_study(rounds=ROUNDS, **RECIPES[recipe])))
+    assert notes(path)[1] == [AGAIN.format(2, "site 'east' and site 'west'")]
+    assert "round_0002.pt must be of site 'east', not of 'west'" in caplog.text
+
+
+def test_a_renamed_state_of_an_earlier_round_is_not_taken_for_that_of_the_last(ended, carried_out, make_study, caplog):
+    def rename(path):
+        state_of(path, "east", 2).write_bytes(state_of(path, "east", 1).read_bytes())
+
+    path = carried_out("renamed", "fedbn", happens={2: rename})
+    assert is_alike(ended("fedbn"), models(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"])))
+    assert "round_0002.pt must be of round 2, not of 1" in caplog.text
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, BEFORE])
+def test_another_runs_checkpoint_is_not_gone_on_from(ended, carried_out, make_study, name):
+    path, other = (carried_out(folder, "fedbn", exchanges=3) for folder in ("own", "other"))
+    ids = [(one / "run_id").read_text() for one in (path, other)]
+    shutil.copy(other / CHECKPOINT, path / name)
+    carried_out("own", "fedbn")
+    assert is_alike(ended("fedbn"), models(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"])))
+    said_so = f"{CHECKPOINT} must be of run {ids[0]!r}, not of {ids[1]!r}; it is another's file" in said(path)
+    assert said_so == (name == CHECKPOINT)
+
+
+def test_a_run_that_has_another_runs_checkpoints_alone_ends_saying_so(carried_out):
+    path, other = (carried_out(folder, "fedbn", exchanges=3) for folder in ("own", "other"))
+    for name in (CHECKPOINT, BEFORE):
+        shutil.copy(other / name, path / name)
+    results = read_json(carried_out("own", "fedbn") / "results.json")
+    assert results["status"] == "FAILED" and f"{BEFORE} must be of run 'small-" in results["reasons"][0]
+
+
+def test_another_runs_state_at_a_site_counts_as_lost(ended, carried_out, make_study, caplog):
+    other = carried_out("other", "fedbn", seed=1)
+
+    def replace(path):
+        shutil.copy(state_of(other, "east", 2), state_of(path, "east", 2))
+
+    path = carried_out("own", "fedbn", happens={2: replace})
+    assert is_alike(ended("fedbn"), models(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"])))
+    assert "round_0002.pt must be of run 'small-" in caplog.text
+
+
+def lose_all(path):
     shutil.rmtree(path / "sites" / "east")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_whose_site_has_lost_two_states_is_not_complete_and_says_what_was_lost(
+    ended, carried_out, make_study, recipe
+):
+    path = carried_out("lost", recipe, happens={2: lose_all})
+    results, last = read_json(path / "results.json"), json.loads((path / "ledger.json").read_text())[2]
+    if recipe in VITAL:
+        reason = (
+            f"site 'east' must hold {VITAL[recipe]} of round 2, which is not in its state; restore its state folder"
+        )
+        assert last["answered"] == ["west"] and last["failed"]["east"].startswith(reason)
+    else:
+        begun = "site 'east' began the train of round 3 without its state of round 2, from none: "
+        reason = begun + LOST.get(recipe, "its control variate came from the server, to within rounding")
+        assert last["answered"] == ["east", "west"] and last["notes"][0].startswith(reason)
+    assert any(reason in one for one in results["reasons"]) == (recipe != "scaffold")
+    assert results["status"] == ("COMPLETE" if recipe == "scaffold" else "INCOMPLETE")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_site_that_lost_all_after_the_first_round_trains_it_again(ended, carried_out, make_study, recipe):
+    path = carried_out("stopped", recipe, exchanges=2)
+    lose_all(path)
     carried_out("stopped", recipe)
-    results, ledger = read_json(path / "results.json"), json.loads((path / "ledger.json").read_text())
-    # A test of the first round's model lacks what stayed at home then.
-    assert all("began the test of round 1" in reason for reason in results["reasons"])
-    assert (results["best_round"] == 1 and recipe in ("fedbn", "harmofl")) == bool(results["reasons"])
-    assert [record["answered"] for record in ledger] == [["east", "west"]] * ROUNDS
-    home = RECIPES[recipe].get("stays_home") or ("batchnorm" if recipe in ("fedbn", "harmofl") else None)
-    lost = "its optimisers" + (f" and what stays at home ({home})" if home else "")
-    assert ledger[1]["notes"] == [
-        f"site 'east' began the train of round 2 without its state of round 1, from none: {lost} could not be restored"
-    ]
-    assert ledger[0]["notes"] == []
-    # The last record also has what is said of the test.
-    assert ledger[2]["notes"] == results["reasons"]
+    assert is_alike(ended(recipe), models(path, make_study(rounds=ROUNDS, **RECIPES[recipe])))
+    assert notes(path)[0] == [AGAIN.format(1, "site 'east'")]
+    assert read_json(path / "results.json")["status"] == "COMPLETE"
 
 
 @pytest.mark.parametrize("exchanges", range(1, 7))

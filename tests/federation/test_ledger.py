@@ -34,10 +34,15 @@ def test_metrics_are_one_row_a_round_site_and_part():
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert read_ledger(tmp_path) is None
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5}}, withheld={"a": ["w"]})
+    record.unlike = {"a": {"cosine": -0.5}}
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
     (tmp_path / "ledger.json").write_text(json.dumps([dump_record(record)]))
     (found,) = read_ledger(tmp_path)
     assert found == record and found.validation_mean == 0.25
+    # A run from before the comparison goes on.
+    before = {key: value for key, value in dump_record(record).items() if key != "unlike"}
+    (tmp_path / "ledger.json").write_text(json.dumps([before]))
+    assert read_ledger(tmp_path)[0].unlike is None
 
 
 # --- the better of two rounds

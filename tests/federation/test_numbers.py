@@ -1,17 +1,13 @@
-import numpy as np
 import pytest
 
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.errors import AggregationError
 from silofl.federation.numbers import (
-    cap_steps,
     check_image_shape,
     check_names,
     check_numbers,
     find_long_updates,
     find_odd_ranges,
-    find_outweighing_sites,
-    total_norm,
 )
 from silofl.methods.answer import Metrics, Numbers
 from silofl.methods.task import TRAIN, Exchange
@@ -29,6 +25,7 @@ NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
         ({"num_examples": 7}, "at most 6 training examples, as in its first round, not 7; start the study anew"),
         # batches of 2, one epoch: 3 at most
         ({"steps": 4}, "site 'west' must take at most 3 steps with 5 examples, not 4"),
+        ({"num_patients": 6}, "site 'west' must have at most as many patients in training as examples, 5, not 6"),
     ],
 )
 def test_numbers_beyond_what_was_asked_or_is_possible_are_refused(make_study, changes, sentence):
@@ -36,6 +33,14 @@ def test_numbers_beyond_what_was_asked_or_is_possible_are_refused(make_study, ch
     with pytest.raises(AggregationError) as caught:
         check_numbers("west", TASK, Numbers(**NUMBERS | changes), make_study(), 6)
     assert sentence in str(caught.value)
+
+
+def test_of_an_answer_without_examples_those_of_the_first_round_bound_the_patients(make_study):
+    task = Exchange("statistics", 2, is_needed=False)
+    check_numbers("west", task, Numbers(round=2, num_patients=6), make_study(), 6)
+    check_numbers("west", task, Numbers(round=2, num_patients=10**7), make_study(), None)
+    with pytest.raises(AggregationError, match="site 'west' must have at most as many patients .* 6, not 7"):
+        check_numbers("west", task, Numbers(round=2, num_patients=7), make_study(), 6)
 
 
 def test_what_is_not_needed_needs_the_round_alone(make_study):
@@ -55,13 +60,6 @@ def test_metrics_of_packages_are_those_that_the_study_names(make_study):
             AggregationError, match=f"site 'west' must send numbers of the study's own .* not of '{other}'"
         ):
             check_names("west", tested(other), study, ())
-
-
-def test_the_norm_is_that_of_all_arrays_together_and_does_not_overflow():
-    assert total_norm({}) == 0
-    # sqrt(3^2 + 4^2 + 12^2) = 13
-    assert total_norm({"a": np.float32([[3, 4]]), "b": np.float32(12)}) == 13
-    assert total_norm({"a": np.float32([1e15, 1e15])}) == pytest.approx(np.sqrt(2) * 1e15)
 
 
 def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_no_other():
@@ -100,22 +98,6 @@ def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_noth
         check_image_shape("west", (1, 8, 8, 8), make_study())
 
 
-def test_of_steps_that_a_site_claims_ten_times_the_median_of_the_others_count():
-    # The others of "mad" have 4 and 8, 6 in the median.
-    assert cap_steps({"east": 4, "mad": 10**7, "west": 8}) == {"east": 4, "mad": 60, "west": 8}
-    assert cap_steps({"east": 4, "north": 40}) == {"east": 4, "north": 40}
-    assert cap_steps({"east": 4}) == {"east": 4}
-
-
-def test_most_of_the_weight_and_ten_times_the_others_are_worth_a_note():
-    assert find_outweighing_sites({"east": 30, "west": 301}) and not find_outweighing_sites({"east": 30, "west": 300})
-    # Ten times each of the others, which are many: no more than half.
-    assert find_outweighing_sites({"a": 1, "b": 1, "c": 11}) and not find_outweighing_sites(
-        {str(n): 1 for n in range(11)} | {"c": 11}
-    )
-    assert find_outweighing_sites({"alone": 10**9}) == [] == find_outweighing_sites({})
-
-
 def with_means(**means):
     return {site: Domain(intensities=(Range("mean", low, high),)) for site, (low, high) in means.items()}
 
@@ -132,6 +114,21 @@ def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_lef
 
 def test_a_range_without_end_is_left_out_and_makes_no_other_odd():
     assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
+
+
+def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
+    """A super model doubts voxels of half to twice the sites': by a range without end it would doubt none."""
+    # Of the others the shortest sides are 0.5 to 0.9 mm, the longest 0.6 to 5: 0.5 / 12 to 0.9 * 12 and 0.6 / 12 to 60.
+    sizes = {"east": ((0.5, 0.5, 5.0), (0.9, 0.9, 5.0)), "north": ((0.6,) * 3, (0.6,) * 3)}
+    sizes["west"] = ((0.05,) * 3, (10.8,) * 3)
+    taken = {site: Domain(voxels=VoxelSizes(*sides)) for site, sides in sizes.items()}
+    assert find_odd_ranges(taken, 3) == {}
+    wide = taken | {"west": Domain(voxels=VoxelSizes((0.001,) * 3, (1000.0,) * 3))}
+    (sentence,) = find_odd_ranges(wide, 3).values()
+    assert "site 'west' says of its images' voxels, 0.001 x 0.001 x 0.001 to 1000 x 1000 x 1000 mm" in sentence
+    assert "all others' are 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
+    # Of two nobody knows which is odd.
+    assert find_odd_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}
 
 
 def test_of_two_sites_nobody_knows_which_is_odd():

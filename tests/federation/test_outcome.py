@@ -7,9 +7,13 @@ import pytest
 from silofl.federation.outcome import finished_results, unscored_results
 from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
+from silofl.methods.parts import describe_kept
 from silofl.schema import dump_record, read_record
 from silofl.settings import parse
 from silofl.study import Study
+
+from ..conftest import UNET
+from ..feddyn import SiteFedDyn, add_feddyn
 
 SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
 
@@ -112,3 +116,26 @@ def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
     failed, unknown = unscored_results(make_study(seed=7), "FAILED", ["no disk"]), unscored_results("x", "UNFINISHED")
     assert (failed.status, failed.reasons, failed.seed, failed.sites) == ("FAILED", ("no disk",), 7, {})
     assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)
+
+
+def test_what_stays_at_home_names_what_the_parts_keep_of_an_added_algorithm_too(play, monkeypatch):
+    add_feddyn(monkeypatch)
+    home = "What stays at home?"
+    plain, added, moon = (unscored_results(one, "FAILED").recipe["questions"][home] for one in studies_of(play))
+    nothing = "Nothing: the whole model travels, the data never do."
+    assert plain == nothing
+    assert added == f"{nothing} Each site also keeps its h_i."
+    assert moon == f"{nothing} Each site also keeps its own model."
+
+
+def studies_of(play):
+    sgd = {"training": {"optimizer": "sgd", "momentum": 0}}
+    named = [{"name": "fedavg"}, {"name": "feddyn"} | sgd, {"name": "moon", "network": UNET}]
+    return [play(folder=options["name"], **options).study for options in named]
+
+
+def test_a_part_that_does_not_say_what_it_keeps_is_named_all_the_same(play, monkeypatch):
+    add_feddyn(monkeypatch)
+    monkeypatch.setattr(SiteFedDyn, "stays", ())
+    study = play(name="feddyn").study
+    assert describe_kept(study) == ["what 'feddyn' keeps there"]

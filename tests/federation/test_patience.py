@@ -124,8 +124,7 @@ def test_the_guard_chooses_among_the_models_of_a_run_that_ended_early(play):
     options = {"rounds": 10, "federation": {"patience": 1}, "guard": True}
     game = play(**options)
     game.finish(change=scoring([0.5, 0.4, 0.4]))
-    # 1 of 10 rounds fine-tunes
-    assert game.asked == [*["train"] * 3, "validate", "test", "guard_tune", "guard_choose"]
+    assert game.asked == [*["train"] * 3, "validate", "test", "guard_choose"]
     joined = game.server.parts["guard"].choices
     assert joined.keys() == {"east", "north", "west"} and all(one.test["local"] is not None for one in joined.values())
 

@@ -225,7 +225,7 @@ def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
     save_tensors(path, {"home": {}, "optimizer": {"": {}}})
     record = game.round()
     assert record.failed == {
-        "east": "round_0001.pt must have format 3, not 2 or older; go on with the version of SiloFL that wrote it, or "
+        "east": "round_0001.pt must have format 4, not 3 or older; go on with the version of SiloFL that wrote it, or "
         "start anew"
     }
     assert record.answered == ["north", "west"]
@@ -279,7 +279,7 @@ def test_a_paused_site_misses_the_rounds_of_the_pause_and_takes_part_in_those_af
     assert first.failed == second.failed == {"east": PAUSED}
     assert first.answered == second.answered == ["north", "west"]
     # Nothing was trained: what stays at home is that of round 1.
-    assert SiteState(game.folder("east") / "rounds").rounds() == [1]
+    assert SiteState(game.folder("east") / "rounds", "run", "east").rounds() == [1]
     write(paused=["other"])
     assert game.round().answered == ["east", "north", "west"]
     assert game.kept("east", 4)["models"] and "east" in game.finish().scores

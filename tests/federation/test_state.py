@@ -12,36 +12,66 @@ def old_format(path):
 
 
 def newer_format(path):
-    save_state(path, 4, {})
+    save_state(path, 5, {}, {})
 
 
 def test_only_the_states_that_may_be_asked_for_again_are_kept(tmp_path):
-    state = SiteState(tmp_path)
+    state = SiteState(tmp_path, "run", "east")
     for number in range(1, 8):
-        state.save(number, {"part": {"number": number}}, best_round=2 if number > 2 else None)
-    assert state.rounds() == [2, 6, 7]
+        state.save(number, {"part": {"number": number}}, number - 1, best_round=2 if number > 2 else None)
+    assert state.rounds() == [2, 5, 6, 7]
     assert state.load(6) == (6, {"part": {"number": 6}})
-    # Of round 5 nothing is left but what came before it.
-    assert state.load(5) == (2, {"part": {"number": 2}})
+    # Of round 4 nothing is left but what came before it.
+    assert state.load(4) == (2, {"part": {"number": 2}})
     assert state.load(1) == (0, {})
 
 
-@pytest.mark.parametrize(("save", "found"), [(old_format, "2 or older"), (newer_format, "4")])
+@pytest.mark.parametrize(("save", "found"), [(old_format, "3 or older"), (newer_format, "5")])
 def test_the_state_of_another_version_is_refused_in_one_sentence(tmp_path, save, found):
     save(tmp_path / "round_0004.pt")
     sentence = (
-        f"round_0004.pt must have format 3, not {found}; go on with the version of SiloFL that wrote it, or start anew"
+        f"round_0004.pt must have format 4, not {found}; go on with the version of SiloFL that wrote it, or start anew"
     )
     with pytest.raises(StateError) as caught:
-        SiteState(tmp_path).load(5)
+        SiteState(tmp_path, "run", "east").load(5)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("run", "site", "number", "sentence"),
+    [
+        ("other", "east", 2, "must be of run 'run', not of 'other'"),
+        ("run", "west", 2, "must be of site 'east', not of 'west'"),
+        ("run", "east", 1, "must be of round 2, not of 1"),
+    ],
+)
+def test_the_state_of_another_run_site_or_round_counts_as_lost(tmp_path, run, site, number, sentence, caplog):
+    state, other = SiteState(tmp_path / "own", "run", "east"), SiteState(tmp_path / "other", run, site)
+    for one in (1, 2):
+        state.save(one, {"part": {"number": one}}, one - 1, None)
+    other.save(number, {"part": {"number": 7}}, 0, None)
+    (tmp_path / "other" / f"round_000{number}.pt").replace(tmp_path / "own" / "round_0002.pt")
+    assert state.load(2) == (1, {"part": {"number": 1}})
+    assert f"round_0002.pt {sentence}; it is another's file" in caplog.text
+
+
+def test_what_is_checked_is_of_the_run_the_site_the_round_and_each_part(tmp_path):
+    state = SiteState(tmp_path, "run", "east")
+    state.save(1, {"part": {"number": 1}}, 0, None)
+    path = tmp_path / "round_0001.pt"
+    content = path.read_bytes()
+    for word in (b"run", b"east", b"round", b"part"):
+        # Both are as long, so that all else of the archive holds.
+        assert word in content[32:]
+        path.write_bytes(content[:32] + content[32:].replace(word, word[::-1]))
+        assert state.load(1) == (0, {})
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_state_is_named_and_the_one_before_it_is_used(tmp_path, damage, caplog):
-    state = SiteState(tmp_path)
+    state = SiteState(tmp_path, "run", "east")
     for number in (1, 2):
-        state.save(number, {"part": {"number": number}}, None)
+        state.save(number, {"part": {"number": number}}, number - 1, None)
     DAMAGES[damage](tmp_path / "round_0002.pt")
     assert state.load(2) == (1, {"part": {"number": 1}})
     assert ("round_0002.pt must be as it was written" in caplog.text) == (damage != "deleted")
@@ -50,28 +80,41 @@ def test_a_damaged_state_is_named_and_the_one_before_it_is_used(tmp_path, damage
 
 
 def test_a_task_of_an_earlier_round_deletes_no_later_one(tmp_path):
-    state = SiteState(tmp_path)
+    state = SiteState(tmp_path, "run", "east")
     for number in (5, 6, 7):
-        state.save(number, {"part": {"number": number}}, 5)
-    state.save(1, {"part": {"number": 1}}, None)
+        state.save(number, {"part": {"number": number}}, number - 1, 5)
+    state.save(1, {"part": {"number": 1}}, 0, None)
     assert state.rounds() == [1, 5, 6, 7]
     assert state.load(7) == (7, {"part": {"number": 7}})
 
 
 def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(tmp_path):
-    state = SiteState(tmp_path)
+    state = SiteState(tmp_path, "run", "east")
     for number in range(30, 0, -1):
-        state.save(number, {"part": {"number": number}}, best_round=number)
-        assert len(state.rounds()) <= 4
-    assert state.rounds() == [1, 28, 29, 30]
+        state.save(number, {"part": {"number": number}}, number - 1, best_round=number)
+        assert len(state.rounds()) <= 5
+    assert state.rounds() == [1, 27, 28, 29, 30]
     # Forwards again each takes its place.
     for number in range(2, 30):
-        state.save(number, {"part": {"number": -number}}, best_round=None)
+        state.save(number, {"part": {"number": -number}}, number - 1, best_round=None)
     assert state.load(29) == (29, {"part": {"number": -29}})
 
 
+def test_what_the_server_did_not_take_goes_when_a_later_round_is_kept(tmp_path):
+    state = SiteState(tmp_path, "run", "east")
+    for number in (1, 2):
+        state.save(number, {}, number - 1, None)
+    # The answers of rounds 3 and 4 came too late: each began from round 2, and so does the fifth.
+    for number in (3, 4, 5):
+        state.save(number, {}, 2, best_round=4)
+        assert state.rounds() == [1, 2, number]
+    state.save(6, {}, 5, best_round=4)
+    # Of round 4, the best, the site has what it had then: its state of round 2.
+    assert state.rounds() == [2, 5, 6]
+
+
 def test_a_file_that_is_no_state_is_left_alone(tmp_path):
-    state = SiteState(tmp_path)
+    state = SiteState(tmp_path, "run", "east")
     (tmp_path / "round_0001 (copy).pt").write_text("")
-    state.save(1, {"part": {}}, None)
+    state.save(1, {"part": {}}, 0, None)
     assert state.rounds() == [1]

@@ -44,3 +44,26 @@ def test_a_task_that_is_given_twice_in_a_round_counts_once():
 def test_a_job_that_goes_on_waits_as_long_as_a_new_one():
     # Its first round is number 7; the sites load everything again.
     assert [Waiting(None).limit_s("train", number) for number in (7, 8)] == [3600, 3600]
+
+
+def test_a_site_that_is_late_again_and_again_has_twice_what_others_need():
+    waiting = Waiting(None)
+    waiting.answered("train", 30)
+    found = []
+    for _ in range(4):
+        found.append(waiting.site_limit_s("south", "train", 600))
+        waiting.waited_in_vain("south")
+    assert found == [600, 600, 60, 60]
+    assert waiting.site_limit_s("north", "train", 600) == 600
+    # Nobody has tested yet: nothing is known of how long that takes.
+    assert waiting.site_limit_s("south", "test", 600) == 600
+    waiting.heard_from("south")
+    assert waiting.site_limit_s("south", "train", 600) == 600
+
+
+def test_a_short_try_is_never_longer_than_the_limit():
+    waiting = Waiting(50.0)
+    waiting.answered("train", 30)
+    waiting.waited_in_vain("south")
+    waiting.waited_in_vain("south")
+    assert waiting.site_limit_s("south", "train", 50) == 50

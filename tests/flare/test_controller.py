@@ -213,6 +213,70 @@ def asked():
 
 
 @pytest.fixture
+def rounds_of(monkeypatch):
+    """Carry out rounds of 600 s, in which north needs 10 s; returns how long each lasted, and who was late."""
+
+    def carry_out(count, does):
+        clock = [0.0]
+        monkeypatch.setattr(module, "cleanup_memory", lambda: None)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: tick()))
+        monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
+        controller, sent = RoundsController(), {}
+        controller._waiting, controller.fl_ctx = Waiting(600.0), None
+        controller.abort_signal = SimpleNamespace(triggered=False)
+        controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=n) for n in ("north", "south")])
+        controller.cancel_all_tasks = lambda fl_ctx: sent.clear()
+
+        def send(task, model, targets, timeout, callback):
+            (site,) = targets
+            model.meta["client_name"] = site
+            sent[site] = (clock[0] + 10, lambda: callback(model))
+
+        def tick():
+            clock[0] += 1
+            for site, (due, answer) in list(sent.items()):
+                what = "answers" if site == "north" else does(number)
+                if what in ("answers", "takes"):
+                    controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name=site)), None)
+                if what == "answers" and clock[0] >= due:
+                    answer()
+                    del sent[site]
+
+        controller.send_model, lasted = send, []
+        for number in range(1, count + 1):
+            begun = clock[0]
+            answers = controller._ask("train", {site: Message(meta={"round": number}) for site in ("north", "south")})
+            lasted.append((round(clock[0] - begun), answers.late))
+        return lasted
+
+    return carry_out
+
+
+def test_a_site_that_hangs_costs_one_timeout_and_not_one_in_each_round(rounds_of):
+    assert rounds_of(4, lambda number: "hangs") == [(601, ["south"]), *[(10, ["south"])] * 3]
+
+
+def test_a_site_that_comes_back_is_waited_for_and_answers(rounds_of):
+    assert rounds_of(4, lambda number: "hangs" if number == 2 else "answers") == [
+        (10, []),
+        (601, ["south"]),
+        (10, []),
+        (10, []),
+    ]
+
+
+def test_a_site_that_takes_every_task_and_answers_none_costs_two_timeouts_and_then_a_short_try(rounds_of):
+    # Twice the 10 s that north needs.
+    lasted = rounds_of(5, lambda number: "takes")
+    assert lasted == [(601, ["south"]), (601, ["south"]), *[(21, ["south"])] * 3]
+
+
+def test_a_site_that_answered_after_all_has_the_whole_time_again(rounds_of):
+    lasted = rounds_of(5, lambda number: "answers" if number == 4 else "takes")
+    assert lasted == [(601, ["south"]), (601, ["south"]), (21, ["south"]), (10, []), (601, ["south"])]
+
+
+@pytest.fixture
 def collector_off():
     """Leave circles to whom it is asked of: Python's own collector could come at any time."""
     gc.disable()
@@ -284,9 +348,11 @@ def test_no_word_of_another_form_is_a_sites_failure(failure, data):
     assert failure(data) == ({}, {})
 
 
-def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
-    game, logged = play(rounds=2), []
+def test_the_servers_log_has_one_line_for_each_round_and_what_soon_ends_once(play, tmp_path, monkeypatch):
+    game, logged, warned, ends = play(rounds=2), [], [], "the server's certificate ends on 2030-01-01"
+    monkeypatch.setattr(module, "find_ending_certificates", lambda context, now: [ends])
     controller = RoundsController()
+    controller.fl_ctx, controller.warning = FLContext(), warned.append
     controller.abort_signal, controller._ask, controller.info = (
         SimpleNamespace(triggered=False),
         game.ask,
@@ -297,6 +363,7 @@ def test_the_servers_log_has_one_line_for_each_round(play, tmp_path):
     controller._course(game.server, RunFolder(tmp_path / "run", game.study)).run()
     assert [line.split()[:2] for line in logged] == [["round", "1/2"], ["round", "2/2"]]
     assert "validation dice" in logged[1]
+    assert [record.notes.count(ends) for record in game.server.ledger] == [1, 0] and warned.count(ends) == 1
 
 
 def test_the_answers_of_a_job_decide_how_long_its_later_rounds_wait(asked, monkeypatch):

@@ -12,6 +12,7 @@ from nvflare.fuel.f3.cellnet.defs import CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
 
+from silofl.flare import left_sites
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_left_sites
 
 JOB = [Client("east", "e1"), Client("north", "n1")]
@@ -46,6 +47,7 @@ def told():
             },
             get_clients=lambda: connected,
             send_app_command=lambda job, topic, data, timeout: said.append((job, topic, data)),
+            job_runner=None,
         )
         context = FLContext()
         context.get_engine = lambda: engine
@@ -53,6 +55,40 @@ def told():
         return said
 
     return send
+
+
+@pytest.fixture
+def ended_at(monkeypatch):
+    """Let heartbeats come at some seconds after the end of a job; returns what was done to its sites."""
+
+    def beat(seconds, pending=("north",)):
+        done, clock, waited_for = [], [0.0], set(pending)
+        monkeypatch.setattr(left_sites.time, "monotonic", lambda: clock[0])
+        runner = SimpleNamespace(
+            is_client_outcome_pending=lambda job, site: site in waited_for,
+            resolve_client_outcome=lambda job, site: waited_for.discard(site),
+            abort_client_run=lambda job, sites, context: done.append((clock[0], job, sites, sorted(waited_for))),
+        )
+        running = {"one": {RunProcessKey.PARTICIPANTS: {one.token: one for one in JOB}}}
+        engine = SimpleNamespace(run_processes=running, get_clients=lambda: JOB, job_runner=runner)
+        context, component = FLContext(), LeftSites()
+        context.get_engine = lambda: engine
+        component.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+        running.clear()
+        for clock[0] in seconds:
+            component.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+        return done
+
+    return beat
+
+
+def test_a_site_that_hangs_after_a_jobs_end_is_ended_once_and_waited_for_no_longer(ended_at):
+    assert ended_at((10, 60)) == []
+    assert ended_at((10, 60, 70, 80, 200)) == [(70, "one", ["north"], [])]
+
+
+def test_sites_that_have_ended_are_left_alone(ended_at):
+    assert ended_at((10, 70, 200), pending=()) == []
 
 
 def test_a_heartbeat_under_a_new_token_is_told_to_the_sites_own_jobs_alone(told):

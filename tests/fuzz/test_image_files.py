@@ -211,6 +211,23 @@ def test_a_built_dicom_is_read_or_refused(read, numbers, syntax, pixels):
     read(_dicom({(0x28, 2): 1, (0x28, 0x10): 24, (0x28, 0x11): 20, (0x28, 0x100): 16} | numbers, syntax, pixels), "dcm")
 
 
+@given(
+    rows=st.integers(1, 30),
+    columns=st.integers(1, 30),
+    frames=st.integers(1, 4),
+    bits=st.sampled_from([8, 16, 32]),
+    samples=st.sampled_from([1, 3]),
+    held=st.integers(0, 2000),
+)
+def test_no_pixel_of_a_built_dicom_is_made_up(tmp_path, rows, columns, frames, bits, samples, held):
+    numbers = {(0x28, 2): samples, (0x28, 8): frames, (0x28, 0x10): rows, (0x28, 0x11): columns, (0x28, 0x100): bits}
+    path = tmp_path / "a.dcm"
+    path.write_bytes(_dicom(numbers, "1.2.840.10008.1.2.1", bytes(held)))
+    with one_sentence(str(tmp_path)):
+        # Also when it is built of zeros, no other value is read.
+        assert read_image(path).array.size * bits // 8 <= held and not read_image(path).array.any()
+
+
 def _dicom(numbers, syntax, pixels):
     uid = syntax.encode() + b"\0" * (len(syntax) % 2)
     element = struct.pack("<HH2sH", 2, 0x10, b"UI", len(uid)) + uid

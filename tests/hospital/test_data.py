@@ -59,9 +59,11 @@ def test_contrasts_of_several_frames_of_reference_are_worth_a_look_and_no_case_i
     content = {"task": "segmentation", "labels": {"1": "blob"}, "channel_names": ["T1", "T2"]}
     for number, part in enumerate(("training", "validation", "test")):
         for name in ("t1", "t2", "label"):
-            volume = np.random.default_rng(number).integers(0, 2, (32, 32, 2)).astype(np.int16)
+            rng = np.random.default_rng([number, name == "t2"])
+            volume = rng.integers(0, 2, (32, 32, 2)).astype(np.int16)
             for file in write_dicom(pictures / f"{part}_{name}", volume).iterdir():
                 header = pydicom.dcmread(file)
+                header.PatientID = part
                 header.FrameOfReferenceUID = "1.2.4" if is_moved and (part, name) == ("test", "t2") else "1.2.3"
                 header.save_as(file)
         files = [f"{part}_t1", f"{part}_t2"]

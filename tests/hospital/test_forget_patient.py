@@ -102,7 +102,9 @@ def test_one_study_alone_may_be_meant(silofl, site):
     )
 
 
-@pytest.mark.parametrize(("written", "asked"), [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7")])
+@pytest.mark.parametrize(
+    ("written", "asked"), [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7"), ("p7\u200b", "\uff507")]
+)
 def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site, written, asked):
     write_records(site, "bones", "p1", written)
     error = refused("forget", "--patient", asked, "--yes")

@@ -1,7 +1,10 @@
+import dataclasses
 import json
 import shutil
+import sys
 from collections import namedtuple
 from importlib.metadata import PathDistribution, version
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +19,17 @@ def test_the_installed_packages_are_the_pinned_ones(candidate):
     answer = machine.check_versions(candidate())
     assert answer.status == "ok"
     assert answer.facts["torch"] == torch.__version__
+
+
+def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
+    assert machine.check_folder(candidate()).status == "ok"
+    moved = dataclasses.replace(candidate().kit, folder=kit.rename(kit.with_name("My Kit")))
+    answer = machine.check_folder(SimpleNamespace(kit=moved))
+    assert answer.status == "failed" and "the path of the kit must have no ' '" in answer.sentence
+    monkeypatch.setattr(sys, "executable", "/opt/it's/bin/python")
+    moved = dataclasses.replace(moved, folder=moved.folder.rename(kit))
+    answer = machine.check_folder(SimpleNamespace(kit=moved))
+    assert answer.status == "failed" and 'the path of Python must have no "\'"' in answer.sentence
 
 
 def test_a_wheels_extras_need_not_be_installed(candidate, monkeypatch, tmp_path):

@@ -171,7 +171,54 @@ def test_a_name_that_nobody_knows_is_told_apart_from_a_closed_port(candidate, ki
 @pytest.mark.parametrize(("days", "status"), [(31, "ok"), (29, "warning"), (0.5, "warning"), (-1, "failed")])
 def test_certificates_that_end_soon_are_worth_a_look_and_ended_ones_are_refused(days, status):
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    assert network.judge_validity(now + timedelta(days=days), now).status == status
+    validity = (now - timedelta(days=9), now + timedelta(days=days))
+    assert network.judge_validity("certificates", "ask", validity, now).status == status
+
+
+@pytest.fixture
+def begins_later(kit, federation):
+    """Sign the kit's certificate anew, as a machine does whose clock is two hours ahead; returns when it begins."""
+    path, since = kit / "startup" / "client.crt", datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    old, until = read_certificate(path), since + timedelta(days=360)
+    key = load_private_key(read_json(federation.parent / "state" / "cert.json")["root_pri_key"])
+    names = (old.issuer, old.subject, old.public_key(), old.serial_number)
+    builder = x509.CertificateBuilder(*names).not_valid_before(since).not_valid_after(until)
+    path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return since
+
+
+def test_a_certificate_that_begins_later_is_refused_with_its_first_moment(candidate, begins_later):
+    for check in (network.check_certificate, network.check_clock):
+        answer = check(candidate())
+        assert answer.status == "failed" and f"from {begins_later:%Y-%m-%d %H:%M}" in answer.sentence
+    assert "valid from" in network.check_certificate(candidate()).sentence
+
+
+@pytest.mark.parametrize(
+    ("days", "status", "sentence"),
+    [
+        (31, "ok", "the server's certificate: valid for 30 more days, until "),
+        (29, "warning", "the server's certificate must hold 30 days or more, not 28, until "),
+        (-1, "failed", "the server's certificate must hold today, not have ended on "),
+    ],
+)
+def test_the_servers_certificate_with_whose_end_every_site_stops_is_looked_at(
+    candidate, serve, federation, impostor, port, days, status, sentence
+):
+    root, end = candidate().kit.root, datetime.now(UTC) + timedelta(days=days)
+    key = load_private_key(read_json(federation.parent / "state" / "cert.json")["root_pri_key"])
+    with serve(impostor(root.subject, key, ends=timedelta(days=days)), port):
+        answer = network.check_certificate(candidate())
+    assert answer.status == status and sentence in answer.sentence and f"{end:%Y-%m-%d}" in answer.sentence
+    assert answer.facts["days_left"] > 300 and answer.facts["server_valid_until"][:10] == f"{end:%Y-%m-%d}"
+
+
+def test_of_a_server_that_is_away_or_another_networks_no_certificate_is_judged(candidate, serve, strangers, port):
+    with serve(strangers, port):
+        answers = [network.check_certificate(candidate())]
+    answers.append(network.check_certificate(candidate()))
+    for answer in answers:
+        assert answer.status == "ok" and "server" not in answer.sentence
 
 
 def test_a_key_of_another_certificate_is_refused(candidate, kit, strangers):

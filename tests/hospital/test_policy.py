@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import yaml
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 
 from silofl import extensions
@@ -74,9 +75,34 @@ def test_an_entry_that_opens_more_than_one_class_keeps_a_site_from_joining(candi
 
 
 def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
-    allow(kit, *SITE_CLASSES, "subprocess.Popen")
+    allow(kit, *SITE_CLASSES, "acme.trainer.Trainer")
     answer = check_classes(candidate())
-    assert (answer.status, answer.facts["others"]) == ("warning", ["subprocess.Popen"])
+    assert (answer.status, answer.facts["others"]) == ("warning", ["acme.trainer.Trainer"])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher",
+        "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
+        "nvflare.app_opt.pt.multi_process_executor.PTMultiProcessExecutor",
+        "nvflare.app_opt.confidential_computing.tdx_authorizer.TDXAuthorizer",
+        "subprocess.Popen",
+        "os.system",
+        "runpy.run_path",
+    ],
+)
+def test_a_class_by_which_a_job_starts_any_program_keeps_a_site_from_joining(candidate, kit, entry):
+    allow(kit, *SITE_CLASSES, entry)
+    answer = check_classes(candidate())
+    assert (
+        answer.status == "failed" and f"must not name {entry!r}, by which a job starts any program" in answer.sentence
+    )
+
+
+def test_what_nvflare_lets_in_by_itself_starts_no_program(candidate, kit):
+    allow(kit, *SITE_CLASSES, *DEFAULT_CLASS_ALLOW_LIST)
+    assert check_classes(candidate()).status == "warning"
 
 
 @pytest.mark.parametrize("validator", [None, "silofl.flare.job_files.JobFiles", {"path": "other.Validator"}])
@@ -191,6 +217,16 @@ def test_a_key_that_others_may_read_keeps_the_site_from_joining(candidate, kit):
     answer = check_site(candidate(), set(CHECKS) - {"certificate"}).answers["certificate"]
     assert answer.status == "failed"
     assert answer.sentence.startswith("startup/client.key must be readable by its owner only")
+
+
+def test_a_second_scope_that_lets_answers_out_unrecorded_is_named(candidate, kit):
+    scopes = [GOOD, scope([EGRESS], name="also"), scope([], name="open")]
+    write(kit, "privacy.json", {"format_version": "1.0", "scopes": scopes, "default_scope": "silofl"})
+    answer = check_egress(candidate())
+    assert (answer.status, answer.facts["scopes"]) == (
+        "warning",
+        ["open"],
+    ) and "not leave them out of 'open'" in answer.sentence
 
 
 def test_the_filters_of_the_hospitals_kits_are_sound(candidate):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
@@ -147,12 +147,22 @@ def test_a_single_dicom_slice_gets_no_millilitres(make, write_dicom, tmp_path):
     assert make(replace(SCANS, modalities=("CT",))).predict(folder).volumes_ml is None
 
 
-@pytest.mark.parametrize("unit", ["micron", "meter"])
-def test_nifti_in_another_unit_than_millimetres_gets_no_millilitres(make, tmp_path, unit):
-    image = nibabel.Nifti1Image(smooth_volume(), np.diag([-500, -500, 500, 1.0]))
-    image.header.set_xyzt_units(unit)
-    nibabel.save(image, tmp_path / "scan.nii.gz")
-    assert make().predict(tmp_path / "scan.nii.gz").volumes_ml is None
+def save_scan(path, size, unit):
+    image = nibabel.Nifti1Image(smooth_volume(), np.diag([-size, -size, size, 1.0]))
+    image.header["xyzt_units"] = unit
+    nibabel.save(image, path)
+    return path
+
+
+def test_nifti_in_a_unit_that_stands_for_none_gets_no_millilitres(make, tmp_path):
+    assert make().predict(save_scan(tmp_path / "scan.nii.gz", 0.5, unit=5)).volumes_ml is None
+
+
+def test_nifti_in_another_unit_gets_the_millilitres_of_its_size(make, tmp_path):
+    # 2 are millimetres, 3 are micrometres.
+    found = make().predict(save_scan(tmp_path / "scan.nii.gz", 500, unit=3)).volumes_ml
+    wanted = make().predict(save_scan(tmp_path / "same.nii.gz", 0.5, unit=2)).volumes_ml
+    assert found == pytest.approx(wanted) and sum(found.values()) > 0
 
 
 def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes(make, tmp_path):
@@ -204,11 +214,25 @@ def test_noise_is_answered_with_a_warning(make, write_volume):
     assert "after the preparation, theirs 0 to 0.3" in warning
 
 
+def test_millilitres_of_voxels_that_no_scanner_has_are_not_given(make, write_volume):
+    # A header in micrometres: 145 x 145 x 350 mm for 2.9 x 2.9 x 7.
+    usual = write_volume("usual.nii.gz", affine=np.diag([-2.9, -2.9, 7, 1.0]))
+    huge = write_volume("huge.nii.gz", affine=np.diag([-145.0, -145, 350, 1]))
+    known = replace(SCANS, voxels=VoxelSizes((2.5, 2.5, 5.0), (2.9, 2.9, 7.0)))
+    for domain in (SCANS, known):
+        assert not any("voxels" in one for one in make(domain).predict(usual).warnings)
+        with pytest.raises(DataError, match="huge.nii.gz must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
+            make(domain).predict(huge)
+    thick = write_volume("thick.nii.gz", affine=np.diag([-2.9, -2.9, 14.1, 1.0]))
+    (warning,) = [one for one in make(known).predict(thick).warnings if "voxels" in one]
+    assert "its voxels measure 2.9 x 2.9 x 14.1 mm, theirs 2.5 x 2.5 x 5 to 2.9 x 2.9 x 7 mm" in warning
+
+
 def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them(
     make, make_contents, make_study, write_volume
 ):
     scan = write_volume(affine=np.diag([0.5, 0.75, 2, 1.0]))
-    assert any("its axes run RAS, those of the training images LPS" in one for one in make().predict(scan).warnings)
+    assert any("its axes run RAS, theirs LPS" in one for one in make().predict(scan).warnings)
     data = RESIZE | {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
     turning = SuperModel(replace(make_contents("only", study=make_study(data=data)), domain=SCANS), CPU)
     assert turning.predict(scan).warnings == ()

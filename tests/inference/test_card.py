@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.data.domain import Domain, Range
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
 from silofl.inference.directory import read_fingerprint, write_model_folder
 
@@ -33,6 +33,7 @@ def test_a_table_is_aligned_and_says_what_is_not_known():
 
 def test_a_card_says_what_the_run_recorded(make_contents):
     domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
+    domain = replace(domain, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))
     contents = replace(make_contents(), facts=FACTS, domain=domain)
     text = card_of(contents)
     for part in (
@@ -43,6 +44,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
         "| north | its own model | keeps its own model ",
         "an image of another kind than volumes, grey, MR.",
         "mean 0.1 to 0.4",
+        "voxels of half to twice 0.5 x 0.5 x 2 to 1 x 1 x 5 mm",
         "score for it is above 0.6, else the global model",
         "- weights: what the training changed",
         "`f1`",
@@ -171,6 +173,15 @@ def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(
     assert "How does it answer? The mean of the federated and its own model's probabilities answers." in text
     assert "by its own validation data: the mean of the federated and its own model's probabilities." in text
     assert "all sites' models answers" not in text and "no choice of a site" not in text
+
+
+def test_the_card_of_what_a_site_chose_knows_its_bias_and_the_sites_own_data(make_contents):
+    counts = {"patients": 4, "cases": 5, "examples": 50}
+    data = {"north": dict.fromkeys(("training", "validation", "test"), counts)}
+    facts = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "candidate": "local", "data": data}
+    text = card_of(replace(make_contents("only"), facts=facts, bias=0.7))
+    assert "How does it answer? One model answers. Its decision bias of +0.7 is added" in text
+    assert "| north | 4 / 5 / 50" in text and "Of the other sites, nothing is known here." in text
 
 
 def test_a_super_model_has_its_card(tmp_path, make_contents):

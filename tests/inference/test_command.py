@@ -15,7 +15,7 @@ from rich.console import Console
 
 import silofl
 from silofl.cli import main
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
@@ -103,10 +103,10 @@ def test_nothing_but_bad_inputs_is_a_failure(predict, bad):
 def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_volume, monkeypatch):
     right = command.write_label_map
 
-    def surprising(folder, source, *rest):
-        if source.name == "scan.nii.gz":
+    def surprising(folder, stem, *rest):
+        if stem == "scan":
             raise RuntimeError("out of memory")
-        return right(folder, source, *rest)
+        return right(folder, stem, *rest)
 
     monkeypatch.setattr(command, "write_label_map", surprising)
     code, (first, second), _ = predict(write_volume(), picture)
@@ -133,10 +133,10 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_an_answer(predict, picture, 
 def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, write_volume, monkeypatch, tmp_path):
     right = command.write_label_map
 
-    def interrupted(folder, source, *rest):
-        if source.name == "scan.nii.gz":
+    def interrupted(folder, stem, *rest):
+        if stem == "scan":
             raise KeyboardInterrupt
-        return right(folder, source, *rest)
+        return right(folder, stem, *rest)
 
     monkeypatch.setattr(command, "write_label_map", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -166,6 +166,17 @@ def test_two_inputs_of_one_name_are_refused_before_any_work(predict, tmp_path, p
         predict(picture, tmp_path / "PIC.nii.gz")
     with pytest.raises(ConfigError, match="inputs must be named once, not pic.png twice; leave one out"):
         predict(picture, picture)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["..nii.gz", "...nii.gz", "line\nbreak.nii.gz"])
+def test_an_input_whose_name_leads_elsewhere_is_refused_before_any_work(predict, write_volume, picture, tmp_path, name):
+    scan = write_volume().rename(tmp_path / name)
+    (tmp_path / "out_labels.nii.gz").write_text("precious")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(DataError, match="must be named by more than dots"):
+        predict(picture, scan)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     assert not (tmp_path / "out").exists()
 
 

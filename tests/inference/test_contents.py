@@ -48,12 +48,20 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
         ({"beside_share": "half"}, "must be a number from 0 to 1, not 'half'"),
         ({"beside": "west"}, "beside must name a model that the rule does not choose, of several, not 'west'"),
         ({"beside": "south"}, "beside must name a model that the rule does not choose, of several, not 'south'"),
+        ({"bias": 11}, "bias must be a number from -10 to 10, not 11"),
+        ({"bias": float("nan")}, "bias must be a number from -10 to 10, not nan"),
+        ({"bias": "more"}, "bias must be a number from -10 to 10, not 'more'"),
         ({"beside": "global"}, "beside must name a model that the rule does not choose, of several, not 'global'"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reason):
     with pytest.raises(ConfigError, match=reason):
         replace(make_contents(), **changes)
+
+
+def test_a_class_has_no_decision_bias(make_contents, make_study):
+    with pytest.raises(ConfigError, match="bias must be 0 in a classification, which has no background, not 0.5"):
+        make_contents("only", study=make_study("classification"), bias=0.5)
 
 
 def test_a_threshold_without_the_global_model_is_refused(nearest):

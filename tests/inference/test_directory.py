@@ -64,6 +64,18 @@ def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_p
     assert read_model_folder(tmp_path / "old").beside_share == 0.5
 
 
+def test_the_fingerprint_knows_the_decision_bias_and_an_earlier_super_model_has_none(tmp_path, make_contents):
+    write_model_folder(tmp_path / "with", make_contents("only", bias=0.7))
+    write_model_folder(tmp_path / "without", make_contents("only"))
+    assert read_model_folder(tmp_path / "with").bias == 0.7
+    assert "bias" not in json.loads((tmp_path / "without" / "model.json").read_text())
+    assert read_model_folder(tmp_path / "without").bias == 0
+    assert read_fingerprint(tmp_path / "with") != read_fingerprint(tmp_path / "without")
+    edit(tmp_path / "with", bias=0.6)
+    with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
+        read_model_folder(tmp_path / "with")
+
+
 @pytest.mark.parametrize(
     ("rule", "beside"), [("only", None), ("mean", None), ("selector", None), ("mean", "local"), ("selector", "local")]
 )

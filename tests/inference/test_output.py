@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 import nibabel
@@ -5,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.data.images import read_image
+from silofl.errors import DataError
 from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_label_map
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BLEND
@@ -18,10 +21,22 @@ def test_a_stem_is_the_name_without_the_formats_ending(name, stem):
     assert input_stem(Path(name)) == stem
 
 
+@pytest.mark.parametrize("name", ["..nii.gz", "...nii.gz", "..png", "/", "a\nb.png", "a\x1b[2J.nii", "a\x85.png"])
+def test_a_name_that_leads_elsewhere_or_commands_a_terminal_is_refused(name):
+    with pytest.raises(DataError, match="must be named by more than dots, and without line breaks") as error:
+        input_stem(Path("folder", name))
+    assert str(error.value).isprintable()
+
+
+def test_a_name_of_other_letters_stands():
+    # A blank of Japanese writing is printed as any letter is.
+    assert input_stem(Path("山田　太郎.nii.gz")) == "山田　太郎"
+
+
 def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
     label_map = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     affine = np.float32([[0, -1.2, 0.1, 3], [0.9, 0, 0, 4], [0, 0.1, 3, 5], [0, 0, 0, 1]]).astype(float)
-    name = write_label_map(tmp_path / "scan", Path("scan.mha"), label_map, affine)
+    name = write_label_map(tmp_path, "scan", Path("scan.mha"), label_map, affine)
     image = nibabel.load(tmp_path / name)
     assert name == "scan_labels.nii.gz" and image.get_data_dtype() == np.uint8
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), label_map)
@@ -38,7 +53,7 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
     stored.header.set_xyzt_units(unit)
     nibabel.save(stored, tmp_path / "scan.nii")
     source = nibabel.load(tmp_path / "scan.nii")
-    name = write_label_map(tmp_path / "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
+    name = write_label_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
     found = nibabel.load(tmp_path / name)
     np.testing.assert_array_equal(found.affine, source.affine)
     for key in ("qform_code", "sform_code", "pixdim", "srow_x", "quatern_d", "qoffset_x", "xyzt_units"):
@@ -46,9 +61,20 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
     assert b"Meier" not in found.to_bytes()
 
 
+def test_a_label_map_lies_on_a_nifti_file_with_a_rounded_quaternion(tmp_path):
+    stored = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.int16), np.diag([1.0, 1, 2, 1]))
+    content = bytearray(stored.to_bytes())
+    # The codes of both grids, and half a turn about the axis between x and y.
+    struct.pack_into("<2h2f", content, 252, 1, 0, 0.70711, 0.70711)
+    (tmp_path / "scan.nii").write_bytes(content)
+    affine = read_image(tmp_path / "scan.nii").affine
+    name = write_label_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), affine)
+    np.testing.assert_allclose(nibabel.load(tmp_path / name).affine, affine, atol=1e-6)
+
+
 def test_a_pictures_label_map_is_a_png(tmp_path):
     label_map = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    name = write_label_map(tmp_path / "x", Path("x.png"), label_map, None)
+    name = write_label_map(tmp_path, "x", Path("x.png"), label_map, None)
     assert name == "x_labels.png"
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / name)), label_map)
 
@@ -74,6 +100,7 @@ def test_a_pictures_label_map_is_a_png(tmp_path):
             Prediction("north", {"north": 0.93, "south": 0.07}, False, beside="local", beside_share=0.62),
             "model of north (0.93), 62% of the answer from the site's own model",
         ),
+        (Prediction("local", {}, False, bias=-0.7), "local model, decision bias -0.7"),
     ],
 )
 def test_a_sentence_says_whose_model_answered_and_how_sure(prediction, wanted):

@@ -9,6 +9,7 @@ from silofl import __version__
 from silofl.errors import ConfigError, TrainingError
 from silofl.inference import SuperModel
 from silofl.inference.bundle import VolumeNetwork
+from silofl.inference.geometry import decide_labels
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS, save_program, to_programs
 from silofl.inference.weigher import member_names
 
@@ -79,6 +80,15 @@ def test_the_program_says_what_the_super_model_says_of_cases_of_any_length(make_
 def test_every_kind_of_study_has_its_program(make_contents, make_study, tmp_path, settings):
     super_model = SuperModel(make_contents(scores=None, study=make_study(**settings)), CPU)
     assert_equal(super_model, tmp_path / "model.pt2", [images(10)])
+
+
+@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
+def test_a_decision_bias_is_in_the_program_too(make_contents, make_study, tmp_path, labels):
+    contents = make_contents("only", study=make_study(labels=labels), bias=0.7)
+    super_model = SuperModel(contents, CPU)
+    assert_equal(super_model, tmp_path / "model.pt2", [images(3)])
+    found, _ = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(images(3)))
+    np.testing.assert_array_equal(decide_labels(found.numpy()), super_model.predict(images(3)).label_map)
 
 
 @pytest.mark.parametrize("answer", ["choice", pytest.param("ensemble", marks=pytest.mark.slow)])
@@ -169,6 +179,14 @@ def test_volumes_have_a_program_of_weights_and_one_of_windows(
     alone = SuperModel(contents, CPU).network(member_names(contents)[0])
     # Only members with a weight are computed.
     assert members == num_members * convolutions(alone, images(1, VOLUME))
+
+
+def test_a_decision_bias_comes_after_the_mean_of_the_windows(make_contents, make_volume_study, tmp_path):
+    contents = make_contents("only", study=make_volume_study(), shape=VOLUME, bias=0.7)
+    super_model, volume = SuperModel(contents, CPU), images(1, (1, 45, 36, 20))
+    assert_windows_equal(super_model, tmp_path)
+    found = VolumeNetwork(tmp_path, CPU)(torch.from_numpy(volume)).numpy()
+    np.testing.assert_array_equal(decide_labels(found), super_model.predict(volume).label_map)
 
 
 @pytest.mark.slow

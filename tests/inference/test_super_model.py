@@ -11,6 +11,7 @@ from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
+from silofl.inference.geometry import decide_labels
 from silofl.models import build_model
 from silofl.training.evaluation import predict as evaluate
 
@@ -84,6 +85,28 @@ def test_a_model_beside_has_its_share_of_every_answer(make, options, of_rule):
     assert (prediction.model, prediction.beside, prediction.beside_share) == (alone.model, "local", 0.75)
     # A model that is named answers alone.
     assert model.predict(case, site="south").beside is None and model.answer(case, site="south").weights == {"south": 1}
+
+
+@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
+def test_a_decision_bias_is_added_to_the_foregrounds_log_odds(make, make_study, labels):
+    model, case = make("only", study=make_study(labels=labels), bias=0.7), images(3)
+    plain = model.probabilities("global", case)
+    found = model.answer(case).probabilities
+    foreground, wanted = (1 - one[:, 0] if len(labels) > 1 else one[:, 0] for one in (plain, found))
+    np.testing.assert_allclose(np.log(wanted / (1 - wanted)), np.log(foreground / (1 - foreground)) + 0.7, atol=1e-4)
+    if len(labels) > 1:
+        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+        # Each label keeps its share of the foreground.
+        np.testing.assert_allclose(found[:, 1] / found[:, 2], plain[:, 1] / plain[:, 2], rtol=1e-4)
+    prediction = model.predict(case)
+    assert prediction.bias == 0.7
+    np.testing.assert_array_equal(prediction.label_map, decide_labels(found))
+
+
+def test_a_model_that_is_named_among_several_answers_without_the_bias_of_all(make):
+    model, case = make("mean", bias=0.7), images(3)
+    np.testing.assert_array_equal(model.answer(case, site="south").probabilities, model.probabilities("south", case))
+    assert model.predict(case, site="south").bias == 0 and model.predict(case).bias == 0.7
 
 
 def test_one_model_alone_answers_without_scores(make):

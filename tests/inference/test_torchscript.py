@@ -1,11 +1,13 @@
 import io
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from silofl.inference import SuperModel
+from silofl.inference.geometry import decide_labels
 from silofl.inference.torchscript import silence_known_warnings, to_torchscript
 from silofl.inference.weigher import member_names
 
@@ -54,6 +56,18 @@ def assert_equal(super_model, cases):
 def test_the_script_says_what_the_super_model_says(make_contents, options):
     # One slice, and more than the script takes at a time.
     assert_equal(SuperModel(make_contents(**options), CPU), [images(1), images(11, seed=1)])
+
+
+@pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
+@pytest.mark.parametrize("rule", ["only", "mean"])
+def test_a_decision_bias_is_in_the_script_too(make_contents, make_study, rule, labels):
+    beside = {"beside": "local", "beside_share": 0.3} if rule == "mean" else {}
+    super_model = SuperModel(make_contents(rule, study=make_study(labels=labels), bias=0.7, **beside), CPU)
+    assert_equal(super_model, [images(3)])
+    found = saved_and_loaded(super_model)(torch.from_numpy(images(3))).numpy()
+    labels = decide_labels(found)
+    np.testing.assert_array_equal(labels, super_model.predict(images(3)).label_map)
+    assert (labels != SuperModel(replace(super_model.contents, bias=0.0), CPU).predict(images(3)).label_map).any()
 
 
 @pytest.mark.parametrize("answer", ["choice", "ensemble"])

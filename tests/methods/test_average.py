@@ -107,8 +107,8 @@ def test_a_run_that_is_taken_up_in_the_last_rounds_has_the_same_mean(play, tmp_p
     straight, broken = (play(folder=folder, **HALF, **ALGORITHMS[name]) for folder in ("straight", "broken"))
     for number in range(3):
         broken.round()
-        save_state(tmp_path / f"{number}.pt", FORMAT, checkpoint(broken.server))
-        broken.server = restore_run(broken.study, load_state(tmp_path / f"{number}.pt", FORMAT))
+        save_state(tmp_path / f"{number}.pt", FORMAT, {"run": "run"}, checkpoint(broken.server))
+        broken.server = restore_run(broken.study, load_state(tmp_path / f"{number}.pt", FORMAT, {"run": "run"}))
     tests = [game.finish(change=scored(0.9)) for game in (straight, broken)]
     assert tests[0].scores == tests[1].scores
     ours, theirs = (torch.load(g.folder("east") / "supermodel/weights/east.pt") for g in (straight, broken))
@@ -118,8 +118,8 @@ def test_a_run_that_is_taken_up_in_the_last_rounds_has_the_same_mean(play, tmp_p
 def test_what_was_decided_is_not_asked_again_after_a_restart(play, tmp_path):
     game = play(**HALF, name="fedbn")
     game.finish(change=scored(0.9))
-    save_state(tmp_path / "end.pt", FORMAT, checkpoint(game.server))
-    again = restore_run(game.study, load_state(tmp_path / "end.pt", FORMAT))
+    save_state(tmp_path / "end.pt", FORMAT, {"run": "run"}, checkpoint(game.server))
+    again = restore_run(game.study, load_state(tmp_path / "end.pt", FORMAT, {"run": "run"}))
     assert again.reported.how == game.server.reported.how
     assert again.reported.validation == game.server.reported.validation
     game.server, game.asked = again, []

@@ -321,10 +321,9 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
 
 @pytest.mark.parametrize("name", [*NAMES, *FROM_SHARED])
 def test_to_the_guard_the_super_model_is_one_candidate_and_mixed_with_the_local_model(play, monkeypatch, name):
-    monkeypatch.setattr(guard, "LEAST_UNITS", 2)
     seen = []
-    candidates = guard.SiteGuard._build_candidates
-    monkeypatch.setattr(guard.SiteGuard, "_build_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
+    choose = guard.SiteGuard._choose
+    monkeypatch.setattr(guard.SiteGuard, "_choose", lambda self, u: seen.append(self._contents) or choose(self, u))
     options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
     game = play(guard=True, **options | find_method_algorithm(f"fedsm-{name}"))
     game.finish()

@@ -75,6 +75,28 @@ def test_what_a_site_keeps_back_counts_by_the_examples_that_it_has_now_too(scaff
         np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("is_partial", [True, False])
+def test_a_site_that_kept_back_its_change_goes_on_from_the_control_that_the_server_counts(scaffold, is_partial):
+    def kept_back(task, site, answer):
+        control = [name for name in answer.arrays if name.startswith("control/")]
+        gone = control[:1] if is_partial else control
+        left = {name: array for name, array in answer.arrays.items() if name not in gone}
+        return Message(left, answer.meta) if site == "east" else answer
+
+    game = scaffold(rounds=4)
+    game.round()
+    game.round(change=kept_back)
+    assert game.server.parts["control"].astray == ("east",)
+    game.round()
+    sent = {site: task.arrays for site, task in game.sent["train"].items()}
+    assert [site for site in SITES if any(name.startswith("control/own/") for name in sent[site])] == ["east"]
+    assert game.server.parts["control"].astray == ()
+    own = kept_controls(game, 3)
+    for name, array in game.server.parts["control"].control.items():
+        mean = np.mean([own[site][name].numpy() for site in SITES], axis=0)
+        np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+
+
 def test_the_first_round_is_fedavgs_for_all_controls_are_zero(scaffold, play, make_study):
     ours = scaffold()
     theirs = play(folder="other", study=make_study(training=SGD, weights="uniform"))
@@ -171,7 +193,9 @@ def test_momentum_begins_every_round_afresh_also_where_a_run_goes_on(scaffold):
     lossy.rounds(2)
     for path in (lossy.folder("north") / "rounds").iterdir():
         path.unlink()
-    assert lossy.round().notes == []
+    (note,) = lossy.round().notes
+    assert note.endswith("from none: its control variate came from the server, to within rounding")
+    assert lossy.server.losses == []
     # The control that the server sends back is a sum of changes, rounded otherwise than the site's own.
     for name, array in whole.models("east").items():
         np.testing.assert_allclose(array, lossy.models("east")[name], rtol=1e-4, atol=1e-7)

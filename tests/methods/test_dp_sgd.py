@@ -121,7 +121,10 @@ def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):
     for name in ("loss", "loss_other", "drift"):
         more = Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | {name: 0.5}})
         assert "lets only the numbers of an answer leave" in gate.refusal(asked, more)
-    assert not answer.meta["domain"].get("intensities")
+    assert answer.meta["domain"].keys() & {"intensities", "voxels"} == set()
+    sizes = {"least": [1.0, 1.0, 1.0], "most": [1.0, 1.0, 1.0]}
+    measured = Message(answer.arrays, answer.meta | {"domain": {"voxels": sizes}})
+    assert "lets only the numbers of an answer leave" in gate.refusal(asked, measured)
 
 
 def test_the_same_study_and_seed_give_other_weights_each_time(play, private):

@@ -1,30 +1,24 @@
 """The guard: its local model is the one of local training, what it does not touch, and what it chooses."""
 
-import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.guard import SHARES, GuardChoice
-from silofl.errors import TrainingError
+from silofl.algorithms.guard import BIASES, SHARES, GuardChoice
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
-from silofl.inference.directory import read_model_folder
-from silofl.inference.geometry import decide_labels
 from silofl.methods import guard
-from silofl.methods.guard import has_own_model, tuning_rounds
 from silofl.methods.task import Message
-from silofl.models import build_model
 from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.training import local_model
 from silofl.training.evaluation import score_predictions
 from silofl.training.metrics import Score, group_positions
+from silofl.training.units import average_by_unit, find_units
 
 from ..conftest import WINDOWS
 
@@ -32,7 +26,6 @@ pytestmark = pytest.mark.long
 
 SITES = ("east", "north", "west")
 CPU = torch.device("cpu")
-SHARE = 0.95
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
     "batchnorm at home": {"name": "fedbn"},
@@ -88,45 +81,15 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
     assert guarded.server.parts["guard"].choices.keys() == set(SITES)
 
 
-def stubbed(monkeypatch, **scores):
-    """Let every candidate have one score on all units."""
-
-    def found(self, models, part, names, share=0.0):
-        cases = list(dict.fromkeys(part.cases))
-        return {name: Score.of(dict.fromkeys(cases, scores.get(name, 0.5))) for name in names}
-
-    monkeypatch.setattr(guard.SiteGuard, "_score_candidates", found)
-    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: SHARE)
-    # Two validation cases a site are too few for any margin.
-    monkeypatch.setattr(
-        guard, "choose_candidate", lambda units, default: GuardChoice(max(scores, key=scores.get), default, 0.3, 0.1, 2)
-    )
+def stubbed(monkeypatch, share, bias=0.0, own_bias=0.5, federated_bias=-0.3):
+    """Let every site make one choice."""
+    choice = GuardChoice(share, bias, own_bias, federated_bias, 0.3, 2)
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: choice)
 
 
-@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "perfedavg"])
-def test_the_fine_tuned_copy_is_a_candidate_beside_models_that_draw_for_themselves(play, name):
-    training = {"optimizer": "sgd", "momentum": 0, "local_epochs": 2}
-    game = play(("east", "north"), guard=True, name=name, rounds=10, training=training)
-    game.finish()
-    assert all("fine_tuned" in choice.validation for choice in game.server.parts["guard"].choices.values())
-    assert not any("without a fine-tuned copy" in note for note in game.server.ledger[-1].notes)
-
-
-def test_the_ledger_names_a_site_that_chose_without_a_fine_tuned_copy(play, monkeypatch):
-    tune = guard.SiteGuard._tune
-
-    def failing(self, step):
-        if self.work.site == "north":
-            raise TrainingError("no memory")
-        tune(self, step)
-
-    monkeypatch.setattr(guard.SiteGuard, "_tune", failing)
-    game = play(("east", "north"), guard=True, rounds=10)
-    # An answer that is lost on the way takes no copy away.
-    lost = ("guard_tune", "east")
-    game.finish(change=lambda task, site, answer: answer.failed("lost") if (task, site) == lost else answer)
-    notes = [note for note in game.server.ledger[-1].notes if "fine-tuned copy:" in note]
-    assert notes == ["site 'north' chose without a fine-tuned copy: no memory"]
+def label_cases(model, part):
+    """Return the label maps of a part, each case answered at once."""
+    return np.concatenate([model.predict(part.images[rows]).label_map for rows in group_positions(part.cases).values()])
 
 
 def state_at_test(game, site):
@@ -134,197 +97,166 @@ def state_at_test(game, site):
     return state
 
 
-def test_with_enough_units_a_site_takes_the_best_rounds_of_its_own_and_the_later_of_two_that_are_level(
-    play, monkeypatch
+def test_the_local_model_is_of_its_best_round(play):
+    games = {n: play(("east", "north"), guard=True, name="fedbn", rounds=n, folder=f"of {n}") for n in range(1, 5)}
+    for game in games.values():
+        game.finish()
+    kept = {n: game.kept("east", n)["guard"]["local"] for n, game in games.items()}
+    # A run of so many rounds ends where the longer one passes: its last state is that of the round.
+    best = kept[4]["best"]
+    assert_equal(best["state"], kept[best["round"]]["state"])
+    assert best["value"] == max(one["best"]["value"] for one in kept.values())
+
+
+@pytest.mark.parametrize(
+    ("share", "bias", "name"), [(0.0, 0.4, "federated"), (0.3, -0.6, "blend"), (1.0, 0.5, "local"), (0.7, 0.0, "blend")]
+)
+def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_than_that(
+    play, monkeypatch, share, bias, name
 ):
-    monkeypatch.setattr(guard, "LEAST_UNITS", 2)
-    monkeypatch.setattr(local_model, "LEAST_UNITS", 2)
-    seen = []
-    candidates = guard.SiteGuard._build_candidates
-    monkeypatch.setattr(guard.SiteGuard, "_build_candidates", lambda self: seen.append(candidates(self)) or seen[-1])
-    game = play(("east", "north"), guard=True, name="fedbn", rounds=4)
+    stubbed(monkeypatch, share, bias)
+    game = play(guard=True, name="harmofl")
     game.finish()
-    found, kept = seen[0], game.kept("east", 4)["guard"]
-    assert_equal(next(iter(found["federated"].models.values())), kept["federated"]["state"])
-    assert_equal(next(iter(found["local"].models.values())), kept["local"]["best"]["state"])
-    values = [record.validated["east"] for record in game.server.ledger]
-    assert kept["federated"]["round"] == max(range(1, 5), key=lambda number: (values[number - 1], number))
-
-
-@pytest.mark.parametrize("chosen", ["federated", "averaged", "fine_tuned", "local", "blend"])
-def test_a_site_writes_the_model_that_it_chose_and_says_no_more_than_that(play, monkeypatch, chosen):
-    stubbed(monkeypatch, **{"federated": 0.1, chosen: 0.9})
-    game = play(guard=True, name="harmofl", rounds=10, average_last=0.2)
-    game.finish()
-    assert game.asked[-4:] == ["validate_average", "test", "guard_tune", "guard_choose"]
+    assert game.asked[-2:] == ["test", "guard_choose"]
     answer = game.answers["guard_choose"]["east"]
     assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
-    assert not any(message.arrays for task in ("guard_tune", "guard_choose") for message in game.sent[task].values())
+    assert not any(message.arrays for message in game.sent["guard_choose"].values())
     joined = game.server.parts["guard"].choices["east"]
-    assert (joined.chosen, joined.default, joined.unit, joined.num_units) == (chosen, "blend", "patient", 2)
-    assert joined.verdict == ("keeps its own model" if chosen == "local" else "too few to say")
+    assert (joined.chosen, joined.local_share, joined.bias, joined.own_bias) == (name, share, bias, 0.5)
+    assert (joined.unit, joined.num_units) == ("patient", 2)
+    assert joined.verdict == ("keeps its own model" if name == "local" else "too few to say")
+    assert (joined.needed_units is None) == (name == "local")
     model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    contents, data = model.contents, game.sites["east"].data
+    assert (contents.bias, contents.facts["candidate"]) == (bias, name)
+    assert contents.rule == ("mean" if name == "blend" else "only") and "surface" not in contents.facts
     # The test of what it keeps, and not that of the federated model.
-    assert model.contents.facts["value"] == 0.9 and model.contents.facts["candidate"] == chosen
-    assert "surface" not in model.contents.facts
-    image = game.sites["east"].data.test.images[:1]
-    found = model.predict(image).label_map
-    kept = game.kept("east", 10)["guard"]
-    if chosen == "blend":
-        tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
-        assert model.contents.rule == "mean" and model.contents.models.keys() == {"federated", "local"}
-        assert tested.contents.rule == "only"
-        share = joined.local_share
-        assert share == model.contents.beside_share == SHARE
-        prediction = model.predict(image)
-        assert prediction.model == "mean of the federated and the local model"
-        assert (prediction.beside, prediction.beside_share) == ("local", share)
-        federated, local = (model.probabilities(name, image) for name in ("federated", "local"))
-        np.testing.assert_array_equal(found, (((1 - share) * federated + share * local)[:, 0] > 0.5).astype(np.uint8))
-    else:
-        (state,) = model.contents.models.values()
-        wanted = {
-            "federated": state_at_test(game, "east"),
-            "averaged": kept.get("averaged"),
-            "fine_tuned": kept["fine_tuned"]["state"],
-            "local": kept["local"]["state"],
-        }[chosen]
-        assert_equal(state, wanted)
+    score = score_predictions(label_cases(model, data.test), data.test, game.study)
+    assert contents.facts["value"] == joined.test["chosen"] == pytest.approx(score.value, abs=1e-3)
+    assert contents.facts["data"]["east"]["training"]["cases"] == len({*data.training.cases})
+    assert SuperModel.load(game.folder("east") / "supermodel", "cpu").contents.bias == 0
+    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
+    image = data.test.images[:1]
+    if name != "blend":
+        assert_equal(next(iter(contents.models.values())), local if name == "local" else state_at_test(game, "east"))
+        return
+    assert_equal(contents.models["local"], local)
+    prediction = model.predict(image)
+    assert prediction.model == "mean of the federated and the local model"
+    assert (prediction.beside, prediction.beside_share, prediction.bias) == ("local", share, bias)
+    theirs, ours = (model.probabilities(one, image) for one in ("federated", "local"))
+    mean = ((1 - share) * theirs + share * ours)[:, 0]
+    np.testing.assert_array_equal(prediction.label_map, np.log(mean / (1 - mean)) + bias > 0)
+
+
+def test_alone_is_the_own_model_with_its_bias_and_beside_it_without(play, monkeypatch):
+    stubbed(monkeypatch, 1.0, 0.5)
+    game = play(("east", "north"), guard=True)
+    game.finish()
+    joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
+    assert joined.test.keys() == {"federated", "federated_calibrated", "local", "local_uncalibrated", "chosen"}
+    assert joined.test["local"] == joined.test["chosen"]
+    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    scores = {}
+    for bias in (0.5, 0.0):
+        labels = label_cases(SuperModel(replace(contents, bias=bias), CPU), part)
+        scores[bias] = score_predictions(labels, part, game.study)
+    assert joined.test["local_uncalibrated"] == pytest.approx(scores[0.0].value, abs=1e-3)
+    gains = [scores[0.5].compared[case] - value for case, value in scores[0.0].compared.items()]
+    assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
-def test_every_share_is_scored_as_the_mean_that_answers_with_it(play, monkeypatch, name):
-    found = []
-    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: found.append(blends) or SHARE)
+def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, monkeypatch, name):
+    found, choice = [], GuardChoice(0.9, 0.7, 0.5, 0.0, 0.3, 2)
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)
     game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
     game.finish()
     validation = game.sites["east"].data.validation
     contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
-    assert contents.beside_share == SHARE and found[0].shape == (len(SHARES), 2)
-    for row in (0, 7, len(SHARES) - 1):
-        model = SuperModel(replace(contents, beside_share=float(SHARES[row])), CPU)
-        rows = group_positions(validation.cases).values()
-        labels = np.concatenate([model.predict(validation.images[members]).label_map for members in rows])
-        by_case = score_predictions(labels, validation, game.study).by_case
-        np.testing.assert_array_equal(found[0][row], list(by_case.values()))
+    assert (contents.beside_share, contents.bias) == (0.9, 0.7) and found[0].shape == (len(SHARES), len(BIASES), 2)
+    for row, column in ((0, 30), (3, 37), (9, 37), (10, 0), (10, 60)):
+        model = SuperModel(replace(contents, beside_share=float(SHARES[row]), bias=float(BIASES[column])), CPU)
+        compared = score_predictions(label_cases(model, validation), validation, game.study).compared
+        # A voxel on the border of two biases may be rounded either way.
+        np.testing.assert_allclose(found[0][row, column], list(compared.values()), atol=1e-3)
+
+
+def test_a_class_is_scored_by_the_probability_of_the_true_one_and_has_no_bias(play, windows_to_choose_by, monkeypatch):
+    training = {"loss": "cross_entropy", "batch_size": 4}
+    settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
+    found, choose = [], guard.choose_kept
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choose(scores, biases))
+    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
+    game.finish()
+    data, model = game.sites["ann"].data, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
+    part, (name,) = data.validation, model.contents.models
+    wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
+    by_case = {case: wanted[rows].mean() for case, rows in group_positions(part.cases).items()}
+    units = find_units(part, data.manifest.validation)
+    assert found[0].shape == (len(SHARES), 1, len(units))
+    np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, units.unit_of), rtol=1e-6)
+    assert all(one.bias == one.own_bias == 0 for one in game.server.parts["guard"].choices.values())
+
+
+def test_the_pictures_show_what_the_site_keeps(play, monkeypatch):
+    stubbed(monkeypatch, 1.0, 0.5)
+    game = play(("east", "north"), guard=True)
+    game.finish()
+    with np.load(game.folder("east") / "pictures.npz") as shown:
+        pictures = dict(shown.items())
+    assert pictures["kept"].shape == pictures["predictions"].shape
+    part, case = game.sites["east"].data.test, str(pictures["cases"][0])
+    rows = group_positions(part.cases)[case]
+    labels = SuperModel.load(game.folder("east") / "chosen", "cpu").predict(part.images[rows]).label_map
+    row = max(range(len(rows)), key=lambda i: np.count_nonzero(part.targets[rows[i]]))
+    plane = labels[row] if part.slices[rows[row]] is None else labels[row].T
+    np.testing.assert_array_equal(pictures["kept"][0], plane)
 
 
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
-    def scored(self, models, part, names, share=0.0):
+    def scored(self, part, predictions):
         void, *others = dict.fromkeys(part.cases)
         found = {case: 0.8 for case in others}
         silent, alarm = (
             Score.of(found | {void: None}, empty={void: False}),
             Score.of(found | {void: 0}, empty={void: 1}),
         )
-        return {name: silent if name == "local" else alarm for name in names}
+        return {name: silent if name.startswith("local") else alarm for name in predictions}
 
-    units = []
-    choose = guard.choose_candidate
-    monkeypatch.setattr(guard.SiteGuard, "_score_candidates", scored)
-    monkeypatch.setattr(guard, "choose_candidate", lambda found, default: units.append(found) or choose(found, default))
+    stubbed(monkeypatch, 0.0)
+    monkeypatch.setattr(guard.SiteGuard, "_score", scored)
     game = play(("east", "north"), guard=True)
     game.finish()
-    np.testing.assert_array_equal(units[0]["local"] - units[0]["federated"], [1, 0])
     joined = game.server.parts["guard"].choices["east"]
     num_cases = len({*game.sites["east"].data.test.cases})
     assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
 
 
-def test_a_share_that_finds_nothing_where_nothing_is_has_a_score(play, monkeypatch):
-    found = []
-
-    def silent(labels, part, study):
-        return Score.of(dict.fromkeys(part.cases), empty=dict.fromkeys(part.cases, False))
-
-    monkeypatch.setattr(guard, "score_predictions", silent)
-    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: found.append(blends) or SHARE)
-    play(("east", "north"), guard=True).finish()
-    assert (found[0] == 1).all()
-
-
-def test_a_local_model_of_few_labelled_windows_counts_less(play, windows_to_choose_by, monkeypatch):
-    training = {"loss": "cross_entropy", "batch_size": 4}
-    settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
-    weights = []
-    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: weights.append(weight) or SHARE)
-    study = parse(Study, settings, "study.yaml")
-    play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by).finish()
-    assert weights == [1.0, 1.0, 0.8]
-
-
-def test_a_local_model_of_few_label_maps_counts_in_full(play, monkeypatch):
-    weights = []
-    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: weights.append(weight) or SHARE)
-    game = play(guard=True)
-    game.finish()
-    assert all(len(site.data.training) < 10 for site in game.sites.values()) and weights == [1.0] * 3
-
-
-@pytest.mark.parametrize(("share", "default"), [(0.0, "federated"), (0.05, "blend"), (1.0, "local")])
-def test_a_mean_without_one_of_the_models_is_the_other_one(play, monkeypatch, share, default):
-    monkeypatch.setattr(guard, "choose_share", lambda blends, weight: share)
-    game = play(("east", "north"), guard=True)
-    game.finish()
-    joined = game.server.parts["guard"].choices["east"]
-    assert (joined.chosen, joined.default, joined.local_share) == (default, default, share)
-    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
-    assert model.contents.rule == ("mean" if default == "blend" else "only")
-    if default != "blend":
-        assert joined.validation["blend"] == joined.validation[default]
-
-
 @pytest.mark.parametrize("answer", ["choice", "ensemble"])
 def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monkeypatch, answer):
-    stubbed(monkeypatch, blend=0.9, federated=0.1)
+    stubbed(monkeypatch, 0.9, 0.7)
     game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
     game.finish()
-    assert {*game.server.parts["guard"].choices["east"].validation} == {"federated", "local", "blend"}
     model = SuperModel.load(game.folder("east") / "chosen", "cpu")
     tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
     assert (model.contents.rule, model.contents.beside) == ("selector", "local")
     assert {*model.contents.models} == {*tested.contents.models, "local"}
-    assert_equal(model.contents.models["local"], game.kept("east", game.study.rounds)["guard"]["local"]["state"])
+    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
+    assert_equal(model.contents.models["local"], local)
     image = game.sites["east"].data.test.images[:1]
-    share = game.server.parts["guard"].choices["east"].local_share
-    assert share == SHARE
-    wanted = (1 - share) * tested.answer(image).probabilities + share * model.probabilities("local", image)
-    np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-6)
+    mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities("local", image)
+    wanted = 1 / (1 + np.exp(-(np.log(mean / (1 - mean)) + 0.7)))
+    np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-5)
 
 
 def test_a_site_called_local_keeps_its_model_in_the_mean(play, monkeypatch):
     monkeypatch.setattr(guard, "LOCAL", "north")
-    stubbed(monkeypatch, blend=0.9)
+    stubbed(monkeypatch, 0.9)
     game = play(guard=True, name="fedsm", model={"normalization": "instance"})
     game.finish()
     contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
     assert contents.beside == "north_" and {"north", "north_"} <= {*contents.models}
-
-
-@pytest.mark.parametrize("is_frozen", [False, True])
-def test_the_fine_tuned_copy_changes_its_head_first_and_then_all_that_the_network_trains(play, monkeypatch, is_frozen):
-    def built(*arguments):
-        model = build_model(*arguments)
-        model.get_submodule("network.model.0").requires_grad_(not is_frozen)
-        return model
-
-    monkeypatch.setattr(guard, "build_model", built)
-    game = play(guard=True, name="fedbn", rounds=20)
-    game.rounds(20)
-    copies = []
-
-    def keep(task, site, answer):
-        if task == "guard_tune" and site == "east":
-            copies.append(game.kept("east", 20)["guard"])
-        return answer
-
-    game.finish(change=keep)
-    start = state_at_test(game, "east")
-    first, second = (kept["fine_tuned"]["state"] for kept in copies)
-    changed = [{n for n in start if not torch.equal(a[n], b[n])} for a, b in ((start, first), (first, second))]
-    assert changed[0] == {"network.model.2.conv.weight", "network.model.2.conv.bias"}
-    assert "network.model.2.conv.weight" in changed[1] and ("network.model.0.conv.weight" in changed[1]) != is_frozen
-    assert tuning_rounds(game.study) == 2
 
 
 def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_left(play, site_data, tmp_path):
@@ -455,15 +387,6 @@ def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by
     assert game.sent["guard_choose"].keys() == {"east", "north"}
 
 
-def test_training_on_takes_away_the_candidates_of_an_earlier_end(play):
-    game = play(("east", "north"), guard=True, name="fedbn", rounds=10, average_last=0.2)
-    game.finish()
-    assert {"averaged", "fine_tuned", "federated", "local"} == game.kept("east", 10)["guard"].keys()
-    game.ask_for(20)
-    game.round()
-    assert game.kept("east", 11)["guard"].keys() == {"federated", "local"}
-
-
 def test_a_site_that_came_late_says_since_when_it_trains_its_own_model(play):
     game = play(guard=True, federation={"max_missed_rounds": 1})
     game.round(absent=("west",))
@@ -499,48 +422,15 @@ def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
     assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=text))
 
 
-def test_candidates_answer_one_after_the_other_and_of_their_answers_the_blends_alone_are_held(play, monkeypatch):
-    game = play(guard=True)
-    game.finish()
-    contents = read_model_folder(game.folder("east") / "supermodel")
-    (state,) = contents.models.values()
-    other = {name: value + 0.01 for name, value in state.items()}
-    names = {"federated": state, "averaged": other, "local": other}
-    models = {name: SuperModel(replace(contents, models={name: one}), CPU) for name, one in names.items()}
-    predict, held, most = guard._predict_probabilities, [], []
-
-    def counted(*arguments):
-        most.append(sum(one() is not None for one in held))
-        found = predict(*arguments)
-        held.append(weakref.ref(found))
-        return found
-
-    monkeypatch.setattr(guard, "_predict_probabilities", counted)
-    images, shares = np.random.default_rng(0).random((2, 1, 32, 32), np.float32), {"federated": 0.25, "local": 0.75}
-    answers = guard._yield_probabilities(models, images, ("a", "b"), 2, shares)
-    found = {}
-    for name, values in answers:
-        found[name] = values.copy()
-        del values
-    assert list(found) == [*names, "blend"] and most == [0, 1, 1]
-    both = replace(
-        contents, models={"federated": state, "local": other}, rule="mean", beside="local", beside_share=0.75
-    )
-    np.testing.assert_array_equal(found["blend"], SuperModel(both, CPU).answer(images).probabilities)
-
-
-@pytest.mark.parametrize("shape", [(3, 2), (2, 1, 9, 7), (1, 4, 9, 7, 5)])
-def test_the_labels_of_a_blend_are_the_same_in_pieces(monkeypatch, shape):
+@pytest.mark.parametrize(("shape", "bias"), [((3, 2), 0.0), ((2, 1, 9, 7), 0.7), ((1, 4, 9, 7, 5), 0.7)])
+def test_the_labels_of_a_mean_are_the_same_in_pieces(monkeypatch, shape, bias):
     federated, local = np.random.default_rng(0).random((2, *shape), np.float32)
-    whole = decide_labels(federated * np.float32(0.7) + local * np.float32(0.3))
+    mean = federated * np.float32(0.7) + local * np.float32(0.3)
+    if shape[1] == 1:
+        wanted = np.log(mean / (1 - mean))[:, 0] + bias > 0
+    else:
+        foreground = mean[:, 1:]
+        is_found = np.log(foreground.max(axis=1) / mean[:, 0]) + bias > 0
+        wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
     monkeypatch.setattr(guard, "PIECE", 10)
-    np.testing.assert_array_equal(guard._label_blend(federated, local, 0.3), whole)
-
-
-OWN = {"fedavg": False, "fedbn": True, "adafed": True, "softpull": True, "ditto": True, "perfedavg": True}
-
-
-def test_who_has_a_model_of_its_own(make_study):
-    own = {name: has_own_model(make_study(name=name)) for name in OWN}
-    assert own == OWN
-    assert not has_own_model(make_study(name="fedsm", model={"normalization": "instance"}))
+    np.testing.assert_array_equal(guard._decide(federated, local, 0.3, bias), wanted)

@@ -10,7 +10,6 @@ from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.federation.run_folder import RunFolder
 from silofl.inference.directory import read_model_folder
-from silofl.methods import guard
 from silofl.methods.meta_step import adapt_model
 from silofl.models import build_plain_model
 from silofl.models.networks import build_models
@@ -196,22 +195,6 @@ def test_it_goes_with_the_other_answers(perfedavg, more):
     game = perfedavg(**more)
     assert set(game.finish().scores) == set(COUNTS)
     assert [record.answered for record in game.server.ledger] == [list(COUNTS)] * 3
-
-
-def test_of_its_own_model_a_site_keeps_the_best_round_and_goes_on_from_there(perfedavg, monkeypatch):
-    monkeypatch.setattr(guard, "LEAST_UNITS", 2)
-    game, shared = perfedavg(rounds=4, guard=True, average_last=0.5), {}
-    for number in range(1, 5):
-        game.round()
-        shared[number] = game.models("east")
-    game.finish()
-    kept = game.kept("east", 4)["guard"]
-    values = [record.validated["east"] for record in game.server.ledger]
-    best = max(shared, key=lambda number: (values[number - 1], number))
-    assert kept["federated"]["round"] == best
-    assert_close(kept["federated"]["state"], deployed(game, "east", shared[best]))
-    mean = {name: (shared[3][name] + shared[4][name]) / 2 for name in shared[3]}
-    assert_close(kept["averaged"], deployed(game, "east", mean))
 
 
 def test_the_run_writes_no_super_model_since_nobody_uses_the_shared_one(perfedavg, tmp_path):

@@ -247,8 +247,8 @@ def test_a_site_that_lost_its_model_says_so_and_one_that_comes_late_begins_with_
     record = game.round()
     assert record.answered == ["east", "west"]
     assert record.failed["north"] == (
-        "site 'north' must hold its personal model, which is not in its state; restore its state folder, or start the "
-        "study anew"
+        "site 'north' must hold its personal model of round 1, which is not in its state; restore its state folder, or "
+        "start the study anew"
     )
     # eta lambda = 1: every step leads to what was received, but for the gradient, times the rate.
     for key, value in kept_model(game, "west", 2).items():

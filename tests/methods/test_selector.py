@@ -284,13 +284,13 @@ def test_it_learns_after_the_others_are_done(play):
     assert all(np.array_equal(array, models[name]) for name, array in game.models("east").items())
     assert before.adam.steps == 0 and game.server.parts["selector"].adam.steps == 2
     path = game.folder("east") / "best_models.pt"
-    best = load_state(path, 3)["models"]
+    best = load_state(path, 4, {"run": "run", "site": "east"})["models"]
     # 5 training images, and an output for the global model and each site
     assert best.shape == (5,) and set(best.tolist()) <= set(range(4))
     # Damaged, it is made again; with the whole folder gone, the models come again in the next round.
     path.write_bytes(path.read_bytes()[:-1])
     assert game.round().answered == list(SITES)
-    assert torch.equal(load_state(path, 3)["models"], best)
+    assert torch.equal(load_state(path, 4, {"run": "run", "site": "east"})["models"], best)
     shutil.rmtree(game.folder("east"))
     assert game.round().failed.keys() == {"east"}
     assert game.round().answered == list(SITES)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.data.domain import Form, measure_domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import TrainingError
@@ -218,6 +219,13 @@ def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_patient
     assert [one["measure"] for one in sent["intensities"]] == ["mean", "contrast", "roughness"]
     few_patients = replace(many, patients=tuple("vwxyy"))
     assert "intensities" not in begin(make_study(), few_patients, min_patients=5).answer().meta["domain"]
+
+
+def test_the_sizes_of_voxels_leave_from_enough_patients_alone(make_study, blobs, monkeypatch):
+    monkeypatch.setattr(SiteData, "domain", measure_domain([Form("volumes", voxel_mm=(0.5, 0.5, 3.0))], []))
+    sent = [begin(make_study(), blobs, min_patients=least).answer().meta["domain"] for least in (0, 1000)]
+    voxels = {"least": [0.5, 0.5, 3.0], "most": [0.5, 0.5, 3.0]}
+    assert sent == [{"kinds": ["volumes"], "voxels": voxels}, {"kinds": ["volumes"]}]
 
 
 def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):

@@ -1,25 +1,30 @@
 import json
 import shutil
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.utils import Identity, generate_cert, load_private_key, serialize_cert
 
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
-from provisioning.workspace import PROJECT, REPOSITORY
+from provisioning.supply import LOCK, read_lock
+from provisioning.workspace import PROJECT, REPOSITORY, find_kits, write_yaml
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.flare.policy import REPLACED, SITE_CLASSES
+from silofl.settings import read_yaml
 
 JOBS = REPOSITORY / "jobs"
 
 
 def failures(path, jobs=JOBS, after=timedelta(0)):
-    """Return what fails so long after the server's certificate began."""
-    now = read_kit(next(path.rglob("startup")).parent).certificate.not_valid_before_utc + after
+    """Return what fails so long after the last certificate began."""
+    now = max(kit.valid_from for kit in find_kits(path)) + after
     report = check_folders([path], jobs, now)
     found = [(finding["where"], finding["text"]) for finding in report["findings"] if finding["is_failure"]]
     assert report["is_right"] is not bool(found)
@@ -76,6 +81,153 @@ def test_a_certificate_warns_in_its_last_30_days_and_fails_afterwards(kits, days
     report = check_folders([kit.folder], JOBS, kit.certificate.not_valid_before_utc + timedelta(days=days))
     assert [finding["is_failure"] for finding in report["findings"]] == ([] if is_failure is None else [is_failure])
     assert report["is_right"] is not bool(is_failure)
+
+
+@pytest.fixture
+def sign(workspace):
+    """Sign a kit's certificate anew by the root's key, of the same subject and key, from then to then."""
+
+    def write(kit, since, until):
+        key = load_private_key(read_json(workspace / "silofl" / "state" / "cert.json")["root_pri_key"])
+        old = kit.certificate
+        names = (old.issuer, old.subject, old.public_key(), old.serial_number)
+        builder = x509.CertificateBuilder(*names, since, until, list(old.extensions))
+        kit.certificate_path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["north", "server", "lead@study.example.org"])
+def test_a_certificate_that_begins_later_is_not_right(workspace, kits, sign, capsys, name):
+    # As a machine signs it whose clock is two hours ahead.
+    since = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    sign(read_kit(kits / name), since, since + timedelta(days=360))
+    assert main(["check-kits", str(workspace)]) == 1
+    printed = capsys.readouterr().out
+    assert f"FAILED {name}: the certificates must hold now; they are valid from {since:%Y-%m-%d %H:%M} UTC" in printed
+    assert printed.count("FAILED") == 1 and printed.endswith("not all is right\n")
+
+
+def test_the_servers_certificate_warns_as_those_of_sites_do(workspace, kits, sign, capsys):
+    now = datetime.now(UTC)
+    sign(read_kit(kits / "server"), now - timedelta(days=350), now + timedelta(days=10, hours=1))
+    assert main(["check-kits", str(workspace)]) == 0
+    assert "warning server: the certificate must be valid for 30 days, not 10; renew it" in capsys.readouterr().out
+
+
+def test_a_root_that_ends_first_is_not_renewed_kit_by_kit(kits, sign):
+    kit = read_kit(kits / "north")
+    end = kit.root.not_valid_after_utc
+    sign(kit, kit.valid_from, end + timedelta(days=1))
+    (found,) = check_folders([kit.folder], JOBS, end - timedelta(days=9))["findings"]
+    assert (
+        found["text"] == "the root certificate must be valid for 30 days, not 9; make new kits for all, of a new root"
+    )
+    # Where both end in one moment, as after the last renewal, a renewal brings nothing either.
+    sign(kit, kit.valid_from, end)
+    (found,) = check_folders([kit.folder], JOBS, end - timedelta(days=9))["findings"]
+    assert found["text"].startswith("the root certificate must be valid")
+
+
+@pytest.mark.parametrize("odd", [" ", "'", "#"])
+def test_a_folder_in_which_nvflare_cannot_start_is_found(kits, tmp_path, capsys, odd):
+    place = tmp_path / f"My{odd}Kits"
+    kits.rename(place)
+    assert main(["check-kits", str(place)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count(f"the path of the kit must have no {odd!r}, at which NVFlare's commands break") == 9
+    assert "FAILED north: " in printed and "all is right" not in printed.replace("not all is right", "")
+
+
+@pytest.fixture
+def wants_gpu(kits):
+    """The kit of a hospital that computes on a GPU."""
+    path = kits / "north" / "local" / "site.yaml"
+    path.write_text(path.read_text().replace("device: cpu", "device: cuda"))
+    return kits / "north"
+
+
+def test_a_lock_for_the_cpu_is_not_right_for_a_gpu(wants_gpu):
+    found = the_only_failure(wants_gpu)
+    assert found.startswith("north: requirements.lock must install torch for a GPU, as device: cuda of local/site.yaml")
+    assert "fill the kit with fill-kits --lock" in found
+
+
+def test_a_study_for_the_gpu_needs_such_a_lock_too_unless_the_site_says_otherwise(kits):
+    study = read_yaml(REPOSITORY / "jobs" / "fedavg_phantoms" / "app" / "config" / "study.yaml")
+    write_yaml(kits / "north" / "study.yaml", study | {"device": "cuda"})
+    assert failures(kits / "north") == []
+    path = kits / "north" / "local" / "site.yaml"
+    path.write_text(path.read_text().replace("device: cpu\n", ""))
+    assert "as device: cuda of study.yaml asks" in the_only_failure(kits / "north")
+
+
+def test_a_lock_of_a_machine_with_a_gpu_is_put_into_its_kit_and_right(wants_gpu, wheel, tmp_path):
+    lock = tmp_path / "gpu.lock"
+    line = f"nvidia-cublas==13.1.0 --hash=sha256:{'0' * 64}"
+    lock.write_text("\n".join(["# Written for Linux with a GPU", line]))
+    assert main(["fill-kits", str(wants_gpu), "--wheel", str(wheel), "--lock", str(lock)]) == 0
+    assert line in (wants_gpu / "requirements.lock").read_text()
+    assert "CPU_INDEX" not in (wants_gpu / "INSTALL.md").read_text()
+    assert failures(wants_gpu) == []
+
+
+def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):
+    lock = kits / "north" / "requirements.lock"
+    lines = lock.read_text().splitlines()
+    lock.write_text("\n".join(line.replace("silofl==0.2.0", "silofl==0.1.9") for line in lines))
+    assert failures(kits / "north") != []
+    lock.write_text("\n".join(line for line in lines if not line.startswith("silofl==")))
+    assert f"requirements.lock must install {wheel.name}" in the_only_failure(kits / "north")
+    lock.unlink()
+    assert "requirements.lock must be there" in the_only_failure(kits / "north")
+
+
+def test_a_wheelhouse_of_another_wheel_or_lock_is_found(kits, wheel):
+    folder = kits / "north" / "wheelhouse"
+    folder.mkdir()
+    packages = len(read_lock(kits / "north" / "requirements.lock"))
+    (folder / wheel.name).write_bytes(wheel.read_bytes())
+    found = the_only_failure(kits / "north")
+    assert f"must hold all packages of requirements.lock, and {packages - 1} are missing, absl-py" in found
+    (kits / "north" / "requirements.lock").write_text(f"# only ours\n{read_lock(kits / 'north' / LOCK)[0].line}\n")
+    assert failures(kits / "north") == []
+    (folder / wheel.name).write_bytes(b"of the release before")
+    assert "1 are missing, silofl 0.2.0 among them; fill it again with wheelhouse" in the_only_failure(kits / "north")
+
+
+def test_gpus_for_jobs_whose_torch_is_for_the_cpu_are_a_warning(kits, capsys):
+    path = kits / "north" / "local" / "resources.json"
+    path.write_text(path.read_text().replace('"num_of_gpus": 0', '"num_of_gpus": 1'))
+    assert main(["check-kits", str(kits / "north")]) == 0
+    assert (
+        "warning north: num_of_gpus in local/resources.json gives jobs a GPU, and requirements.lock"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("name", ["", "startup", "startup/sub_start.sh", "local/site.yaml"])
+def test_what_every_account_may_write_is_found(kits, name):
+    (kits / "north" / name).chmod(0o777)
+    found = the_only_failure(kits / "north")
+    assert found.startswith(f"north: {name or 'the kit' + chr(39) + 's folder'} must not be writable for every account")
+
+
+def test_a_name_in_the_checksums_that_is_no_wheels_is_one_sentence(kits):
+    sums = kits / "north" / "SHA256SUMS"
+    sums.write_text(f"{'0' * 64}  odd.whl\n{sums.read_text()}")
+    assert [text.split(";")[0] for _, text in failures(kits / "north")] == [
+        "odd.whl must have the checksum in SHA256SUMS",
+        "odd.whl in SHA256SUMS must be named as pip names it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kit", "name"), [("north", "local/site.yaml"), ("server", "local/server.yaml"), ("north", "study.yaml")]
+)
+def test_settings_that_the_machine_could_not_read_are_found(kits, kit, name):
+    (kits / kit / name).write_text("devise: cpu\n")
+    assert all(text.startswith(Path(name).name) for _, text in failures(kits / kit)) and failures(kits / kit)
 
 
 def change_rights(kit, role, **rights):
@@ -237,7 +389,9 @@ def test_stores_that_a_restart_empties_are_found(kits):
     assert "durable folder, not /tmp/nvflare/jobs-storage" in the_only_failure(kits / "server")
 
 
-@pytest.mark.parametrize(("replaced", "kit"), list(zip(REPLACED, ["server", "north"], strict=True)))
+@pytest.mark.parametrize(
+    ("replaced", "kit"), list(zip(REPLACED, ["server", "north", "north", "server", "north", "server"], strict=True))
+)
 def test_a_component_of_nvflares_that_harms_is_found(kits, replaced, kit):
     resources, (own, _) = kits / kit / "local" / "resources.json", REPLACED[replaced]
     found = json.loads(resources.read_text())

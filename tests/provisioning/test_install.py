@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from provisioning.__main__ import main
+from provisioning.build_wheel import build_wheel
 from provisioning.fill_kits import Contents, fill_kit
 from provisioning.guide import write_guide
-from provisioning.make_kits import build_wheel, make_kits, make_project
+from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import start_command
 from provisioning.wheelhouse import fill_wheelhouse

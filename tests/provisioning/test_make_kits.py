@@ -1,7 +1,6 @@
 import json
 import re
 import subprocess
-import zipfile
 from datetime import timedelta
 
 import pytest
@@ -211,33 +210,10 @@ def test_a_missing_wheel_is_bad_input(workspace, tmp_path, capsys):
     assert "the wheel must be a file that ends in .whl" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--study", "--wheel", "--site-configs"])
+@pytest.mark.parametrize("option", ["--study", "--wheel", "--site-configs", "--lock"])
 def test_contents_that_are_not_there_are_refused_before_any_key_is_made(tmp_path, option):
     arguments = ["make-kits", str(PROJECT), str(tmp_path / "workspace"), option, str(tmp_path / "gone")]
     assert main(arguments) == 2 and not (tmp_path / "workspace").exists()
-
-
-@pytest.mark.slow
-def test_a_wheel_is_built_from_the_source_alone_and_always_the_same(tmp_path):
-    source = tmp_path / "source"
-    (source / "tiny").mkdir(parents=True)
-    (source / "tiny" / "__init__.py").write_text('"""Tiny."""\n')
-    settings = '[build-system]\nrequires = ["setuptools>=77"]\nbuild-backend = "setuptools.build_meta"\n'
-    (source / "pyproject.toml").write_text(settings + '[project]\nname = "tiny"\nversion = "1"\n')
-    # What an earlier build left behind.
-    (source / "build" / "lib" / "tiny").mkdir(parents=True)
-    (source / "build" / "lib" / "tiny" / "deleted.py").write_text("")
-    first, second = (make_kits.build_wheel(source, tmp_path / name) for name in ("first", "second"))
-    assert first.read_bytes() == second.read_bytes()
-    assert [name for name in zipfile.ZipFile(first).namelist() if name.endswith(".py")] == ["tiny/__init__.py"]
-
-
-def test_a_folder_that_is_no_package_is_one_sentence(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        ConfigError, match="empty must be a package that pip can build; .*; or name a built one, --wheel"
-    ):
-        make_kits.build_wheel(tmp_path / "empty", tmp_path / "wheel")
 
 
 def test_a_key_that_looks_like_another_is_refused_and_one_of_nvflares_further_keys_is_not(tmp_path):

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -663,13 +663,13 @@ def lead_command(network):
         command.tree.end()
 
 
-def kill_job_process(network, name):
-    """Kill what carries out a participant's part of the running job, and nothing else."""
+def find_job_process(network, name):
+    """Return what carries out a participant's part of the running job, and nothing else."""
     kit = str(next(kit for kit in (network.server, *network.hospitals) if kit.name == name).folder)
     module = "runner_process" if name == "server" else "worker_process"
     lines = [(process, " ".join(process.info["cmdline"] or [])) for process in psutil.process_iter(["cmdline"])]
     (process,) = [process for process, line in lines if f".{module}" in line and kit in line]
-    process.kill()
+    return process
 
 
 @pytest.fixture(scope="module")
@@ -689,7 +689,7 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
     job, whole = uninterrupted
     command = lead_command(job, tmp_path / "out")
     command.wait_for_rounds(2)
-    kill_job_process(network, victim)
+    find_job_process(network, victim).kill()
     code, said = command.finish()
     assert code == 0, said
     assert "going on by itself, 1 of 3 times" in said
@@ -701,6 +701,31 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
     for file, tensors in theirs.items():
         assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
     assert [line.split("/")[0].split()[-1] for line in said.splitlines() if line.startswith("round ")] == list("123456")
+
+
+@pytest.mark.slow
+def test_a_hospital_whose_job_process_hangs_costs_one_timeout_and_not_one_in_each_round(
+    network, lead_command, tmp_path
+):
+    job, timeout_s = small_job(tmp_path / "job", "fedavg_phantoms", rounds=6), 40
+    study = yaml.safe_load(study_file(job).read_text())
+    study["federation"] |= {"task_timeout_s": timeout_s, "min_sites": 2}
+    study_file(job).write_text(yaml.safe_dump(study))
+    command = lead_command(job, tmp_path / "out")
+    command.wait_for_rounds(1)
+    process = find_job_process(network, "north")
+    process.suspend()
+    try:
+        code, said = command.finish()
+    finally:
+        # It may have been ended meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert code == 3, said
+    records = read_json(command.out / "ledger.json", list)
+    assert [record["round"] for record in records] == list(range(1, 7)) and records[-1]["answered"] == ["east", "south"]
+    assert len([record for record in records if record["seconds"] >= timeout_s]) == 1
+    assert "site north missed rounds" in read_results(command.out).reasons[0]
 
 
 @pytest.mark.slow

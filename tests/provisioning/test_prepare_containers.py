@@ -1,14 +1,20 @@
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 
 from provisioning.__main__ import main
+from silofl.errors import ConfigError
 from silofl.flare import launchers
+from silofl.flare.kit import read_kit
 from silofl.flare.launchers import OwnContainer
+from silofl.settings import load_settings
+from silofl.site import PinnedStudy, Site
 
+NVFLARES = "nvflare.app_opt.job_launcher.docker_launcher.ClientDockerJobLauncher"
 IMAGE = "registry.example.org/silofl:0.2.0"
 
 
@@ -114,3 +120,62 @@ def test_a_hospital_must_say_where_data_and_state_are(kits, tmp_path, capsys):
 def test_an_admins_kit_is_refused(kits, tmp_path, capsys):
     assert prepare(kits / "lead@study.example.org", tmp_path / "out", "--runtime", "docker") == 2
     assert "not of a person; run it as it is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("runtime", ["docker", "k8s"])
+@pytest.mark.parametrize("name", ["north", "server"])
+def test_a_prepared_kit_is_right(kits, tmp_path, capsys, runtime, name):
+    assert prepare(kits / name, tmp_path / "out", "--runtime", runtime, "--data", "images", "--state", "state") == 0
+    assert (tmp_path / "out" / "startup" / read_kit(kits / name).key_path.name).stat().st_mode & 0o777 == 0o600
+    capsys.readouterr()
+    assert main(["check-kits", str(tmp_path / "out")]) == 0, capsys.readouterr().out
+    # Docker mounts it elsewhere.
+    (tmp_path / "out").rename(tmp_path / "my out")
+    assert main(["check-kits", str(tmp_path / "my out")]) == 0
+
+
+def test_a_kit_that_nvflare_prepared_by_itself_is_not_right(kits, tmp_path, capsys):
+    options = ["--runtime", "docker", "--data", "/srv/images", "--state", "/srv/state"]
+    assert prepare(kits / "north", tmp_path / "out", *options) == 0
+    resources = tmp_path / "out" / "local" / "resources.json.default"
+    own = "silofl.flare.launchers.ClientDockerJobLauncher"
+    resources.write_text(resources.read_text().replace(own, NVFLARES))
+    capsys.readouterr()
+    assert main(["check-kits", str(tmp_path / "out")]) == 1
+    assert f"must have {own} in place of {NVFLARES}, by which a job names the image" in capsys.readouterr().out
+
+
+def test_a_site_takes_part_in_the_same_studies_as_before_and_no_path_of_the_host_is_left(kits, tmp_path):
+    path = kits / "north" / "local" / "site.yaml"
+    pin = {"sha256": "0" * 64, "lead": "lead@study.example.org"}
+    changed = {
+        "data": {"nuclei": "/srv/host/n", "liver": "/srv/host/l"},
+        "cache_dir": "/srv/host/cache",
+        "studies": {"nuclei": pin, "spleen": pin | {"data": "/srv/host/s"}},
+        "paused": ["liver"],
+    }
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
+    assert prepare(kits / "north", tmp_path / "out", "--runtime", "k8s", "--data", "images", "--state", "state") == 0
+    found = tmp_path / "out" / "local" / "site.yaml"
+    assert "/srv/host" not in found.read_text()
+    before, after = load_settings(Site, path), load_settings(Site, found)
+    assert after.data_folder("liver", "north") == Path("/data/default/images/liver")
+    assert after.data_folder("spleen", "north") == Path("/data/default/images/spleen")
+    with pytest.raises(ConfigError, match="must name a folder for study 'other', not only for liver, nuclei, spleen"):
+        after.data_folder("other", "north")
+    assert after.cache_folder("liver", "north") == Path("/data/default/state/liver/cache")
+    for study in ("nuclei", "spleen"):
+        assert after.studies[study].model_copy(update={"data": None}) == PinnedStudy(**pin)
+    assert after.paused == before.paused == ("liver",)
+
+
+def test_a_site_yaml_that_is_wrong_is_refused_before_anything_is_written(kits, tmp_path, capsys):
+    (kits / "north" / "local" / "site.yaml").write_text("studies: [nuclei]\n")
+    assert prepare(kits / "north", tmp_path / "out", "--runtime", "k8s", "--data", "images", "--state", "state") == 2
+    assert "site.yaml" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("runtime", "is_warned"), [("docker", True), ("k8s", False)])
+def test_the_docker_socket_is_named(kits, tmp_path, capsys, runtime, is_warned):
+    assert prepare(kits / "server", tmp_path / "out", "--runtime", runtime) == 0
+    assert ("hands this machine's Docker socket to the process" in capsys.readouterr().out) == is_warned

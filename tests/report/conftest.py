@@ -198,7 +198,7 @@ class RunFiles:
     def pictures(self, site, shown):
         path = self.path / "sites" / site / RUN_ID / "pictures.npz"
         path.parent.mkdir(parents=True)
-        np.savez_compressed(path, **vars(shown))
+        np.savez_compressed(path, **{name: array for name, array in vars(shown).items() if array is not None})
         return self
 
     def features(self, site, kept):

@@ -1,14 +1,17 @@
 """What joining gave: the table, the sentence, and what is bad in a run that is called complete."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from silofl.errors import ConfigError
+from silofl.federation.results import read_results
 from silofl.report.comparison import compare_joining, print_comparison
+from silofl.report.pages import report_values
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import describe_problems, joining_sentence
-from silofl.report.tables import joining_note, joining_table
+from silofl.report.tables import joining_note, joining_table, site_table
 from silofl.schema import dump_record
 from silofl.studies.demo import overview
 from silofl.studies.ending import print_results
@@ -19,14 +22,14 @@ def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains",
     difference = None if verdict == "keeps its own model" else round(kept - local, 3)
     values = {
         "chosen": chosen,
-        "default": "blend",
-        "local_share": 0.6,
+        "local_share": {"federated": 0.0, "local": 1.0}.get(chosen, 0.6),
+        "bias": 0.0,
+        "own_bias": 0.0,
         "lead": 0.0,
-        "margin": 0.2,
         "unit": "patient",
         "num_units": 9,
         "is_one_person": False,
-        "validation": {"federated": federated, "local": local, "blend": kept},
+        "validation": {"federated": federated, "local": local, "chosen": kept},
         "test": {"federated": federated, "local": local, "chosen": kept},
         "difference": difference,
         "low": None if verdict in ("too few to say", "keeps its own model") else 0.01,
@@ -168,6 +171,52 @@ def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_prove
         "Of 2 hospitals 1 gains and 1 has too few test cases to say: none is seen to lose by joining. "
         "On test data its own model is higher, though not provably, at east (0.380, kept 0.332)."
     )
+
+
+def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
+    needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
+    assert joining_sentence(joining(sites={"east": 0.0}, east=needed)) == (
+        "Of 1 hospital 1 keeps its own model: none loses by joining. "
+        "east: its own model gains 0.37 by its threshold; joining adds 0.00."
+    )
+    little = joined(own_gain=0.009)
+    assert "threshold" not in joining_sentence(joining(sites={"east": 0.8}, east=little))
+    assert needed.kept == "its own model, decision bias -1.4"
+
+
+@pytest.mark.parametrize(("needed", "words"), [(14, "about 14"), (1000, "about 1000"), (5000, "more than 1000")])
+def test_too_few_to_say_names_how_many_would_do(joining, needed, words):
+    few = joined(verdict="too few to say", needed_units=needed, num_test_units=7)
+    assert few.said == f"too few to say: {words} patients would do"
+    assert joining_table(joining(east=few)).rows[0][1] == few.said
+
+
+def test_the_site_table_has_a_row_of_what_the_sites_keep(joining, results):
+    own = joined("local", 0.9, 0.4, 0.9, "keeps its own model")
+    table = site_table(joining(sites={"east": 0.8, "west": 0.4}, east=joined(kept=0.85), west=own))
+    # (0.85 + 0.9) / 2
+    assert table.rows[-1][:2] == ("kept by 2 sites, mean", "0.875") and table.num_summary == 4
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert site_table(results()).num_summary == 3
+
+
+def test_the_first_tiles_are_alone_federated_and_kept(joining):
+    run = RunRecords(Path("run"), joining(sites={"east": 0.8, "west": 0.6}, east=joined()), [], {}, {})
+    assert report_values(run)["facts"][:3] == [
+        ("alone, mean over 1 site", "0.700"),
+        ("federated, mean over 1 site", "0.800"),
+        ("kept, mean over 1 site", "0.850"),
+    ]
+
+
+def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_to_do(results, tmp_path):
+    older = {"chosen": "fine_tuned", "default": "blend", "margin": 0.2, "verdict": "gains"}
+    values = dump_record(results()) | {"joining": {"east": older}}
+    (tmp_path / "results.json").write_text(json.dumps(values))
+    found = read_results(tmp_path)
+    assert found.joining is None and found.sites == results().sites
+    assert joining_sentence(found).startswith("No choice could be made at east: an older version chose")
+    assert "run the study again" in joining_sentence(found)
 
 
 def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):

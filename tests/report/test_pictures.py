@@ -125,6 +125,16 @@ def test_each_site_has_a_picture_with_its_values_in_words(finished):
     assert "dice of the cases: worst 0.200, best 0.800" in east.alt
 
 
+def test_what_a_site_keeps_is_a_row_of_its_picture(finished, pictures):
+    shown = pictures(("a", "b"))
+    kept = replace(shown, kept=shown.truths, kept_values=np.array([1.0, np.nan]))
+    east, _ = case_images(read_run(finished("kept", kept)))
+    assert east.alt.endswith("Of what the site keeps: worst 1.000, best -.")
+    # A row more makes the picture higher.
+    heights = [len(pixels(draw_case_grid(one, LABELS, "dice"))) for one in (shown, kept)]
+    assert heights[1] > heights[0] * 1.2
+
+
 def test_normalisation_is_shown_only_where_it_changed_an_image(finished, pictures):
     assert normalization_images(read_run(finished("none"))) == []
     (image,) = normalization_images(read_run(finished("some", pictures(shift=0.1))))

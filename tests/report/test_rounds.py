@@ -38,6 +38,15 @@ def test_each_site_has_a_line_of_its_own_colour(record):
     assert not has_colour(png, LINE_COLOURS[2])
 
 
+def test_what_the_sites_keep_is_a_line_across_all_rounds_of_validation(record, monkeypatch):
+    monkeypatch.setattr(rounds, "encode_png", lambda figure: figure)
+    validation, loss = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2, 0.625).axes
+    without = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2).axes[0]
+    assert len(validation.lines) == len(without.lines) + 1
+    assert any(list(line.get_ydata()) == [0.625, 0.625] for line in validation.lines)
+    assert not any(list(line.get_ydata()) == [0.625, 0.625] for line in loss.lines)
+
+
 def test_curves_draw_a_run_of_one_round_and_sites_without_values(record):
     assert has_colour(
         draw_training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1]
@@ -148,6 +157,14 @@ def test_withheld_names_are_counted_and_the_first_shown(record):
     names = ["a.weight", "b.weight", "c.weight", "d.weight"]
     (sentence,) = list_incidents([record(1, withheld={"east": names})])
     assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
+
+
+def test_who_is_unlike_the_others_is_told_once_with_the_rounds(record):
+    ledger = [record(i, unlike={"west": {"cosine": -0.1 * i, "amplitude": 10.0}}) for i in (1, 2)]
+    assert list_incidents(ledger) == [
+        "west: unlike the others in rounds 1-2: its update points away from their mean",
+        "west: unlike the others in rounds 1-2: its amplitude",
+    ]
 
 
 def test_a_smooth_run_has_no_incidents(record):

@@ -45,13 +45,13 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
 def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     choice = {
         "chosen": "blend",
-        "default": "blend",
+        "bias": 0.0,
+        "own_bias": 0.0,
         "lead": 0.0,
-        "margin": 0.2,
         "unit": "patient",
         "num_units": 9,
         "is_one_person": False,
-        "validation": {"federated": 0.8, "local": 0.7, "blend": 0.6},
+        "validation": {"federated": 0.8, "local": 0.7, "chosen": 0.6},
         "test": {"federated": 0.8, "local": 0.7, "chosen": 0.6},
         "difference": -0.1,
         "low": -0.2,

@@ -6,6 +6,7 @@ import yaml
 from rich.console import Console
 
 from silofl.errors import ConfigError
+from silofl.federation import needs
 from silofl.federation.step_cost import StepCost
 from silofl.settings import parse
 from silofl.studies import estimate as module
@@ -102,6 +103,23 @@ def test_a_step_is_measured_where_it_is_not_given(study):
     small = {"model": {"normalization": "instance", "features": [4] * 6}, "training": {"batch_size": 2}}
     found = estimate(parse(Study, study.model_dump() | small, "study.yaml"), Setting(2, 1e9, 10))
     assert 0 < found.seconds_per_step < 60 and found.training_seconds == pytest.approx(5 * found.seconds_per_step)
+
+
+def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
+    costs = {True: StepCost(2.0, 1 << 30), False: StepCost(1.5, 1 << 30)}
+    measured = lambda work, volume: costs["local" in work.learners()]  # noqa: E731
+    monkeypatch.setattr(module, "measure_cost", measured)
+    found = estimate(study, Setting(2, 1e9))
+    # 1 - 1.5 / 2; four rounds of four models, and two in what is kept.
+    model = needs.models_bytes(study)
+    assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (4 * 4 + 2) * model)
+    console = Console(record=True, width=200)
+    print_estimate(found, console)
+    assert "the guard: 25% of the training and 0." in console.export_text()
+    bare = estimate(study.model_copy(update={"guard": False}), Setting(2, 1e9))
+    assert (bare.seconds_per_step, bare.guard_share, bare.guard_disk_bytes) == (1.5, None, 0)
+    print_estimate(bare, console)
+    assert "the guard" not in console.export_text()
 
 
 def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):

@@ -59,6 +59,8 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     # the median of 30 and 50 rows is 40, midway from 32 to 48, that of 40 and 60 columns 50, next to 48
     assert study.data.transforms[0].options == {"spatial_size": [32, 48]}
     assert (study.training, study.algorithm, study.model) == (template.training, template.algorithm, template.model)
+    # The paper's settings are without the guard, own data are with it.
+    assert study.guard and not template.guard
     assert json.loads((target / "meta.json").read_text())["name"] == "own"
     text = study_file(target).read_text()
     assert "transforms:  # the first images measure 30 x 40 to 50 x 60" in text

@@ -1,4 +1,6 @@
 import os
+import signal
+import subprocess
 import sys
 
 import psutil
@@ -137,3 +139,14 @@ def test_a_command_has_nothing_to_read(start, typed, log):
 def test_a_command_has_a_session_of_its_own(start, log):
     assert exit_code(start("cut -d ' ' -f 6 /proc/$$/stat")) == 0
     assert int(log.read_text()) != os.getsid(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_signal_that_ends_a_command_is_an_interruption_unless_nohup_ignores_it(number, is_ignored):
+    code = "import os, signal, sys\nfrom silofl.studies.processes import enable_interrupts\n"
+    code += f"signal.signal({number:d}, signal.{'SIG_IGN' if is_ignored else 'SIG_DFL'})\n"
+    code += f"enable_interrupts()\ntry:\n    os.kill(os.getpid(), {number:d})\n"
+    code += "except KeyboardInterrupt:\n    sys.exit(130)"
+    is_nohup = is_ignored and number == signal.SIGHUP
+    assert subprocess.run([sys.executable, "-c", code]).returncode == (0 if is_nohup else 130)

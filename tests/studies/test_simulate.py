@@ -1,7 +1,9 @@
 import hashlib
 import io
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +46,29 @@ def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(phantoms):
     _, without = settle_job(JOB, Simulation(str(phantoms), left_out=UNSEEN_SITE), {})
     assert everybody.sites == without.sites == ("north", "south")
     assert (everybody.left_out, without.left_out) == (None, UNSEEN_SITE)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture
+def own_signals():
+    """Give the signals back to pytest."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # As a terminal has it; a test run in the background may ignore it.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_run_that_a_signal_ends_says_how_to_go_on(tmp_path, phantoms, monkeypatch, own_signals, number):
+    monkeypatch.setattr(simulate, "run_alone", lambda *_: os.kill(os.getpid(), number))
+    stream, wanted = io.StringIO(), Simulation(str(phantoms), is_alone=True)
+    code = simulate.start_simulation(JOB, tmp_path / "run", wanted, {}, Console(file=stream, soft_wrap=True))
+    assert code == simulate.ExitCode.INTERRUPTED
+    assert f"interrupted; to go on: python -m silofl resume {tmp_path / 'run'}" in stream.getvalue()
 
 
 def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
@@ -148,6 +173,12 @@ def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, t
     assert "SILOFL_DATA" in out and "nvflare simulator" in out
     written = {path.name for path in (tmp_path / "workspace" / "local").iterdir()}
     assert written == {"resources.json", "site.yaml", "server.yaml"}
+
+
+def test_a_workspace_for_plain_nvflare_must_have_a_path_that_its_commands_keep_whole(refused, tmp_path):
+    error = refused("simulate", "--prepare", tmp_path / "lauf 1")
+    assert "the path of --prepare must have no ' '" in error and "lauf 1" in error
+    assert not (tmp_path / "lauf 1").exists()
 
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):

@@ -1,9 +1,12 @@
+import json
 import shutil
 
 import pytest
 
+from silofl.algorithms.presets import algorithm_names, load_presets
+from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
-from silofl.studies.simulation import apply_changes, changed_study
+from silofl.studies.simulation import Simulation, apply_changes, changed_study, read_simulation, settle_job
 
 from .conftest import JOB
 
@@ -67,6 +70,43 @@ def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
 )
 def test_sites_that_are_unknown_or_named_twice_are_refused(refused, tmp_path, two_sites, sites, reason):
     assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--sites", sites)
+
+
+@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "north#2", "it's"])
+def test_a_sites_name_that_nvflares_simulator_would_cut_is_refused_but_with_alone(refused, tmp_path, two_sites, name):
+    (two_sites / "north").rename(two_sites / name)
+    where = ["simulate", JOB, "--data", two_sites, "--out", tmp_path / "run"]
+    assert f"must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}" in refused(
+        *where
+    )
+    study, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
+    assert simulation.sites == tuple(sorted([name, "south"]))
+
+
+@pytest.mark.parametrize("option", ["--data", "--out", "--cache"])
+@pytest.mark.parametrize(("name", "odd"), [("run{1}", "{1}"), ("run$HOME", "variable with $")])
+def test_a_path_in_which_a_sites_settings_would_fill_something_in_is_refused(
+    refused, tmp_path, two_sites, option, name, odd
+):
+    data = two_sites.rename(tmp_path / name) if option == "--data" else two_sites
+    given = {"--data": data, "--out": tmp_path / "run", option: tmp_path / name}
+    error = refused("simulate", JOB, *(word for pair in given.items() for word in pair))
+    assert f"must hold no {odd}, which the sites' settings would fill in" in error and name in error
+
+
+@pytest.mark.parametrize("name", ["no\nrth", "no\x1b[31mrth", "no\udce4rth"])
+def test_a_site_whose_name_commands_a_terminal_is_refused(refused, tmp_path, two_sites, name):
+    (two_sites / "north").rename(two_sites / name)
+    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    assert "a site's name must be that of a folder, in UTF-8 and without line breaks" in error and repr(name) in error
+
+
+@pytest.mark.parametrize("changes", [{"sites": ["../../victim"]}, {"sites": [".."]}, {"left_out": "/victim"}])
+def test_a_run_of_sites_whose_names_lead_elsewhere_is_not_gone_on_with(tmp_path, changes):
+    settings = {"data": str(tmp_path), "sites": ["north"], "threads": 1} | changes
+    (tmp_path / "run.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="a site's name must be that of a folder"):
+        read_simulation(tmp_path)
 
 
 @pytest.mark.parametrize(("sites", "threads"), [([], 3), (["--sites", "north"], 2)])
@@ -193,6 +233,29 @@ def test_dotted_keys_are_put_in_place_and_the_rest_stays():
     wanted = {"rounds": 5, "labels": {1: "b"}, "training": {"momentum": 0.5, "betas": [0, 0]}, "data": {"channels": 3}}
     assert apply_changes(values, changes) == wanted
     assert values["training"]["momentum"] == 0.9
+
+
+def test_another_algorithm_brings_its_own_preset_and_leaves_no_choice_of_the_one_before():
+    values = {"rounds": 3, "algorithm": {"name": "fedprox", "preset": "paper", "weights": "uniform", "fedprox": {}}}
+    assert apply_changes(values, {"algorithm.name": "ditto"})["algorithm"] == {"name": "ditto"}
+    # What the changes set stays, in whatever order; and so does all where the name is the job's own.
+    for keys in (["algorithm.server_lr", "algorithm.name"], ["algorithm.name", "algorithm.server_lr"]):
+        changes = {key: {"algorithm.name": "ditto", "algorithm.server_lr": 0.5}[key] for key in keys}
+        assert apply_changes(values, changes)["algorithm"] == {"name": "ditto", "server_lr": 0.5}
+    assert apply_changes(values, {"algorithm.name": "fedprox"}) == values
+    assert apply_changes(values, {"algorithm.server_lr": 0.5})["algorithm"]["weights"] == "uniform"
+
+
+# The job's own, and MOON, whose projection head is none for its U-Net, are left out.
+OTHERS = [(name, preset) for name in algorithm_names() for preset in PRESET_NAMES if name not in ("fedavg", "moon")]
+
+
+@pytest.mark.parametrize(("name", "preset"), OTHERS)
+def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another(job, name, preset):
+    chosen = job(algorithm={"name": "fedavg", "preset": "paper", "weights": "uniform", "server_lr": 0.25})
+    suits_all = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
+    study = changed_study(chosen, suits_all | {"algorithm.name": name, "algorithm.preset": preset})
+    assert study.recipe == load_presets(name)[preset]
 
 
 @pytest.mark.parametrize(

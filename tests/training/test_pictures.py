@@ -8,7 +8,7 @@ import torch
 from silofl.data.parts import Examples
 from silofl.models import build_model
 from silofl.training.metrics import Score
-from silofl.training.pictures import write_pictures, write_scores, write_test_files
+from silofl.training.pictures import add_kept, write_pictures, write_scores, write_test_files
 
 ALL = slice(None)
 
@@ -90,3 +90,16 @@ def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
         part = Examples(part.images, np.array([0, 1]), part.cases, part.slices, part.patients)
     write_test_files(tmp_path, Score.of({"a": 0.5, "b": None}), part.targets, model, part, ALL)
     assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_what_a_site_keeps_is_added_to_its_pictures(tmp_path, model):
+    part, path = part_of("aab", slices=(0, 1, 0), counts=(3, 40, 7)), tmp_path / "pictures.npz"
+    add_kept(path, part, part.targets, {"a": 0.5})
+    assert not path.exists()
+    write_pictures(path, model, part, part.targets, {"a": 0.5, "b": 0.7}, ALL)
+    add_kept(path, part, 2 * part.targets, {"b": 0.9})
+    found = np.load(path)
+    assert found["cases"].tolist() == ["a", "b", "b"]
+    np.testing.assert_array_equal(found["kept"], 2 * found["truths"])
+    # Of a case that does not count with the kept model there is no value.
+    np.testing.assert_array_equal(found["kept_values"], [np.nan, 0.9, 0.9])

@@ -67,3 +67,9 @@ def test_a_unit_counts_as_the_mean_of_its_cases_that_count():
 @pytest.mark.parametrize("value", [0, 1])
 def test_right_and_wrong_are_numbers(value):
     assert average_by_unit({"a": value}, {"a": "a"}).tolist() == [float(value)]
+
+
+def test_values_of_several_models_are_averaged_by_unit_at_once():
+    values = {"a": np.array([[0.2], [0.4]]), "b": np.array([[0.6], [0.8]]), "c": np.array([[1.0], [0.0]])}
+    found = average_by_unit(values, {"a": "ann", "b": "ann", "c": "bob", "d": "eva"})
+    np.testing.assert_allclose(found, [[[0.4, 1.0, np.nan]], [[0.6, 0.0, np.nan]]])

@@ -1,21 +1,24 @@
-"""Advise the answers of a recipe from what the sites' training data look like, before any round.
+"""Measure in what the sites' training data differ, before any round.
 
 A distance between two sites says little by itself: two groups of patients of one site differ too. Each site's patients
 are therefore cut into two halves, again and again, and sites are compared by the ratio of the distance between halves
 of two sites to the distance between the two halves of one. Sites that differ in nothing have a ratio of about 1,
 whatever the unit, the network and the number of patients. All that is needed of a site is one portrait and the
 distances between its halves, so that sites in a network can be compared like those of a simulation.
+
+Two questions are answered from the ratios. Which algorithm suits the answer is not: only a comparison on validation
+data tells that.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import Statistics, distances
-from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
+from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.errors import ConfigError
 
 # What sites are compared by: name -> in words.
@@ -24,18 +27,15 @@ KINDS = {
     "features": "features of a fixed network",
     "labels": "shares of the labels",
 }
-# Ratios above which sites count as different. Each is the geometric mean of the largest ratio of phantoms that do not
-# differ in the kind and the smallest of those that do, on the seeds 1 to 3 of bench/advise.py: amplitudes 1.17 (other
-# shares of the labels) and 2.67 (zoom and direction), labels 1.20 and 3.75; features, which follow from both, 1.14 (no
-# difference) and 1.53 (other shares of the labels).
-FAR = {"amplitude": 1.8, "features": 1.3, "labels": 2.1}
-# Above this quotient of the ratios of amplitudes and features, images differ in where things are and not in their look:
-# means over the features do not see zoom and direction as amplitudes do. Likewise between 1.15 (look) and 1.32.
-STRUCTURE = 1.2
+# The questions, and the ratio above which the answer is yes: the geometric mean of the largest ratio of phantoms that
+# do not differ in the kind and the smallest of those that do, on the seeds 1 to 3 of bench/advise.py: amplitudes 1.17
+# and 2.67, labels 1.20 and 3.75. Features follow from both, so that they answer neither.
+QUESTIONS = {
+    "amplitude": ("Do the images look different from site to site?", 1.8),
+    "labels": ("Do the shares of the labels differ from site to site?", 2.1),
+}
 # A distance of 0 within all sites is less than can be measured; no ratio counts for more.
 LARGEST_RATIO = 1000.0
-HOME_IS_ENOUGH = " BatchNorm at home takes the look of the images out, so that no amplitude need leave."
-BY_STATISTICS = "Where BatchNorm stays at home, sites whose statistics are alike listen to each other more. "
 # Fewer patients can be cut into halves in few ways only.
 FEW_GROUPS = 4
 
@@ -52,7 +52,7 @@ class Comparison(Answer):
 
     def sentence(self) -> str:
         """Return what a report says of it."""
-        return "Once, what compares the sites' images and labels, and advises an algorithm."
+        return "Once, what compares the sites' images and labels."
 
 
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(Comparison(),)))
@@ -116,37 +116,42 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class AdvisedAnswer:
-    """One advised answer.
+class Finding:
+    """The answer to one of `QUESTIONS`.
 
     Attributes:
-        question: The answer's key in a study: ``input``, ``stays_home`` or ``mixing``.
-        answer: Its value there.
-        reason: Why, with the numbers.
-        sureness: Share of the random halves by which the answer would be the same.
+        question: Its words.
+        is_yes: Whether the ratio is above the threshold.
+        reason: The ratio beside its threshold.
+        agreeing: Random halvings whose own ratio gives the same answer.
+        halvings: All of them.
     """
 
     question: str
-    answer: str
+    is_yes: bool
     reason: str
-    sureness: float
+    agreeing: int
+    halvings: int
+
+    def sentence(self) -> str:
+        """Return question, answer and reason."""
+        answer = "Yes" if self.is_yes else "No"
+        return f"{self.question} {answer}, in {self.agreeing} of {self.halvings} halvings. {self.reason}"
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What was measured, and what follows.
+    """What was measured, and the two questions that it answers.
 
     Attributes:
         ratios: By the names of `KINDS`.
-        choices: The advised answers.
-        algorithm: They as the ``algorithm`` section of a study.
+        findings: By the names of `QUESTIONS`.
         cases: Site -> its training cases.
         notes: What makes the numbers less sure.
     """
 
     ratios: Mapping[str, Ratio]
-    choices: tuple[AdvisedAnswer, ...]
-    algorithm: dict[str, str]
+    findings: Mapping[str, Finding]
     cases: Mapping[str, int]
     notes: tuple[str, ...] = ()
 
@@ -166,18 +171,13 @@ class Advice:
                 }
                 for kind, ratio in self.ratios.items()
             },
-            "choices": {
-                one.question: {"answer": one.answer, "reason": one.reason, "sureness": one.sureness}
-                for one in self.choices
-            },
-            "algorithm": self.algorithm,
+            "findings": {kind: asdict(one) for kind, one in self.findings.items()},
             "notes": list(self.notes),
         }
 
     def sentences(self) -> list[str]:
-        """Return each advised answer with its reason, and the notes."""
-        advised = [f"{one.question}: {one.answer} ({one.sureness:.0%} sure). {one.reason}" for one in self.choices]
-        return advised + [f"note: {note}" for note in self.notes]
+        """Return both answers, and the notes."""
+        return [one.sentence() for one in self.findings.values()] + [f"note: {note}" for note in self.notes]
 
 
 def check_dimensions(dimensions: int) -> None:
@@ -193,76 +193,31 @@ def check_dimensions(dimensions: int) -> None:
         )
 
 
-def advise(sketches: Mapping[str, Sketch], has_batchnorm: bool) -> Advice:
-    """Compare sites by what they say of their training data, and advise the answers of an algorithm.
+def advise(sketches: Mapping[str, Sketch]) -> Advice:
+    """Compare sites by what they say of their training data.
 
     Args:
         sketches: By site.
-        has_batchnorm: Whether the study's network has BatchNorm, which can stay at home.
 
     Raises:
         ConfigError: There are fewer than 2 sites.
     """
     ratios = site_ratios(list(sketches.values()))
+    findings = {kind: answer_question(kind, ratios[kind]) for kind in QUESTIONS}
     cases = {site: sketch.cases for site, sketch in sketches.items()}
-    choices = explain_answers(ratios, cases, has_batchnorm)
-    return Advice(ratios, tuple(choices), build_algorithm(choices), cases, tuple(_notes(sketches)))
+    return Advice(ratios, findings, cases, tuple(_notes(sketches)))
 
 
-def explain_answers(ratios: Mapping[str, Ratio], cases: Mapping[str, int], has_batchnorm: bool) -> list[AdvisedAnswer]:
-    """Return the advised input normalisation, what stays at home, and the mixing.
-
-    Args:
-        ratios: By the names of `KINDS`.
-        cases: Site -> its training cases.
-        has_batchnorm: Whether the study's network has BatchNorm, which can stay at home.
-    """
-    found = answers({kind: ratio.value for kind, ratio in ratios.items()}, has_batchnorm)
-    # What each cut into halves would have advised by itself.
-    each = [
-        answers(dict(zip(ratios, values, strict=True)), has_batchnorm)
-        for values in zip(*(ratio.splits for ratio in ratios.values()), strict=True)
-    ]
-    statistics = BY_STATISTICS * (found["mixing"] == "adafed")
-    reasons = {
-        "input": _describe_ratio(ratios, "amplitude") + HOME_IS_ENOUGH * (found["stays_home"] == "batchnorm"),
-        "stays_home": _describe_home(ratios, has_batchnorm),
-        "mixing": f"{_describe_ratio(ratios, 'labels')} {statistics}{_describe_sizes(cases)}",
-    }
-    return [
-        AdvisedAnswer(question, answer, reasons[question], float(np.mean([one[question] == answer for one in each])))
-        for question, answer in found.items()
-    ]
-
-
-def answers(ratios: Mapping[str, float], has_batchnorm: bool) -> dict[str, str]:
-    """Return the advised answers to three of a recipe's questions, by their keys in a study.
-
-    Args:
-        ratios: Between and within sites, by the names of `KINDS`.
-        has_batchnorm: Whether the network has BatchNorm, which can stay at home.
-    """
-    is_far = {kind: ratios[kind] > threshold for kind, threshold in FAR.items()}
-    if is_far["amplitude"] and ratios["amplitude"] > STRUCTURE * ratios["features"]:
-        # On the phantoms neither a shared model nor AdaFed's came near local training there.
-        return {"input": "none", "stays_home": "everything", "mixing": "shared"}
-    if not has_batchnorm:
-        mixing = "softpull" if is_far["labels"] else "shared"
-        return {"input": "harmofl" if is_far["amplitude"] else "none", "stays_home": "nothing", "mixing": mixing}
-    # BatchNorm at home takes the look out already: on seven phantoms that differ in it (bench/README.md) AmpNorm on top
-    # changed FedBN by -0.11 to +0.06, on average by nothing, and AdaFed's mixing by +0.01 to +0.05.
-    is_any = any(is_far.values())
-    return {
-        "input": "none",
-        "stays_home": "batchnorm" if is_any else "nothing",
-        "mixing": "adafed" if is_any else "shared",
-    }
-
-
-def build_algorithm(choices: Sequence[AdvisedAnswer]) -> dict[str, str]:
-    """Return the ``algorithm`` section of a study with the advised answers: FedAvg with what is changed in it."""
-    plain = WITHOUT | {"stays_home": "nothing"}
-    return {"name": "fedavg"} | {one.question: one.answer for one in choices if one.answer != plain[one.question]}
+def answer_question(kind: str, ratio: Ratio) -> Finding:
+    """Return the answer to one of `QUESTIONS`, and in how many halvings it is the same."""
+    question, threshold = QUESTIONS[kind]
+    is_yes, (low, high) = ratio.value > threshold, ratio.range
+    reason = (
+        f"In the {KINDS[kind]} two sites are {ratio.value:.1f} times ({low:.1f} to {high:.1f}) as far apart as two "
+        f"halves of one site; above {threshold:g} means yes."
+    )
+    agreeing = sum((one > threshold) == is_yes for one in ratio.splits)
+    return Finding(question, is_yes, reason, agreeing, len(ratio.splits))
 
 
 def merge_portraits(portraits: Sequence[Portrait]) -> Portrait:
@@ -341,34 +296,6 @@ def _notes(sketches: Mapping[str, Sketch]) -> list[str]:
     if few:
         notes.append(f"{', '.join(few)}: fewer than {FEW_GROUPS} patients, so that there are few ways to halve them")
     return notes
-
-
-def _describe_ratio(ratios: Mapping[str, Ratio], kind: str) -> str:
-    """Say how far apart the sites are by a kind of distance, against its threshold."""
-    value, (low, high) = ratios[kind].value, ratios[kind].range
-    side = "above" if value > FAR[kind] else "not above"
-    return (
-        f"In the {KINDS[kind]} two sites are {value:.1f} times ({low:.1f} to {high:.1f}) as far apart as two halves of "
-        f"one, {side} {FAR[kind]:g}."
-    )
-
-
-def _describe_home(ratios: Mapping[str, Ratio], has_batchnorm: bool) -> str:
-    # The ratio of features is 0 where they differ in nothing.
-    quotient = ratios["amplitude"].value / max(ratios["features"].value, 1 / LARGEST_RATIO)
-    side = "above" if quotient > STRUCTURE else "not above"
-    without = "" if has_batchnorm else " The network has no BatchNorm that could stay at home."
-    return (
-        f"{_describe_ratio(ratios, 'amplitude')} {_describe_ratio(ratios, 'features')} The first is {quotient:.1f} "
-        f"times the second, {side} {STRUCTURE:g}, where zoom or direction differ rather than the look.{without}"
-    )
-
-
-def _describe_sizes(cases: Mapping[str, int]) -> str:
-    smallest, largest = min(cases, key=cases.get), max(cases, key=cases.get)
-    if cases[smallest] == cases[largest]:
-        return f"Each site has {cases[smallest]} training cases."
-    return f"Sites have {cases[smallest]} ({smallest}) to {cases[largest]} ({largest}) training cases."
 
 
 def _measure_distances(points: Sequence[NDArray]) -> NDArray[np.float64]:

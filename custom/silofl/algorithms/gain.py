@@ -7,7 +7,8 @@ Scandinavian Journal of Statistics 1979.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -16,13 +17,19 @@ from numpy.typing import NDArray
 from silofl.errors import ConfigError
 
 Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "keeps its own model"]
-# Of fewer right or wrong answers no interval is what it says: of 15 it misses the truth at up to 17 % of sites.
+# Of fewer units no interval is what it says, right or wrong answers above all (`bench/gain.py`).
 MIN_UNITS = 20
 # Of a permutation test in place of an interval, on each side, as the interval's; five units that agree have 2 ** -5.
 LEVEL = 0.025
 RESAMPLES = 9999
 # Of the bootstrap and of the random exchanges.
 SEED = 0
+# Of a permutation test on one side of at most 2.5 %: five units that agree have 3.1 %.
+LEAST_UNITS = 6
+# The sum of the normal quantiles of 97.5 % and 80 %: with that many units four of five tests would see the difference.
+POWER = 2.8
+# More is no number that anybody plans by.
+MOST_UNITS = 10**6
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Gain:
         low: Lower end of its 95 % interval; None of fewer than `MIN_UNITS` units, or of one model only.
         high: Upper end.
         num_units: Units in which both have a score.
+        needed_units: About how many units would do, where they are too few to say.
     """
 
     verdict: Verdict
@@ -42,34 +50,51 @@ class Gain:
     low: float | None
     high: float | None
     num_units: int
+    needed_units: int | None = None
 
 
-def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64], keeps_local: bool = False) -> Gain:
+def measure_joining(
+    own: NDArray[np.float64], at_zero: NDArray[np.float64], kept: NDArray[np.float64], keeps_own: bool = False
+) -> Gain:
+    """Compare what a site keeps with its own model; it gains only if it also does against that without a bias.
+
+    Args:
+        own: Score of each independent test unit of the own model with its bias, shape (N,); NaN where a unit has none.
+        at_zero: The same of the own model without a bias.
+        kept: The same of the kept model.
+        keeps_own: The kept model is the own one.
+    """
+    if keeps_own:
+        return Gain("keeps its own model", None, None, None, _pair_scores(own, kept).shape[1])
+    gain = measure_gain(own, kept)
+    if gain.verdict != "gains":
+        return gain
+    other = measure_gain(at_zero, kept)
+    verdict = other.verdict if other.verdict in ("gains", "too few to say") else "no clear difference"
+    return replace(gain, verdict=verdict, needed_units=other.needed_units)
+
+
+def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> Gain:
     """Compare the chosen model with the local one by a paired 95 % bootstrap interval, of few units by a test.
 
     The interval is the percentile interval, at the wider level that Student's quantile and the divisor n - 1 ask for.
-    In `bench/gain.py` it holds the true difference, from 20 units on, at 94 to 96 % of the sites, at least 90 % (BCa at
-    91 to 94 %, at least 89 %); where a model fails on few units, which most sites do not see, at 87 to 93 %, at least
-    71 %.
 
     Of fewer than 20 units the verdict is that of the paired permutation test `p_below`, one-sided at 2.5 % for each of
-    gains and loses, which takes at least six units: five that agree have 3.1 %. That holds where each difference is as
-    likely as its opposite: in `bench/gain.py` equally good models are said to gain or to lose at 0 to 4 % of the sites,
-    each. Where a model fails on few units and is the better one on all others it does not, as with the interval: at up
-    to 27 % the other one is said to lose, since the site has not seen the failure.
+    gains and loses, which takes at least six units. That holds where each difference is as likely as its opposite.
+    Where a model fails on few units and is the better one on all others it does not, as with the interval: most sites
+    have not seen the failure. `bench/gain.py` measures both.
 
     Args:
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.
         chosen: The chosen model's, of the same units in the same order.
-        keeps_local: The chosen model is the local one.
     """
     differences = np.diff(_pair_scores(local, chosen), axis=0)[0]
     n = len(differences)
-    if keeps_local:
-        return Gain("keeps its own model", None, None, None, n)
     difference = float(differences.mean()) if n else None
     if n < MIN_UNITS:
-        return Gain(_judge_few(local, chosen, difference or 0.0), difference, None, None, n)
+        verdict = _judge_few(local, chosen, difference or 0.0)
+        needed = estimate_needed_units(differences) if verdict == "too few to say" else None
+        return Gain(verdict, difference, None, None, n, needed)
     low, high = map(float, estimate_interval(differences))
     verdict = "gains" if low > 0 else "loses" if high < 0 else "no clear difference"
     return Gain(verdict, difference, low, high, n)
@@ -79,6 +104,22 @@ def _judge_few(local: NDArray[np.float64], chosen: NDArray[np.float64], differen
     """Return what the permutation test says of too few units for an interval."""
     verdict, pair = ("loses", (local, chosen)) if difference < 0 else ("gains", (chosen, local))
     return verdict if p_below(*pair) <= LEVEL else "too few to say"
+
+
+def estimate_needed_units(differences: NDArray[np.float64]) -> int:
+    """Return about how many units would do for a verdict: ``(2.8 s / d)^2``, and at least one more and six.
+
+    d is the mean and s the standard deviation of the differences seen. Where they tell neither, the least number with
+    which the test can say anything.
+
+    Args:
+        differences: Of each unit, shape (N,).
+    """
+    n = len(differences)
+    if n < 2 or not differences.any() or not (mean := abs(float(differences.mean()))):
+        return max(LEAST_UNITS, n + 1)
+    wanted = (POWER * float(differences.std(ddof=1)) / mean) ** 2
+    return max(LEAST_UNITS, n + 1, ceil(min(wanted, MOST_UNITS)))
 
 
 def estimate_interval(

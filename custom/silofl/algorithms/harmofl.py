@@ -6,8 +6,9 @@ AAAI 2022, arXiv:2112.10775.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -40,6 +41,9 @@ class Amplitude(Answer):
     Attributes:
         band: ``full``, or the radius of the replaced frequencies (0 = mean intensity only).
         momentum: The paper's v of the running amplitude, in [0, 1].
+        amplitude_factor: An amplitude is left out of the mean, and named in the ledger, that is more than so many times
+            the largest of the other sites', or less than the smallest of them divided by it, where as many sites have
+            one as ``federation.min_sites_for_ratio`` says; null leaves none out, as the paper and its code do.
     """
 
     section: ClassVar[str] = "amplitude"
@@ -48,6 +52,7 @@ class Amplitude(Answer):
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0, le=MOST)] = "full"
     beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
     momentum: Fraction = 0.1
+    amplitude_factor: Annotated[float, Field(gt=1, le=MOST)] | None = None
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse channels that are dropped at random."""
@@ -113,7 +118,7 @@ PRESETS = {
     "paper": Recipe(input=Amplitude(), step=Perturbation()),
     # The authors' released code: the mean intensity alone, frozen at the first batch, uniform weights.
     "reference": Recipe(input=Amplitude(band=0, momentum=0.0), step=Perturbation(), weights="uniform"),
-    "recommended": Recipe(input=Amplitude(band=0), step=Perturbation(), stays_home="batchnorm"),
+    "recommended": Recipe(input=Amplitude(band=0, amplitude_factor=5.0), step=Perturbation(), stays_home="batchnorm"),
 }
 
 
@@ -265,6 +270,50 @@ def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:
     """Return the sites' mean amplitude, every site counting the same (1/K), in the dtype they come in."""
     arrays = [np.asarray(amplitude) for amplitude in amplitudes]
     return np.mean([array.astype(np.float64) for array in arrays], axis=0).astype(arrays[0].dtype)
+
+
+def amplitude_level(amplitude: ArrayLike, spatial: Sequence[int]) -> float:
+    """Return how bright images are by their mean amplitude: the root of its sum of squares, divided by the pixels.
+
+    Of the frequency 0 alone it is the mean intensity; of all frequencies, by Parseval's theorem, it lies between the
+    root mean square of the intensities and 0.7 times that, as the half spectrum has most frequencies once.
+
+    Args:
+        amplitude: Shape (C, ..., W // 2 + 1).
+        spatial: The axes of the images.
+    """
+    return float(np.linalg.norm(np.asarray(amplitude, np.float64))) / prod(spatial)
+
+
+def find_odd_levels(levels: Mapping[str, float], factor: float, min_sites: int) -> dict[str, float]:
+    """Return site -> how many times the nearest of the others' levels its own is, where it lies far beyond all of them.
+
+    The one farthest away is found first, and no longer counts among the others.
+
+    Args:
+        levels: Site -> `amplitude_level`.
+        factor: Times the largest of the others', or the smallest divided by it; above 1.
+        min_sites: With fewer sites left nobody knows whose is odd.
+    """
+    odd, here = {}, dict(levels)
+    while len(here) >= max(min_sites, 2):
+        times = {
+            site: _times_the_nearest(level, [here[one] for one in here if one != site]) for site, level in here.items()
+        }
+        farthest = max(times, key=lambda site: max(times[site], 1 / times[site] if times[site] else np.inf))
+        if 1 / factor <= times[farthest] <= factor:
+            break
+        odd[farthest] = times[farthest]
+        del here[farthest]
+    return odd
+
+
+def _times_the_nearest(level: float, others: Sequence[float]) -> float:
+    """Return how many times the nearest of other levels one is; 1 among them."""
+    nearest = min(max(level, min(others)), max(others))
+    if level == nearest:
+        return 1.0
+    return level / nearest if nearest > 0 else np.inf
 
 
 def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:

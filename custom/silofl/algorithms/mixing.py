@@ -45,7 +45,7 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     rows = np.array([weights[listened.index(place)] for place in places.values()])
     mixed: dict[str, Arrays] = {site: {} for site in sites}
     # What is not finite is refused by the name of its site.
-    with _limit_threads(), np.errstate(invalid="ignore"):
+    with limit_threads(), np.errstate(invalid="ignore"):
         for name in params[sites[0]] if sites else ():
             arrays = [params[site][name] for site in sites]
             # A mean of counters, such as BatchNorm's num_batches_tracked, would be no integer.
@@ -146,7 +146,7 @@ def _weighted_sums(arrays: list[NDArray], rows: NDArray) -> list[NDArray]:
 
 
 @contextmanager
-def _limit_threads() -> Iterator[None]:
+def limit_threads() -> Iterator[None]:
     """Let NumPy's matrix products run in one thread: several may add up in another order, to other bits."""
     with _libraries().limit(limits=1, user_api="blas"):
         yield

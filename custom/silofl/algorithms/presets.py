@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
-from silofl.errors import ConfigError, suggest_nearest
+from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.settings import describe_validation_error
 
 
@@ -106,7 +106,7 @@ def _resolve_choice(field: str, value: object) -> object:
         return value
     if field == "parts":
         if not isinstance(value, list | tuple):
-            raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {value!r}")
+            raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {quote_value(value)}")
         return tuple(part for name in value for part in _borrow_answer(field, name))
     return None if value == WITHOUT[field] else _borrow_answer(field, value)
 
@@ -116,12 +116,13 @@ def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
         known = [str(WITHOUT[field]), *algorithm_names()]
         raise ConfigError(
             f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
-            f"{algorithm!r}{suggest_nearest(algorithm, known)}"
+            f"{quote_value(algorithm)}{suggest_nearest(algorithm, known)}"
         )
     answer = getattr(load_presets(str(algorithm))["recommended"], field)
     if not answer:
         raise ConfigError(
-            f"algorithm.{field} must name an algorithm with a {field} of its own, not {algorithm!r}, which has "
+            f"algorithm.{field} must name an algorithm with a {field} of its own, not {quote_value(algorithm)}, "
+            "which has "
             f"{WITHOUT[field] or 'none'}"
         )
     return answer
@@ -131,7 +132,8 @@ def _apply_constants(answer: Answer, constants: object) -> Answer:
     where = f"algorithm.{answer.section}"
     if not isinstance(constants, Mapping):
         raise ConfigError(
-            f"{where} must hold constants, {', '.join(type(answer).model_fields)}, not {constants!r}; write one a line"
+            f"{where} must hold constants, {', '.join(type(answer).model_fields)}, not {quote_value(constants)}; "
+            "write one a line"
         )
     try:
         # Not model_copy(update=...), which does not validate.
@@ -173,5 +175,6 @@ def _require_known(thing: str, name: str, known: Collection[str], others: Collec
     """Refuse a name that is not known, with the nearest one; others may be meant, but not here."""
     if name not in known:
         raise ConfigError(
-            f"{thing} must be one of {', '.join(known)}, not {name!r}{suggest_nearest(name, [*known, *others])}"
+            f"{thing} must be one of {', '.join(known)}, not "
+            f"{quote_value(name)}{suggest_nearest(name, [*known, *others])}"
         )

@@ -229,6 +229,11 @@ class Recipe:
         return ("global", "personal") if self.pairs_models else ("model",)
 
     @property
+    def counts_examples(self) -> bool:
+        """Whether a site counts in a mean by its number of training examples."""
+        return self.weights == "examples" and self.stays_home != "everything"
+
+    @property
     def pairs_models(self) -> bool:
         """Whether a global and a personalised model train side by side."""
         return any(answer.pairs_models for answer in self.answers)
@@ -348,14 +353,19 @@ class Recipe:
         """What a reader of its results must know."""
         return [sentence for answer in self.answers if (sentence := answer.describe_caution())]
 
-    def questions(self) -> dict[str, str]:
-        """Return the five questions with this recipe's answers as sentences."""
+    def questions(self, kept: Sequence[str] = ()) -> dict[str, str]:
+        """Return the five questions with this recipe's answers as sentences.
+
+        Args:
+            kept: What a site keeps of the parts beside its models, in words.
+        """
         sent = [answer.beside for answer in self.answers if answer.beside]
         beside = " ".join([*sent, *(part.sentence() for part in self.parts if not part.keeps_personal)])
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
-            "What stays at home?": self._home_sentence(),
+            "What stays at home?": self._home_sentence()
+            + (f" Each site also keeps {', '.join(kept)}." if kept else ""),
             "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
             "What travels beside the model?": beside or "Nothing.",
         }

@@ -22,11 +22,11 @@ from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Array, Volumes
 from silofl.errors import DataError
-from silofl.files import make_folder
+from silofl.files import make_folder, write_text
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 8
+VERSION = 9
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 # Each attempt opens the cache, or else builds it for the next one to open.
@@ -198,5 +198,5 @@ def _write_cases(folder: Path, cases: Cases) -> None:
     for pair in streams.values():
         for stream, shape in zip(pair, shapes, strict=True):
             stream.finish(shape)
-    (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
-    (folder / SUMS).write_text(_list_checksums(folder), encoding="utf-8")
+    write_text(folder / INDEX, json.dumps(index))
+    write_text(folder / SUMS, _list_checksums(folder))

@@ -15,9 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from silofl.data.patient_names import normalise_name
 from silofl.documents import read_json_document
 from silofl.errors import ConfigError
-from silofl.files import hold_lock, make_folder, open_own
+from silofl.files import hold_lock, make_folder, open_own, write_text
 
 INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"
 # An entry is named by a fingerprint; while it is made, or once its process was killed, with letters of its own behind.
@@ -39,7 +40,7 @@ class CacheSource:
 
     def write(self, folder: Path) -> None:
         """Write it into an entry that is being made."""
-        (folder / SOURCE).write_text(json.dumps(asdict(self)), encoding="utf-8")
+        write_text(folder / SOURCE, json.dumps(asdict(self)))
 
 
 @contextmanager
@@ -106,10 +107,10 @@ class CacheEntry:
     patients: dict[str, list[str | None]]
 
     def list_patient_cases(self, part: str, patient: str) -> set[str]:
-        """Return a patient's cases in a part."""
+        """Return the cases in a part of a patient, whose name is one of `normalise_name`."""
         pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
-        # Older versions kept the blanks around a name.
-        return {case for case, one in pairs if one is not None and one.strip() == patient}
+        # Older versions kept names as they were written.
+        return {case for case, one in pairs if one is not None and normalise_name(one) == patient}
 
     def select_cases(self, part: str, cases: Set[str]) -> set[str]:
         """Return which of some cases are in a part."""

@@ -116,7 +116,20 @@ def read_source(source: ImageFiles, settings: DataSettings) -> Image:
         DataError: A file cannot be read or holds another number of channels than it must, or two lie on different grids
             and the study resamples none, or DICOM files name different patients.
     """
-    images = [None if file is None else read_image(*file, source.index) for file in source.files]
+    return join_contrasts(read_images(source), source, settings)
+
+
+def read_images(source: ImageFiles) -> list[Image | None]:
+    """Read each file of an image, None where there is none.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    return [None if file is None else read_image(*file, source.index) for file in source.files]
+
+
+def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings: DataSettings) -> Image:
+    """Return what `read_images` has read of a source as one image; as `read_source`."""
     _check_one_patient(source)
     if not settings.channel_names:
         (image,) = images

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.data_fingerprint import DIGITS, NUM_INTENSITIES, DataFingerprint
 from silofl.data.contrasts import list_missing_contrasts, read_source
-from silofl.data.formats import free_decoding_resources
+from silofl.data.decoder import end_decoder
 from silofl.data.header import check_affine
 from silofl.data.images import Image
 from silofl.data.intensity import to_channels
@@ -64,7 +64,7 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
         # Whose patient nobody knows is taken as a patient of its own, and counts for no threshold.
         is_known = record.patient is not None
         cases.setdefault((is_known, record.patient if is_known else record.case), []).append(found)
-    free_decoding_resources()
+    end_decoder()
     is_known = np.array([known for known, _ in cases])
 
     def means(key: str) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from silofl.errors import DataError
 
 # Far above a CT of the whole body in 16 bits; a file of some kilobytes can claim more than any machine has.
 MAX_BYTES = 2 << 30
+KINDS = ("is_binary", "is_window", "has_contrasts")
 
 
 class Decoded(NamedTuple):

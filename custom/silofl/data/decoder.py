@@ -1,19 +1,22 @@
-"""A process of its own for the decoders that are written in C: Pillow for pictures, GDCM for DICOM.
+"""A process of its own for the decoders that are written in C, and for all that unpacks to more than the file's bytes.
 
-Broken or built bytes may crash such a decoder, keep it busy for good, or fill the memory. That ends only the process,
+Broken or built bytes may crash Pillow or GDCM, keep them busy for good, or fill the memory. That ends only the process,
 and the file is refused; the next file starts another one. One process serves file after file: it is started with the
-first and ended by `end_decoder`, or with this process. It holds no right that this process does not hold.
+first and ended by `end_decoder`, or with this process. It holds no right that this process does not hold. It keeps the
+arrays of an npz file, of which each answer bears one image.
 """
 
 import atexit
 import json
 import math
 import os
+import platform
 import resource
 import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO
@@ -21,39 +24,52 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import list_files
-from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.data.access import is_system_error, list_files
+from silofl.data.decoded import KINDS, MAX_BYTES, Decoded, check_bytes
+from silofl.data.npz import kept_bytes
 from silofl.errors import DataError
 
 # Of computing, not of waiting for a disk or a busy machine: a hang computes.
 CPU_SECONDS, CPU_SECONDS_PER_MIB = 2, 4
+# A file of zeros of 1 MiB unpacks to 1 GiB; what does so does not hang.
+UNPACKING_SECONDS = 120
 # Of memory; a file's share covers the best compression and copies on the way. GDCM believes every length that it reads.
 BYTES, BYTES_PER_BYTE = 3 << 28, 1 << 11
+# glibc then overwrites memory as it is taken and freed, the small pieces too that it keeps for each thread: a decoder
+# that reads beyond what a file holds finds nothing of the file before.
+OVERWRITTEN = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+# Elsewhere each file has a process of its own.
+IS_OVERWRITTEN = platform.libc_ver()[0] == "glibc"
+# For what is unpacked, scaled, and added to: a volume of zeros says nothing by its size, and states what it unpacks to.
+MOST_BYTES = 4 * MAX_BYTES
 _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
 
 
-def decode_in_subprocess(kind: str, path: Path, name: str, is_label: bool) -> Decoded:
+def decode_in_subprocess(reader: str, path: Path, name: str, **options: object) -> Decoded:
     """Decode a file in the decoders' process.
 
     Args:
-        kind: ``picture``, ``dicom_file`` or ``dicom_series``.
+        reader: The module in `silofl.data` and the function in it, as ``pictures.read_picture``.
         path: The file, or the folder of the series.
         name: What messages call it.
-        is_label: Whether a palette's numbers are kept.
+        options: What else the function takes.
 
     Raises:
         DataError: What the reader refuses.
         ValueError: What the decoder says of broken bytes, or how its process ended.
-        OSError: The process cannot be started.
+        OSError: The process cannot be started, or the system cannot read the file.
     """
-    request = {"kind": kind, "path": str(path.absolute()), "name": name, "is_label": is_label}
+    request = {"reader": reader, "path": str(path.absolute()), "name": name, "options": options}
     with _lock:
         process = _ensure_decoder()
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             answer, array = _receive_answer(process.stdout)
+            if not IS_OVERWRITTEN:
+                process.kill()
+                process.wait()
         except (BrokenPipeError, EOFError):
             raise ValueError(_describe_exit(process)) from None
         except BaseException:
@@ -62,9 +78,11 @@ def decode_in_subprocess(kind: str, path: Path, name: str, is_label: bool) -> De
             raise
     if "refused" in answer:
         raise DataError(answer["refused"])
+    if answer.get("errno"):
+        raise OSError(answer["errno"], os.strerror(answer["errno"]))
     if array is None:
         raise ValueError(answer["broken"])
-    return Decoded(array, answer["affine"] and np.array(answer["affine"]), answer["is_binary"])
+    return Decoded(array, answer["affine"] and np.array(answer["affine"]), **answer["kind"])
 
 
 def end_decoder() -> None:
@@ -80,17 +98,27 @@ def end_decoder() -> None:
 def _ensure_decoder() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
-        package = str(Path(__file__).resolve().parents[2])
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)])}
         # Its error output is dropped: the libraries' warnings name full paths.
         _process = subprocess.Popen(
             [sys.executable, "-P", "-m", "silofl.data.decoder"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=_build_environment(),
         )
     return _process
+
+
+def _build_environment() -> dict[str, str]:
+    package = str(Path(__file__).resolve().parents[2])
+    # A machine may have tunables of its own.
+    tunables = [os.environ.get("GLIBC_TUNABLES"), OVERWRITTEN["GLIBC_TUNABLES"]]
+    return {
+        **os.environ,
+        **OVERWRITTEN,
+        "GLIBC_TUNABLES": ":".join(filter(None, tunables)),
+        "PYTHONPATH": os.pathsep.join([package, *filter(None, sys.path)]),
+    }
 
 
 def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
@@ -102,10 +130,11 @@ def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray | None]:
         return answer, None
     # No pickle: what broken bytes have made of the other process must not spread to this one.
     dtype, shape = np.dtype(answer["dtype"]), answer["shape"]
-    content = bytearray(check_bytes("a decoded file", shape, dtype.itemsize))
-    if stream.readinto(content) != len(content):
+    check_bytes("a decoded file", shape, dtype.itemsize)
+    array = np.empty(shape, dtype)
+    if stream.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:
         raise EOFError
-    return answer, np.frombuffer(content, dtype).reshape(shape).transpose(np.argsort(answer["order"]))
+    return answer, array.transpose(np.argsort(answer["order"]))
 
 
 def _describe_exit(process: subprocess.Popen[bytes]) -> str:
@@ -126,34 +155,35 @@ os.register_at_fork(after_in_child=_forget_process)
 
 
 def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    from silofl.data.pictures import read_picture
-
     # An interrupted parent closes the requests, or goes on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_limit(resource.RLIMIT_CORE, 0)
     for line in requests:
         request = json.loads(line)
         path, name = Path(request["path"]), request["name"]
+        module, function = request["reader"].split(".")
         try:
-            if request["kind"] == "picture":
-                _limit_resources(path)
-                decoded = read_picture(path, name, request["is_label"])
-            else:
-                from silofl.data import dicom
-
-                _limit_resources(path)
-                decoded = getattr(dicom, f"read_{request['kind']}")(path, name)
+            read = getattr(import_module(f"silofl.data.{module}"), function)
+            _limit_resources(path, module)
+            decoded = read(path, name, **request["options"])
             _send(answers, decoded)
         except DataError as error:
             _send_line(answers, {"refused": str(error)})
+        except MemoryError:
+            _send_line(answers, {"broken": "it takes more memory than a decoder may have"})
         except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
-            _send_line(answers, {"broken": str(error).replace(str(path), name) or type(error).__name__})
+            number = error.errno if is_system_error(error) else None
+            reason = str(error).replace(str(path), name) or type(error).__name__
+            _send_line(answers, {"broken": reason, "errno": number})
 
 
-def _limit_resources(path: Path) -> None:
+def _limit_resources(path: Path, module: str) -> None:
     size = sum(file.stat().st_size for file in list_files(path))
-    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + CPU_SECONDS + CPU_SECONDS_PER_MIB * size / 2**20))
-    _set_limit(resource.RLIMIT_DATA, min(BYTES + BYTES_PER_BYTE * size, 4 * MAX_BYTES))
+    is_unpacked = module not in ("pictures", "dicom")
+    seconds = (UNPACKING_SECONDS if is_unpacked else CPU_SECONDS) + CPU_SECONDS_PER_MIB * size / 2**20
+    memory = MOST_BYTES if is_unpacked else min(BYTES + BYTES_PER_BYTE * size, MOST_BYTES)
+    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds))
+    _set_limit(resource.RLIMIT_DATA, kept_bytes() + memory)
 
 
 def _set_limit(kind: int, value: int) -> None:
@@ -167,9 +197,12 @@ def _send(answers: BinaryIO, decoded: Decoded) -> None:
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     affine = None if decoded.affine is None else decoded.affine.tolist()
     stored = np.ascontiguousarray(array.transpose(order))
+    # Before the line: what has no bytes, as an array of objects, must not break off behind it.
+    content = stored.reshape(-1).view(np.uint8)
     form = {"dtype": stored.dtype.str, "shape": stored.shape, "order": order}
-    _send_line(answers, {**form, "affine": affine, "is_binary": decoded.is_binary})
-    answers.write(stored.data)
+    kind = {key: getattr(decoded, key) for key in KINDS}
+    _send_line(answers, {**form, "affine": affine, "kind": kind})
+    answers.write(content.data)
     answers.flush()
 
 

@@ -1,7 +1,9 @@
 """Read DICOM with SimpleITK: one file, or the folder of one series."""
 
+import os
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ from numpy.typing import NDArray
 
 from silofl.data.access import list_files
 from silofl.data.decoded import Decoded, check_bytes
+from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels, count_frames, is_coloured
 from silofl.data.dicom_planes import (
     SAME_PLACE_MM,
     Plane,
     first_grid,
+    is_measured_alike,
     is_scaled_alike,
     order_frames,
     read_planes,
@@ -27,14 +31,8 @@ from silofl.errors import DataError
 ENDINGS = (".dcm", ".ima")
 # Named, because ITK otherwise reads whatever the file says it is.
 IMAGE_IO = "GDCMImageIO"
-# Compressions that GDCM does not know: films, JPEG XL, and JPEG 2000 of high throughput.
-UNKNOWN_COMPRESSION = r"1\.2\.840\.10008\.1\.2\.4\.[12]\d\d(\.1)?"
-# Of labels by their segments or outlines, in place of a number a pixel.
-DRAWN = {"SEG": "segmentation", "RTSTRUCT": "structure set"}
-# Whose tables lead back to the beam's intensity; programs show and measure the image without them.
-ANGIOGRAPHY = ("XA", "RF")
-# Whose numbers mean the same however they are shown, as Hounsfield units.
-MEASURED = ("CT", "MR", "NM", "PT")
+# libjpeg's words, on the error output alone, where it makes up what a frame does not hold.
+MADE_UP = b"premature end of data segment"
 # Its warnings would print full paths.
 SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
 # Reading needs no more, and each takes memory.
@@ -48,10 +46,9 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
         DataError: It holds more axes or bytes than are supported, or frames that are no one volume.
         Exception: Whatever SimpleITK raises on broken bytes.
     """
-    header = _read_header(path)
-    _check_pixels(header, name)
-    _check_decoded_size(path, 1, name)
-    stored, count = list(read_planes(header)), int(header.get("NumberOfFrames") or 1)
+    header = _read_checked_header(path, name)
+    _check_decoded_size(path, 1, name, np.dtype(np.float64).itemsize if DOSE_SCALE in header else None)
+    stored, count = list(read_planes(header)), count_frames(header)
     if len(stored) not in (1, count):
         raise DataError(f"{name} must describe each of its {count} frames, not {len(stored)}; export it again")
     order = order_frames(stored)
@@ -62,7 +59,9 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
             f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
             "save a file for each slice"
         )
-    decoded = _from_itk(SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), planes, step, name)
+    _check_measures(planes, name)
+    image = _read_strictly(lambda: SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), name)
+    decoded = _finish(_from_itk(image, planes, step, name), header)
     if (order == np.arange(len(order))).all():
         return decoded
     # Of the slices, so that the memory is laid out as that of a file with its frames in order.
@@ -82,27 +81,32 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
         return read_dicom_file(Path(files[0]), name)
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
-    headers = [_read_header(file) for file in files]
+    headers = [_read_checked_header(file, f"{Path(file).name} of {name}") for file in files]
     patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
-    if any(int(header.get("NumberOfFrames") or 1) > 1 for header in headers):
+    if any(count_frames(header) > 1 for header in headers):
         raise DataError(
             f"{name} must hold one file with many frames, or a file for each slice, not {len(files)} files of which "
             "some have many; name the volume's own file, or give each file a folder"
         )
-    for header in headers:
-        _check_pixels(header, name)
+    if len({(is_coloured(header), header.BitsAllocated == 1, header.get(DOSE_SCALE)) for header in headers}) > 1:
+        raise DataError(
+            f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers, and with one "
+            f"{DOSE_SCALE}; leave out what is no slice of the volume"
+        )
     planes = [plane for header in headers for plane in read_planes(header)]
     step = step_between(planes, name)
     is_alike = is_scaled_alike(planes)
-    if not is_alike:
+    if is_alike:
+        _check_measures(planes, name)
+    else:
         # The type is otherwise the first slice's, into which another slope's values do not fit.
         reader.SetOutputPixelType(SimpleITK.sitkFloat32)
     _check_decoded_size(files[0], len(files), name, None if is_alike else np.dtype(np.float32).itemsize)
     reader.SetFileNames(files)
     reader.SetGlobalWarningDisplay(False)
-    return _from_itk(reader.Execute(), planes, step, name)
+    return _finish(_from_itk(_read_strictly(reader.Execute, name), planes, step, name), headers[0])
 
 
 def _list_series_files(path: Path, name: str) -> tuple[str, ...]:
@@ -166,37 +170,6 @@ def _is_image(file: Path, kind: str) -> bool:
     return "Rows" in header or kind.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
 
 
-def _check_pixels(header: Any, name: str) -> None:  # noqa: ANN401 (pydicom is imported where it is used)
-    """Refuse a form of pixels that GDCM cannot read, or reads as other numbers than are meant."""
-    drawn = DRAWN.get(header.get("Modality"))
-    if drawn is not None:
-        raise DataError(
-            f"{name} must be an image or a label map, not a DICOM {drawn}; save it as NIfTI on its image's grid"
-        )
-    syntax = header.file_meta.get("TransferSyntaxUID", "")
-    if re.fullmatch(UNKNOWN_COMPRESSION, syntax):
-        raise DataError(
-            f"{name} must be compressed as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {syntax.name}; "
-            "export it without compression"
-        )
-    if "BitsStored" not in header and header.get("BitsAllocated") in (32, 64):
-        raise DataError(f"{name} must hold whole numbers with a rescale slope, not fractions; save it as NIfTI or MHA")
-    if "ModalityLUTSequence" in header and header.get("Modality") not in ANGIOGRAPHY:
-        raise DataError(
-            f"{name} must have a rescale slope and intercept, not a table of intensities (Modality LUT), which is not "
-            "read; export it with the table applied"
-        )
-    if header.get("RescaleSlope") == 0:
-        # GDCM takes it for a slope of 1.
-        raise DataError(
-            f"{name} must have a rescale slope other than 0, by which all its pixels mean the same; export it anew, or "
-            "save it with its true values as NIfTI or MHA"
-        )
-    if header.get("PhotometricInterpretation") == "MONOCHROME1" and header.get("Modality") in MEASURED:
-        # GDCM turns the numbers themselves round, as a radiograph needs.
-        raise DataError(f"{name} must be shown with its largest value white (MONOCHROME2), not black; export it so")
-
-
 def _check_decoded_size(path: Path | str, count: int, name: str, item_bytes: int | None = None) -> None:
     reader = SimpleITK.ImageFileReader()
     reader.SetImageIO(IMAGE_IO)
@@ -212,6 +185,50 @@ def _read_header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported 
     import pydicom
 
     return pydicom.dcmread(file, stop_before_pixels=True, force=True)
+
+
+def _read_checked_header(file: Path | str, name: str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)
+    """Return a file's header, without the pixels, once these have been checked."""
+    import pydicom
+
+    header = pydicom.dcmread(file, force=True)
+    check_pixels(header, name)
+    for key in PIXELS:
+        header.pop(key, None)
+    return header
+
+
+def _finish(decoded: Decoded, header: Any) -> Decoded:  # noqa: ANN401 (pydicom is imported where it is used)
+    """Apply what GDCM leaves out: the scale of a dose, and that a bit is 0 or 1, which it reads as 0 or 255."""
+    if DOSE_SCALE in header:
+        return decoded._replace(array=decoded.array * float(header[DOSE_SCALE].value))
+    if header.BitsAllocated == 1:
+        return decoded._replace(array=decoded.array // 255, is_binary=True)
+    return decoded
+
+
+def _check_measures(planes: Sequence[Plane], name: str) -> None:
+    if not is_measured_alike(planes):
+        raise DataError(
+            f"{name} must have one RealWorldValueSlope and -Intercept for all slices that have one rescale slope, as "
+            "they are not read; save it with its true values as NIfTI or MHA"
+        )
+
+
+def _read_strictly(read: Callable[[], Any], name: str) -> Any:  # noqa: ANN401 (SimpleITK has no types)
+    """Return an image as it is read, unless the decoder says on the error output that it made up pixels."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            image = read()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        said.seek(0)
+        if MADE_UP in said.read():
+            raise DataError(f"{name} must hold all of its compressed pixels, not a part; copy it again from its source")
+    return image
 
 
 def _from_itk(

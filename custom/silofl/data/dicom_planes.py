@@ -18,6 +18,10 @@ SIZE = ("Rows", "Columns")
 # A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
 INDEX = "DimensionIndexValues"
 SCALE = ("RescaleSlope", "RescaleIntercept")
+# What stored numbers measure, as beside the scale that makes them intensities: not applied, but one in a volume.
+REAL_WORLD = ("RealWorldValueSlope", "RealWorldValueIntercept")
+# Of a radiotherapy dose: how far each frame lies from the first one along the normal, or at what height.
+OFFSETS = "GridFrameOffsetVector"
 # Where a file with many frames keeps what else stands in the header itself.
 GROUPS = {
     POSITION: "PlanePositionSequence",
@@ -25,6 +29,7 @@ GROUPS = {
     SPACING: "PixelMeasuresSequence",
     INDEX: "FrameContentSequence",
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
+    **dict.fromkeys(REAL_WORLD, "RealWorldValueMappingSequence"),
 }
 # With the scale they decide the type that GDCM reads pixels into.
 STORED = ("PixelRepresentation", "BitsStored")
@@ -39,9 +44,24 @@ Plane = Mapping[str, Any]
 
 def read_planes(header: Dataset) -> Iterator[Plane]:
     """Yield what a header states of each plane, the frames of a file in their order; None of what it does not state."""
-    shared = header.get("SharedFunctionalGroupsSequence", [])[:1]
+    # What measures stand for is nested in the header of a single slice too.
+    shared = [*header.get("SharedFunctionalGroupsSequence", [])[:1], header]
     for frame in header.get("PerFrameFunctionalGroupsSequence") or [{}]:
-        yield {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
+        plane = {key: _look_up_element(key, header, [frame, *shared]) for key in (*GROUPS, *SIZE, *STORED)}
+        yield from ({**plane, POSITION: place} for place in _place_frames(plane, header.get(OFFSETS)))
+
+
+def _place_frames(plane: Plane, offsets: Sequence[float] | float | None) -> Iterator[Any]:
+    """Yield the place of a plane; of a dose those of all its frames, which lie at offsets from it."""
+    if offsets is None or plane[POSITION] is None or plane[DIRECTION] is None:
+        yield plane[POSITION]
+        return
+    place = np.array(plane[POSITION], dtype=np.float64)
+    normal = np.cross(*np.array(plane[DIRECTION], dtype=np.float64).reshape(2, 3))
+    heights = np.atleast_1d(np.array(offsets, dtype=np.float64))
+    for height in heights:
+        # By the standard they are heights where the first one is that of the plane.
+        yield (place + normal * height if heights[0] == 0 else np.array([*place[:2], height])).tolist()
 
 
 def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (any element)
@@ -58,11 +78,20 @@ def order_frames(planes: Sequence[Plane]) -> NDArray[np.intp]:
     stored = np.arange(len(planes))
     if any(plane[key] is None for plane in planes for key in (POSITION, DIRECTION)):
         return stored
-    to_column, to_row = np.array(planes[0][DIRECTION], dtype=np.float64).reshape(2, 3)
-    heights = np.array([plane[POSITION] for plane in planes], dtype=np.float64) @ np.cross(to_column, to_row)
+    heights = _measure_heights(planes)
     steps = np.diff(heights)
     runs_on = bool((steps >= 0).all() or (steps <= 0).all())
     return stored if runs_on or not _differ_in_place_alone(planes) else np.argsort(heights, kind="stable")
+
+
+def order_slices(planes: Sequence[Plane]) -> NDArray[np.intp]:
+    """Return the slices of a series along the normal, as its reader orders files that all state place and direction."""
+    return np.argsort(_measure_heights(planes), kind="stable")
+
+
+def _measure_heights(planes: Sequence[Plane]) -> NDArray[np.float64]:
+    to_column, to_row = np.array(planes[0][DIRECTION], dtype=np.float64).reshape(2, 3)
+    return np.array([plane[POSITION] for plane in planes], dtype=np.float64) @ np.cross(to_column, to_row)
 
 
 def _differ_in_place_alone(planes: Sequence[Plane]) -> bool:
@@ -133,6 +162,11 @@ def first_grid(planes: Sequence[Plane]) -> NDArray[np.float64] | None:
 def is_scaled_alike(planes: Sequence[Plane]) -> bool:
     """Return whether the pixels of all planes are stored and scaled alike; of PET each slice may have its own slope."""
     return len({tuple(plane[key] for key in (*SCALE, *STORED)) for plane in planes}) == 1
+
+
+def is_measured_alike(planes: Sequence[Plane]) -> bool:
+    """Return whether one number means the same in all planes, as far as they say what numbers measure."""
+    return len({tuple(plane[key] for key in REAL_WORLD) for plane in planes}) == 1
 
 
 def is_same(planes: Sequence[Plane], key: str) -> bool:

@@ -1,4 +1,4 @@
-"""The images that models learn from: their form in the files, and their intensities as the network sees them.
+"""The images that models learn from: their form and size of voxels in the files, and intensities as networks see them.
 
 A model answers any image; whether its answer means something depends on whether it has learnt from such images. The
 measures are few and coarse: an image within all of them may still show something that no site has.
@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.header import Header, check_affine, read_header
+from silofl.data.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
 from silofl.schema import declare_optional
@@ -30,6 +32,11 @@ DEVIATIONS = 4
 # Of the images' contrast.
 LEAST_MARGIN = 0.01
 DIGITS = 3
+# Of voxels' sizes, which protocols state in two.
+SIZE_DIGITS = 2
+# Times the training images' sizes of voxels, either way, that raise no doubt.
+ROOM = 2
+Sides = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,14 @@ class Form:
         colour: Whether its channels differ; None where they are no colours.
         axes: The directions that a volume's voxel axes run to, as ``LPS`` (left, back, head); None where unknown.
         header: What its file states.
+        voxel_mm: The sides of a volume's voxels in mm, the shortest first; None where unknown.
     """
 
     kind: Kind
     colour: Colour | None = None
     axes: str | None = None
     header: Header = Header()
+    voxel_mm: Sides | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,44 @@ class Range:
 
 
 @dataclass(frozen=True)
+class VoxelSizes:
+    """The sides of the voxels of training volumes, in mm: of each voxel the shortest, the middle and the longest.
+
+    Attributes:
+        least: The least of each.
+        most: The largest of each.
+
+    Raises:
+        ConfigError: They are no sizes of voxels.
+    """
+
+    least: Sides
+    most: Sides
+
+    def __post_init__(self) -> None:
+        """Refuse what is no size of a voxel."""
+        low, high = SPACING_MM
+        for small, large in zip(self.least, self.most, strict=True):
+            # Of NaN every comparison is false.
+            if not low <= small <= large <= high:
+                raise ConfigError(f"sides of voxels must have a range within {low:g} to {high:g} mm, not {self}")
+
+    def __or__(self, other: VoxelSizes) -> VoxelSizes:
+        """Return the sizes of both."""
+        return VoxelSizes(tuple(map(min, self.least, other.least)), tuple(map(max, self.most, other.most)))
+
+    def __str__(self) -> str:
+        """Return the sizes in mm, for people."""
+        texts = [" x ".join(f"{side:g}" for side in sides) for sides in (self.least, self.most)]
+        return f"{' to '.join(dict.fromkeys(texts))} mm"
+
+    def reaches(self, other: VoxelSizes, times: float) -> bool:
+        """Return whether every side of other voxels lies within so many times these, either way."""
+        is_large = all(low <= times * one for low, one in zip(self.least, other.least, strict=True))
+        return is_large and all(one <= times * high for high, one in zip(self.most, other.most, strict=True))
+
+
+@dataclass(frozen=True)
 class Domain:
     """The images that models learn from; what is empty is not known.
 
@@ -86,6 +133,7 @@ class Domain:
         modalities: DICOM's codes.
         axes: The directions that the volumes' voxel axes run to, as they are stored.
         intensities: The values of their measures, after their preparation.
+        voxels: The sizes of the volumes' voxels in their files.
 
     Raises:
         ConfigError: Axes are no directions.
@@ -96,6 +144,7 @@ class Domain:
     modalities: tuple[Modality, ...] = declare_optional(())
     axes: tuple[str, ...] = declare_optional(())
     intensities: tuple[Range, ...] = declare_optional(())
+    voxels: VoxelSizes | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse axes that are no directions."""
@@ -109,7 +158,13 @@ class Domain:
         ranges: dict[str, Range] = {}
         for found in (*self.intensities, *other.intensities):
             ranges[found.measure] = ranges.get(found.measure, found) | found
-        return Domain(**forms, intensities=tuple(ranges.values()))
+        voxels = [one for one in (self.voxels, other.voxels) if one is not None]
+        return Domain(**forms, intensities=tuple(ranges.values()), voxels=reduce(or_, voxels) if voxels else None)
+
+    @property
+    def bare(self) -> Domain:
+        """What is left where no numbers may leave that come from few images, or from a site that nobody is like."""
+        return replace(self, intensities=(), voxels=None)
 
     @property
     def sentence(self) -> str:
@@ -117,23 +172,32 @@ class Domain:
         return ", ".join(" or ".join(getattr(self, name)) for name in FORMS if getattr(self, name)) or UNKNOWN
 
     def check(self, form: Form, name: str) -> None:
-        """Refuse an image of another kind than the training images.
+        """Refuse an image of another kind than the training images, or with voxels that no scanner has.
 
         Args:
             form: The image's.
             name: What messages call it.
 
         Raises:
-            DataError: Kind, colour or modality is none of theirs.
+            DataError: Kind, colour or modality is none of theirs, or a side of a voxel is longer than `MOST_MM`.
         """
+        if form.voxel_mm is not None and max(form.voxel_mm) > MOST_MM:
+            raise DataError(
+                f"{name} must have voxels of at most {MOST_MM:g} mm, as scanners have them, not "
+                f"{VoxelSizes(form.voxel_mm, form.voxel_mm)}; correct its header, which may count in micrometres"
+            )
         found = {"kinds": form.kind, "colours": form.colour, "modalities": form.header.modality}
-        for key, value in found.items():
-            known = getattr(self, key)
-            if known and value is not None and value not in known:
-                raise DataError(
-                    f"{name} must be like the training images, which are {' or '.join(known)}, not {value}; take a "
-                    "super model that learnt from such images"
-                )
+        odd = {key: value for key, value in found.items() if value is not None and self._is_unlike(key, value)}
+        if odd:
+            known = ", ".join(" or ".join(getattr(self, key)) for key in odd)
+            raise DataError(
+                f"{name} must be like the training images, which are {known}, not {', '.join(odd.values())}; take a "
+                "super model that learnt from such images"
+            )
+
+    def _is_unlike(self, key: str, value: str) -> bool:
+        known = getattr(self, key)
+        return bool(known) and value not in known
 
     def doubts(self, images: NDArray[np.float32], form: Form | None, is_turned: bool) -> list[str]:
         """Return how an image differs from the training images, as sentences for people.
@@ -150,8 +214,9 @@ class Domain:
             doubts.append(
                 f"the file states {form.header.modality}; no training file stated its modality to compare it with"
             )
-        if form is not None and form.axes and self.axes and form.axes not in self.axes and not is_turned:
-            doubts.append(f"its axes run {form.axes}, those of the training images {' or '.join(self.axes)}")
+        unlike = [] if form is None else self._compare_grid(form, is_turned)
+        if unlike:
+            doubts.append(f"it is unlike the training images: {'; '.join(unlike)}")
         values = measure_images(images)
         for known in self.intensities:
             value = float(values[known.measure].mean())
@@ -159,6 +224,17 @@ class Domain:
                 found = f"its intensities are unlike the training images': {known.measure} {value:.{DIGITS}g}"
                 doubts.append(f"{found} after the preparation, theirs {known.low:g} to {known.high:g}")
         return doubts
+
+    def _compare_grid(self, form: Form, is_turned: bool) -> list[str]:
+        """Return how the grid of an image in its file differs from the training images'."""
+        unlike = []
+        if form.axes and not is_turned and self._is_unlike("axes", form.axes):
+            unlike.append(f"its axes run {form.axes}, theirs {' or '.join(self.axes)}")
+        if form.voxel_mm is not None and self.voxels is not None:
+            own = VoxelSizes(form.voxel_mm, form.voxel_mm)
+            if not self.voxels.reaches(own, ROOM):
+                unlike.append(f"its voxels measure {own}, theirs {self.voxels}")
+        return unlike
 
 
 UNKNOWN = "images that nothing is known of"
@@ -174,7 +250,9 @@ def read_form(path: Path, image: Image, name: str) -> Form:
     if image.affine is not None:
         check_affine(image.affine, name)
     header = read_header(path)
-    return Form(image_kind(image), _colour(image), _axes(image.affine) if header.has_orientation else None, header)
+    axes = _axes(image.affine) if header.has_orientation else None
+    sides = _voxel_sides(image.affine) if image.affine is not None and header.has_spacing else None
+    return Form(image_kind(image), _colour(image), axes, header, sides)
 
 
 def image_kind(image: Image) -> Kind:
@@ -187,8 +265,9 @@ def image_kind(image: Image) -> Kind:
 def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]]) -> Domain:
     """Return the domain of training images.
 
-    A range is the mean of a measure over the images, four deviations to either side and a little more, with three
-    digits: no image's own value is in it.
+    A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
+    with three digits: no image's own value is in it. Sizes of voxels are the least and the largest with two digits:
+    they are a protocol's, and no patient's.
 
     Args:
         forms: Of some of the images.
@@ -203,6 +282,7 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
         modalities=_sort_unique(form.header.modality for form in found),
         axes=_sort_unique(form.axes for form in found),
         intensities=tuple(_range(name, values) for name in values),
+        voxels=_join_voxels([form.voxel_mm for form in found if form.voxel_mm is not None]),
     )
 
 
@@ -233,6 +313,18 @@ def _axes(affine: NDArray[np.float64]) -> str:
     from nibabel.orientations import aff2axcodes
 
     return "".join(aff2axcodes(affine))
+
+
+def _voxel_sides(affine: NDArray[np.float64]) -> Sides:
+    # Sorted: how a volume was turned when it was stored changes no voxel.
+    return tuple(sorted(np.linalg.norm(affine[:3, :3], axis=0).tolist()))
+
+
+def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:
+    if not sides:
+        return None
+    least, most = (tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in edge(sides, axis=0)) for edge in (np.min, np.max))
+    return VoxelSizes(least, most)
 
 
 def _range(name: Measure, values: Mapping[Measure, NDArray[np.float64]]) -> Range:

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from silofl.data.batches import limit_batch_size
 from silofl.data.contrasts import ImageFiles, has_several_frames
-from silofl.data.header import read_header
+from silofl.data.header import MOST_MM, read_header
+from silofl.data.image_grid import find_turned
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
+from silofl.data.patient_ids import count_shared_ids, read_own_id
 from silofl.data.site_data import SiteData
 from silofl.study import Study
 
-# Slices are up to 10 mm apart, and a resized image has larger pixels than its scan.
-MOST_MM = 50.0
 PIECE = 256
 
 
@@ -33,6 +33,11 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
             "contrasts of a case must lie in one frame of reference (FrameOfReferenceUID) or be registered; those of "
             f"{frames} of {len(sources)} cases state several: see that they were registered, or leave them out"
         )
+    found += _find_patient_doubts(data)
+    if study.task == "segmentation":
+        places = data.manifest.places
+        labels = [places[record.label] for records in data.manifest.parts.values() for record in records]
+        found += find_turned(zip((source.first[0] for source in sources), labels, strict=True))
     parts = (data.training, data.validation, data.test)
     ranges = [_measure_ranges(part) for part in parts]
     blank = sum(low == high for cases in ranges for low, high in cases.values())
@@ -48,6 +53,29 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
             f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
     return found + _find_size_doubts(sources, study, parts)
+
+
+def _find_patient_doubts(data: SiteData) -> list[str]:
+    """Return a sentence where a patient of DICOM's headers has several names, or stands in several parts unnamed."""
+    named, unnamed = [], []
+    for part, records in data.manifest.parts.items():
+        for record in records:
+            patient = read_own_id(path for path, _ in filter(None, data.manifest.source(record).files))
+            (unnamed if record.patient is None else named).append((record.patient or part, patient))
+    (divided, count), (scattered, count_unnamed) = count_shared_ids(named), count_shared_ids(unnamed)
+    found = []
+    if divided:
+        found.append(
+            f"a patient must have one name in dataset.json; {divided} of {count} PatientIDs in DICOM headers stand "
+            "for several: see that these are different persons, of whom an archive writes one number"
+        )
+    # One for all is an archive's.
+    if scattered and count_unnamed > 1:
+        found.append(
+            f"a patient must stand in one part; of those whom DICOM headers name (PatientID), and dataset.json does "
+            f"not, {scattered} of {count_unnamed} stand in several: name them in dataset.json, or import again"
+        )
+    return found
 
 
 def _find_size_doubts(sources: Sequence[ImageFiles], study: Study, parts: Sequence[Examples]) -> list[str]:

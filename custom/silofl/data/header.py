@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +14,9 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.metaimage import SYNONYMS
+from silofl.data.nifti import affine_mm, read_nifti_header, unit_mm
+from silofl.data.nrrd import QUOTED
+from silofl.data.raw_volume import UNITS_MM
 from silofl.errors import DataError
 from silofl.study_sections import Modality
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 SPACING_MM = (0.001, 1000.0)
+# Longer sides of voxels are a header's fault: slices are up to 10 mm apart, and a resized image has larger pixels than
+# its scan.
+MOST_MM = 50.0
 # Of one size of voxels that is stated twice, rounded.
 SAME_SIZE = 0.01
 # Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.
@@ -29,8 +34,6 @@ LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
 HEADER_BYTES = 1 << 16
-# NRRD's words for the unit, and for none.
-MILLIMETRES = {"mm", "millimeter", "millimeters", "millimetre", "millimetres", "", "???"}
 
 
 @dataclass(frozen=True)
@@ -126,36 +129,39 @@ def _read_dicom_header(path: Path) -> Header:
     if not images:
         return Header()
     first = images[0]
-    planes = list(islice(read_planes(first), 2))
-    plane, spacing = planes[0], planes[0][SPACING]
-    # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
-    has_slices = len(images) > 1 or len(planes) > 1
     modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
-    return Header(
-        modality if modality in get_args(Modality) else None,
-        bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None and has_slices,
-        plane[DIRECTION] is not None,
-    )
+    return Header(modality if modality in get_args(Modality) else None, *_read_dicom_grid(first, len(images) > 1))
+
+
+def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool]:
+    """Return whether a file states the size of its voxels, and how its axes lie; no text that is no number does."""
+    try:
+        planes = list(islice(read_planes(first), 2))
+        plane, spacing = planes[0], planes[0][SPACING]
+        is_sized = bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None
+    except (TypeError, ValueError):
+        return False, False
+    # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
+    return is_sized and (has_others or len(planes) > 1), plane[DIRECTION] is not None
 
 
 def _read_nifti_header(path: Path) -> Header:
-    import nibabel
-
-    image = nibabel.load(path)
-    header, sizes = image.header, image.header.get_zooms()[:3]
+    header = read_nifti_header(path)
+    sizes, affine = header.get_zooms()[:3], affine_mm(header)
+    factor = unit_mm(header)
     has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
     # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.
     is_given = has_grid or any(size != 1 for size in sizes)
     # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
-    is_one = np.allclose(np.linalg.norm(image.affine[:3, : len(sizes)], axis=0), sizes, rtol=SAME_SIZE)
-    # nibabel reads the numbers as millimetres whatever the unit is; most writers leave the unit out.
-    return Header(None, is_given and is_one and header.get_xyzt_units()[0] in ("mm", "unknown"), has_grid)
+    lengths = np.linalg.norm(affine[:3, : len(sizes)], axis=0)
+    is_one = factor is not None and np.allclose(lengths, np.multiply(sizes, factor), rtol=SAME_SIZE)
+    return Header(None, is_given and is_one, has_grid)
 
 
 def _parse_nrrd_fields(fields: Mapping[str, str]) -> Header:
-    # As of NIfTI the numbers are read as millimetres whatever the unit is.
-    units = {unit.lower() for key in ("space units", "units") for unit in re.findall('"([^"]*)"', fields.get(key, ""))}
-    has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= MILLIMETRES
+    units = {unit.lower() for key in ("space units", "units") for unit in QUOTED.findall(fields.get(key, ""))}
+    # The numbers of another unit are read as millimetres.
+    has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= UNITS_MM.keys()
     return Header(None, has_spacing, {"space", "space directions"} <= fields.keys())
 
 

@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
 from silofl.data.formats import decode
+from silofl.data.segments import check_layers, number_by_names, read_segments
 from silofl.errors import DataError
 
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.
 GRID_TOLERANCE_MM = 0.1
 # Of label numbers, which are kept as int32.
 SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+# A scale as 1/255, rounded to 32 bits, leaves a label nearly whole; interpolation does not.
+LABEL_ROUNDING = 1e-3
 RENUMBER = "save it with the study's numbers"
 
 
@@ -67,36 +70,50 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
     return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window, decoded.has_contrasts)
 
 
-def read_label(path: Path, name: str | None = None, index: int | None = None) -> Image:
+def read_label(
+    path: Path, name: str | None = None, index: int | None = None, labels: Mapping[int, str] | None = None
+) -> Image:
     """Read a label map; the same formats as `read_image`, one channel of whole numbers.
+
+    Where the header names segments, as 3D Slicer's does, each gets the number of the label of its name.
 
     Args:
         path: The file, or the folder of a DICOM series.
         name: What messages call it; the file's name when not given.
         index: Which label map of an npz file's array ``labels``.
+        labels: The labels by number; None leaves the numbers as they are stored.
 
     Returns:
         An image with array int32 of shape (1, rows, columns) or (1, X, Y, Z).
 
     Raises:
-        DataError: As `read_image`, or the channels differ, or a value is not a whole number.
+        DataError: As `read_image`, or the channels differ, a value is not a whole number, segments may overlap, or one
+            is none of the labels.
     """
     name = name or path.name
     decoded = _decode(path, name, index, is_label=True)
-    array = decoded.array
+    array, segments = decoded.array, read_segments(path, name)
+    check_layers(segments, name)
     if len(array) > 1 and not (array == array[:1]).all():
         raise DataError(
             f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
         )
     array = array[:1]
-    is_whole = array.dtype.kind in "biu" or (np.isfinite(array).all() and (array == np.round(array)).all())
-    if not is_whole:
-        odd = array[~(np.isfinite(array) & (array == np.round(array)))].flat[0]
-        raise DataError(f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation")
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            # Not "<": NaN and infinity are no numbers of labels either.
+            is_odd = ~(np.abs(array - np.round(array)) <= LABEL_ROUNDING)
+        if is_odd.any():
+            odd = array[is_odd].flat[0]
+            raise DataError(
+                f"{name} must hold whole label numbers, not {odd}; save it as integers, without interpolation"
+            )
+        array = np.round(array)
     beyond = array[(array < SMALLEST) | (array > LARGEST)]
     if beyond.size:
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
-    return Image(array.astype(np.int32), decoded.affine, None)
+    numbers = array.astype(np.int32)
+    return Image(numbers if labels is None else number_by_names(numbers, segments, labels, name), decoded.affine, None)
 
 
 def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:

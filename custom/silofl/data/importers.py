@@ -30,8 +30,9 @@ from silofl.data.layouts.pamap2 import plan_pamap2
 from silofl.data.layouts.plan import JsonRecord, SitePlan, list_paths
 from silofl.data.layouts.prostate_saml import plan_prostate
 from silofl.data.layouts.spine_gm import plan_spine
+from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
-from silofl.errors import ConfigError, DataError, suggest_nearest
+from silofl.errors import ConfigError, DataError, Faults, suggest_nearest
 from silofl.files import is_free
 
 __all__ = ["LAYOUTS", "PARTITIONS", "ImportOptions", "ImportSummary", "import_layout"]
@@ -70,6 +71,8 @@ LAYOUTS: Mapping[str, Layout] = {
     "pamap2": Layout(plan_pamap2, _DEALT),
     "covid-xray": Layout(plan_covid_xray, _DEALT),
 }
+# Wrong masks that are told at once: whoever mends them wants to see all.
+MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -162,6 +165,7 @@ def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        _write_masks(plans, temporary)
         for site, plan in plans.items():
             _write_site(plan, temporary / site)
         temporary.chmod(0o755)  # mkdtemp's 0700 would keep the site's other accounts out
@@ -176,10 +180,30 @@ def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
+    """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
+    faults = Faults(MOST_MASKS)
+    for site, plan in plans.items():
+        masks = _list_masks(plan)
+        for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
+            with faults.collect_fault():
+                _write_file(plan, folder / site, name)
+    faults.tell()
+
+
+def _list_masks(plan: SitePlan) -> list[str]:
+    return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
+
+
+def _write_file(plan: SitePlan, folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    plan.files[name](folder / name)
+
+
 def _write_site(plan: SitePlan, folder: Path) -> None:
-    for name, write in plan.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write(folder / name)
+    for name in plan.files.keys() - {*_list_masks(plan)}:
+        _write_file(plan, folder, name)
+    folder.mkdir(exist_ok=True)
     (folder / "dataset.json").write_text(
         json.dumps(plan.dataset, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -1,13 +1,20 @@
 """Checks that the parts of a data set share no patient or recording, image, slice or case name."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from silofl.data.access import content_digest
-from silofl.data.records import Record, slice_numbers
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.patient_names import normalise_name
+from silofl.data.records import Record
 from silofl.errors import DataError
 
 Parts = Mapping[str, tuple[Record, ...]]
+PartRecord = tuple[str, Record]
+# A file, or one of many images in it.
+Image = tuple[Path, int | None]
 
 
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
@@ -34,33 +41,87 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     _check_images(parts, places)
 
 
-def check_contents(parts: Parts, places: Mapping[str, Path]) -> None:
-    """Refuse the same image file under two names; reads every image file once.
+class Contents:
+    """The contents of a data set's images, gathered while they are read, of which no two may be the same."""
 
-    Raises:
-        DataError: Two image files hold the same bytes, or one cannot be read.
-    """
-    seen: dict[str, tuple[Path, str, Record]] = {}
-    known: dict[Path, str] = {}
-    for _, record in _iterate_records(parts):
-        for file in record.files:
-            place = places[file]
-            if place in known:
+    def __init__(self, places: Mapping[str, Path], split_unit: str) -> None:
+        """Begin with none.
+
+        Args:
+            places: Where each file named by a record lies, links resolved.
+            split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not.
+        """
+        self._places, self._split_unit = places, split_unit
+        self._seen: dict[str, tuple[str, str, Record]] = {}
+        self._known: set[tuple[Path, int | None]] = set()
+
+    def add(self, part: str, record: Record, digests: Mapping[str, str | None]) -> None:
+        """Keep what a case's files hold.
+
+        Of many images in one npz file, as public sets come, two may be the same within one patient and part, and
+        anywhere where no patients are kept apart.
+
+        Args:
+            part: The case's part.
+            record: The case.
+            digests: `digest_content` of each file's image, by the path that dataset.json gives.
+
+        Raises:
+            DataError: Another file, or another image of the same, holds the same pixels.
+        """
+        for file, digest in digests.items():
+            place = (self._places[file], record.index)
+            if digest is None or place in self._known:
                 continue
-            known[place] = content_digest(place, file)
-            first_place, first_file, first = seen.setdefault(known[place], (place, file, record))
-            if first_place == place:
-                continue
+            self._known.add(place)
+            first_part, first_file, first = self._seen.setdefault(digest, (part, file, record))
             # Records are equal where their fields are: only the same one can name a file twice as two contrasts.
-            if first is record:
+            if first is record and first_file != file:
                 raise DataError(
                     f"case {record.case!r} must have a file of its own for each contrast; {file} and {first_file} hold "
                     "the same content: correct one of the two, or put null for a contrast that is not there"
                 )
-            raise DataError(
-                f"case {record.case!r} must be another image than case {first.case!r}; {file} and {first_file} "
-                "hold the same content: remove one of the two"
-            )
+            if first is not record and self._are_apart(part, record, first_part, first):
+                raise DataError(
+                    f"case {record.case!r} must be another image than case {first.case!r}; "
+                    f"{_name_image(file, record)} and {_name_image(first_file, first)} hold the same content: remove "
+                    "one of the two"
+                )
+
+    def _are_apart(self, part: str, record: Record, other_part: str, other: Record) -> bool:
+        """Return whether two cases must hold two images."""
+        if None in (record.index, other.index):
+            return True
+        is_of_patients = self._split_unit in ("patient", "recordings")
+        return is_of_patients and (part != other_part or record.patient != other.patient)
+
+
+def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | None:
+    """Return a hash of an image's pixels, the same in every format, type of numbers and order of axes.
+
+    Args:
+        array: (C, *spatial), as decoded.
+        affine: Voxel indices to millimetres (4, 4), by which a volume is turned the same way; None without such a grid.
+
+    Returns:
+        The hash; None of an image whose channels hold one value each: it shows nobody.
+    """
+    first = array.reshape(len(array), -1)[:, :1].reshape(-1, *[1] * (array.ndim - 1))
+    if (array == first).all():
+        return None
+    if affine is not None and array.ndim == 4:
+        from nibabel.orientations import apply_orientation, io_orientation
+
+        array = np.moveaxis(apply_orientation(np.moveaxis(array, 0, -1), io_orientation(affine)), -1, 0)
+    # Of the transpose, which lies in memory as most volumes do. Adding 0 leaves no zero below zero.
+    numbers = np.add(array.T, 0, dtype="<f4", order="C", casting="unsafe")
+    digest = hashlib.sha256(repr(array.shape).encode())
+    digest.update(numbers)
+    return digest.hexdigest()
+
+
+def _name_image(file: str, record: Record) -> str:
+    return file if record.index is None else f"{file} at index {record.index}"
 
 
 def _iterate_records(parts: Parts) -> Iterator[tuple[str, Record]]:
@@ -85,7 +146,7 @@ def _check_spelling(parts: Parts) -> None:
     for _, record in _iterate_records(parts):
         if record.patient is None:
             continue
-        first = seen.setdefault(record.patient.casefold(), record)
+        first = seen.setdefault(normalise_name(record.patient.casefold()), record)
         if first.patient != record.patient:
             raise DataError(
                 f"patient {record.patient!r} (case {record.case!r}) must be written as {first.patient!r} (case "
@@ -128,27 +189,44 @@ def _check_recordings(parts: Parts) -> None:
 
 
 def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
-    seen: dict[tuple[Path, int | None], list[tuple[str, Record]]] = {}
+    # By image: its first record, the first one whose patient is known, and each slice's record.
+    firsts: dict[Image, PartRecord] = {}
+    of_patient: dict[Image, PartRecord] = {}
+    of_slice: dict[tuple[Image, int], PartRecord] = {}
     for part, record in _iterate_records(parts):
         for file in record.files:
-            others = seen.setdefault((places[file], record.index), [])
-            # All earlier ones: a slice may be apart from the first record of its volume and not from the second.
-            for other_part, other in others:
-                _check_pair(file, part, record, other_part, other)
-            others.append((part, record))
+            image, mine = (places[file], record.index), (part, record)
+            if record.patient is not None:
+                _check_one_patient(file, mine, of_patient.setdefault(image, mine))
+            _check_once(file, mine, firsts.setdefault(image, mine))
+            for number in record.numbers or ():
+                other = of_slice.setdefault((image, number), mine)
+                if other is not mine:
+                    raise _overlap_error(file, mine, other)
 
 
-def _check_pair(file: str, part: str, record: Record, other_part: str, other: Record) -> None:
-    both = f"case {record.case!r} in {part} and case {other.case!r} in {other_part}"
-    if None not in (record.patient, other.patient) and record.patient != other.patient:
+def _check_one_patient(file: str, mine: PartRecord, first: PartRecord) -> None:
+    patient, other = mine[1].patient, first[1].patient
+    if patient != other:
         raise DataError(
-            f"{file} must belong to one patient, not to {other.patient!r} and {record.patient!r} ({both}); "
-            "correct dataset.json"
+            f"{file} must belong to one patient, not to {other!r} and {patient!r} ({_name_both(mine, first)}); correct "
+            "dataset.json"
         )
-    if record.slices is None or other.slices is None:
-        raise DataError(f"{file} must stand once in dataset.json, not twice ({both}); remove one of the two")
-    if set(slice_numbers(record.slices)) & set(slice_numbers(other.slices)):
+
+
+def _check_once(file: str, mine: PartRecord, first: PartRecord) -> None:
+    if first is not mine and None in (mine[1].slices, first[1].slices):
         raise DataError(
-            f"{file} must have slices in one record only, not {list(other.slices)} and "
-            f"{list(record.slices)}, which overlap ({both}); cut the ranges apart"
+            f"{file} must stand once in dataset.json, not twice ({_name_both(mine, first)}); remove one of the two"
         )
+
+
+def _overlap_error(file: str, mine: PartRecord, other: PartRecord) -> DataError:
+    return DataError(
+        f"{file} must have slices in one record only, not {list(other[1].slices)} and {list(mine[1].slices)}, which "
+        f"overlap ({_name_both(mine, other)}); cut the ranges apart"
+    )
+
+
+def _name_both(mine: PartRecord, other: PartRecord) -> str:
+    return f"case {mine[1].case!r} in {mine[0]} and case {other[1].case!r} in {other[0]}"

@@ -11,7 +11,8 @@ from silofl.data.access import read_bytes
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
-from silofl.errors import DataError, Faults, suggest_nearest
+from silofl.documents import TwinError, build_table
+from silofl.errors import DataError, Faults, quote_value, suggest_nearest
 from silofl.study import Study
 from silofl.study_sections import SplitUnit
 
@@ -95,8 +96,7 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
             check_channels(record, names)
     faults.tell()
     split_unit = content.get("split_unit", "patient")
-    # A patient may be in several parts only where both study and data say so; otherwise the stricter rule holds.
-    check_parts(parts, places, split_unit if study.data.split_unit == split_unit else "patient")
+    check_parts(parts, places, agree_split_unit(study, split_unit))
     return Manifest(
         folder,
         study.task,
@@ -108,6 +108,11 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
         places=places,
         digest=digest,
     )
+
+
+def agree_split_unit(study: Study, split_unit: str) -> str:
+    """Return what a study and a dataset.json keep apart: the unit of both, or else patients, the stricter rule."""
+    return split_unit if study.data.split_unit == split_unit else "patient"
 
 
 def read_content(folder: Path) -> dict[str, object]:
@@ -129,13 +134,13 @@ def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
         )
     raw = read_bytes(folder / FILE_NAME, name)
     try:
-        # Editors on Windows begin a file with a byte order mark. Of two equal keys json would keep the last silently.
-        content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_refuse_twins)
+        # Editors on Windows begin a file with a byte order mark.
+        content = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=build_table)
     except json.JSONDecodeError as error:
         place = f"broken at line {error.lineno}, column {error.colno} ({error.msg})"
         raise DataError(f"{FILE_NAME} must be JSON, not {place}; correct it there") from None
-    except DataError:
-        raise
+    except TwinError as error:
+        raise DataError(f"{FILE_NAME} must give each key once; {error}: join both, or remove one") from None
     except (ValueError, RecursionError):
         raise DataError(f"{FILE_NAME} must be JSON in UTF-8, not something else; write it anew") from None
     if not isinstance(content, dict):
@@ -144,38 +149,34 @@ def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
     return content, hashlib.sha256(raw).hexdigest()
 
 
-def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise DataError(f"{FILE_NAME} must give each key once, not {key!r} twice; join or remove one")
-        found[key] = value
-    return found
-
-
 def _check_keys(content: Mapping[str, object]) -> None:
     for key in content:
         if key not in KEYS:
             raise DataError(
-                f"{FILE_NAME} must have known keys, not {key!r}{suggest_nearest(key, KEYS)}; rename or remove it"
+                f"{FILE_NAME} must have known keys, not {quote_value(key)}{suggest_nearest(key, KEYS)}; rename or "
+                "remove it"
             )
     for key in ("task", "labels"):
         if key not in content:
-            raise DataError(f"{FILE_NAME} must have the key {key!r}; it is missing: add it")
+            raise DataError(f"{FILE_NAME} must have the key {quote_value(key)}; it is missing: add it")
     unit = content.get("split_unit", "patient")
     if unit not in SPLIT_UNITS:
         known = ", ".join(SPLIT_UNITS)
-        raise DataError(f"{FILE_NAME} must have a split_unit among {known}, not {unit!r}; correct it")
+        raise DataError(f"{FILE_NAME} must have a split_unit among {known}, not {quote_value(unit)}; correct it")
 
 
 def _check_fits(content: Mapping[str, object], study: Study) -> None:
     remedy = "give the site the data of this study, or ask the study lead"
     if content["task"] != study.task:
-        raise DataError(f"{FILE_NAME} must have task {study.task!r} as the study, not {content['task']!r}; {remedy}")
+        raise DataError(
+            f"{FILE_NAME} must have task {study.task!r} as the study, not {quote_value(content['task'])}; {remedy}"
+        )
     _check_channel_names(parse_channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
     if content["labels"] != wanted:
-        raise DataError(f"{FILE_NAME} must have labels {wanted} as the study, not {content['labels']!r}; {remedy}")
+        raise DataError(
+            f"{FILE_NAME} must have labels {wanted} as the study, not {quote_value(content['labels'])}; {remedy}"
+        )
 
 
 def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
@@ -187,7 +188,9 @@ def parse_channel_names(content: Mapping[str, object]) -> tuple[str, ...]:
     names = content.get("channel_names", [])
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not is_list or len({*names}) < len(names):
-        raise DataError(f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {names!r}')
+        raise DataError(
+            f'channel_names in {FILE_NAME} must be a list of different names, as ["T1"], not {quote_value(names)}'
+        )
     return tuple(names)
 
 
@@ -226,7 +229,8 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
     if not is_list or not numbers or len({*numbers}) < len(numbers):
         known = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
         raise DataError(
-            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not {numbers!r}; "
+            f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not "
+            f"{quote_value(numbers)}; "
             "leave it out where all are annotated"
         )
     if study.task != "segmentation" and "labels_annotated" in content:
@@ -236,7 +240,7 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
 
 def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:
     if not isinstance(values, list):
-        raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {values!r}; put it in brackets")
+        raise DataError(f"{part} in {FILE_NAME} must be a list of cases, not {quote_value(values)}; put it in brackets")
     records, faults = [], Faults()
     for number, value in enumerate(values, start=1):
         with faults.collect_fault():

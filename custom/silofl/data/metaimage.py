@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.decoded import Decoded
 from silofl.data.raw_volume import (
+    UNITS_MM,
     RawVolume,
+    decode_text,
     header_lines,
     look_up_value,
     parse_numbers,
@@ -42,17 +46,19 @@ SYNONYMS = {
     "ElementByteOrderMSB": "BinaryDataByteOrderMSB",
 }
 LAST = "ElementDataFile"
+SCALE = ("ElementToIntensityFunctionSlope", "ElementToIntensityFunctionOffset")
 # The keys on which the voxels depend. Others are a writer's own, as the DICOM tags that ITK copies.
 KEYS = (
     *("ObjectType", "NDims", "DimSize", "ElementType", "ElementNumberOfChannels", "HeaderSize", "BinaryData", LAST),
-    *("CompressedData", "CompressedDataSize", "ElementSpacing", "ElementSize", *SYNONYMS, *SYNONYMS.values()),
+    *("CompressedData", "CompressedDataSize", "ElementSpacing", "ElementSize", "DistanceUnits"),
+    *(*SCALE, *SYNONYMS, *SYNONYMS.values()),
 )
 # A known key, although it is like one of them.
 LIKE_ANOTHER = ("ObjectSubType",)
 TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
-def read_metaimage(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
+def read_metaimage(path: Path, name: str) -> Decoded:
     """Read a volume; returns and errors as `read_voxels`.
 
     Raises:
@@ -66,6 +72,18 @@ def read_metaimage(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]
             if LAST in header:
                 break
         return read_voxels(stream, _parse_volume(header, name), name)
+
+
+def read_metaimage_keys(path: Path) -> dict[str, str]:
+    """Return the keys and values that a writer has put into a header beside MetaImage's.
+
+    Raises:
+        ValueError: The header has no end.
+    """
+    with path.open("rb") as stream:
+        lines = takewhile(lambda line: not line.startswith(LAST), header_lines(stream))
+        pairs = [[part.strip() for part in line.partition("=")] for line in lines]
+    return {key: decode_text(value) for key, _, value in pairs if key not in KEYS}
 
 
 def _add_field(header: dict[str, str], line: str) -> None:
@@ -85,6 +103,14 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
         raise DataError(f"{name} must hold its voxels itself ({LAST} = LOCAL), not name a file; save it as one file")
     if header.get("ObjectType", "Image") != "Image" or not look_up_value(header, "BinaryData", TRUTH, "True"):
         raise DataError(f"{name} must be an Image of BinaryData, not text or another object; save it with ITK")
+    scale = [
+        header.get(f"ElementToIntensityFunction{key}", default) for key, default in (("Slope", "1"), ("Offset", "0"))
+    ]
+    if parse_numbers(scale, 2, "ElementToIntensityFunction").tolist() != [1, 0]:
+        raise DataError(
+            f"{name} must hold intensities as they are, not to be scaled by {' and '.join(SCALE)}, which programs pass "
+            "over; save it with the scale applied"
+        )
     num_axes = int(require_field(header, "NDims"))
     if not 2 <= num_axes <= 4:
         raise ValueError(f"NDims must be 2 to 4, not {num_axes}")
@@ -92,7 +118,10 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
     def values(key: str, count: int, default: str) -> NDArray[np.float64]:
         return parse_numbers(header.get(key, default).split(), count, key)
 
-    spacing = values("ElementSpacing" if "ElementSpacing" in header else "ElementSize", num_axes, "1 " * num_axes)
+    unit = UNITS_MM.get(header.get("DistanceUnits", "mm").lower(), 1.0)
+    spacing = unit * values(
+        "ElementSpacing" if "ElementSpacing" in header else "ElementSize", num_axes, "1 " * num_axes
+    )
     directions = values("TransformMatrix", num_axes**2, " ".join(map(str, np.eye(num_axes).ravel())))
     order = ">" if look_up_value(header, "BinaryDataByteOrderMSB", TRUTH, "False") else "<"
     return RawVolume(
@@ -100,7 +129,7 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
         np.dtype(order + look_up_value(header, "ElementType", TYPES)),
         # A row of the matrix is the direction of an axis.
         axes=directions.reshape(num_axes, num_axes).T * spacing,
-        origin=values("Offset", num_axes, "0 " * num_axes),
+        origin=unit * values("Offset", num_axes, "0 " * num_axes),
         is_compressed=look_up_value(header, "CompressedData", TRUTH, "False"),
         channels=parse_sizes([header.get("ElementNumberOfChannels", "1")], 1, "ElementNumberOfChannels")[0],
     )

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from silofl.files import open_own
+
 
 class NpyStream:
     """A .npy file that grows along its first axis."""
 
     def __init__(self, path: Path, dtype: DTypeLike) -> None:
-        self._file = path.open("wb")
+        self._file = open_own(path, "wb")
         self._dtype = np.dtype(dtype)
         self._length = 0
         self._shape: tuple[int, ...] | None = None

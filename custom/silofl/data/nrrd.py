@@ -5,13 +5,17 @@ Source: teem.sourceforge.net/nrrd/format.html. Geometry is read as ITK reads it.
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.decoded import Decoded
 from silofl.data.raw_volume import (
+    UNITS_MM,
     RawVolume,
+    decode_text,
     header_lines,
     look_up_value,
     parse_numbers,
@@ -44,23 +48,30 @@ WORLDS = {
 DETACHED = ("data file", "datafile")
 PLACED = ("axis mins", "axismins", "axis maxs", "axismaxs")
 SKIPS = ("line skip", "lineskip", "byte skip", "byteskip")
-USED = ("type", "dimension", "sizes", "encoding", "endian", "kinds", "spacings")
-SPACE = ("space", "space dimension", "space directions", "space origin")
+USED = ("type", "dimension", "sizes", "encoding", "endian", "kinds", "spacings", "units")
+SPACE = ("space", "space dimension", "space directions", "space origin", "space units")
 IGNORED = (
     *("content", "min", "max", "old min", "oldmin", "old max", "oldmax", "number", "thicknesses", "centers"),
-    *("centerings", "labels", "units", "space units", "sample units", "sampleunits", "measurement frame"),
+    *("centerings", "labels", "sample units", "sampleunits", "measurement frame"),
 )
 FIELDS = {*DETACHED, *PLACED, *SKIPS, *USED, *SPACE, *IGNORED}
-DOMAIN = ("domain", "space", "time", "???", "none")
+DOMAIN = ("domain", "space", "???", "none")
 CHANNELS = (
     *("list", "vector", "2-vector", "3-vector", "4-vector", "stub", "scalar", "point", "covariant-vector", "normal"),
-    *("rgb-color", "rgba-color", "3-color", "4-color", "hsv-color", "xyz-color"),
+    *("rgb-color", "rgba-color", "3-color", "4-color"),
 )
+# What they hold is no axis of a volume, and no grey or RGB.
+OTHER_KINDS = {
+    "time": "save one time point a file",
+    **dict.fromkeys(("hsv-color", "xyz-color"), "save its colours as RGB"),
+    "complex": "save its magnitude",
+}
+QUOTED = re.compile('"([^"]*)"')
 ENCODINGS = {"raw": False, "gzip": True, "gz": True}
 ORDERS = {"little": "<", "big": ">"}
 
 
-def read_nrrd(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
+def read_nrrd(path: Path, name: str) -> Decoded:
     """Read a volume; returns and errors as `read_voxels`.
 
     Raises:
@@ -77,6 +88,17 @@ def read_nrrd(path: Path, name: str) -> tuple[NDArray, NDArray[np.float64]]:
                 break
             _add_field(header, line)
         return read_voxels(stream, _parse_volume(header, name), name)
+
+
+def read_nrrd_keys(path: Path) -> dict[str, str]:
+    """Return the keys and values that a writer has put into a header beside NRRD's fields.
+
+    Raises:
+        ValueError: The header has no end.
+    """
+    with path.open("rb") as stream:
+        pairs = [line.partition(":=") for line in takewhile(bool, header_lines(stream)) if not line.startswith("#")]
+    return {key: decode_text(value) for key, sign, value in pairs if sign}
 
 
 def _add_field(header: dict[str, str], line: str) -> None:
@@ -101,6 +123,8 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
         raise ValueError(f"its dimension must be 2 to 4, not {num_axes}")
     shape = list(parse_sizes(require_field(header, "sizes").split(), num_axes, "sizes"))
     kinds = header.get("kinds", "domain " * num_axes).lower().split()
+    if other := next((kind for kind in kinds if kind in OTHER_KINDS), None):
+        raise DataError(f"{name} must have kinds of axes in space and of channels, not {other!r}; {OTHER_KINDS[other]}")
     channel_axes = [axis for axis, kind in enumerate(kinds) if kind in CHANNELS]
     if len(kinds) != num_axes or len(channel_axes) > 1 or not {*kinds} <= {*DOMAIN, *CHANNELS}:
         raise ValueError(f"its kinds must be {num_axes} of axes, at most one of them of channels")
@@ -121,7 +145,7 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
 def _parse_geometry(
     header: Mapping[str, str], num_axes: int, channel_axis: int | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the columns of the axes and the origin, in the world of ITK."""
+    """Return the columns of the axes and the origin in millimetres, in the world of ITK."""
     domain = [axis for axis in range(num_axes) if axis != channel_axis]
     if "space" not in header and "space dimension" not in header:
         if "space directions" in header or "space origin" in header:
@@ -129,7 +153,9 @@ def _parse_geometry(
         steps = header.get("spacings", "1 " * num_axes).split()
         if len(steps) != num_axes:
             raise ValueError(f"spacings must be {num_axes}")
-        return np.diag(parse_numbers([steps[axis] for axis in domain], len(domain), "spacings")), np.zeros(len(domain))
+        factors = _parse_units(header, "units", num_axes)[domain]
+        spacings = parse_numbers([steps[axis] for axis in domain], len(domain), "spacings")
+        return np.diag(spacings * factors), np.zeros(len(domain))
     signs = look_up_value(header, "space", WORLDS) if "space" in header else (1,) * len(domain)
     if len(signs) != len(domain) or "spacings" in header:
         raise ValueError(f"its space must have {len(domain)} axes, with directions")
@@ -138,7 +164,14 @@ def _parse_geometry(
         raise ValueError(f"space directions must be {num_axes}")
     axes = np.stack([_vector(vectors[axis], len(signs)) for axis in domain], axis=1)
     origin = _vector(header.get("space origin", f"({','.join('0' * len(signs))})"), len(signs))
-    return axes * np.reshape(signs, (-1, 1)), origin * signs
+    factors = signs * _parse_units(header, "space units", len(signs))
+    return axes * factors[:, None], origin * factors
+
+
+def _parse_units(header: Mapping[str, str], key: str, count: int) -> NDArray[np.float64]:
+    """Return the millimetres of the unit of each axis; 1 where it is not known, as `silofl.data.header` reports."""
+    units = QUOTED.findall(header.get(key, ""))
+    return np.array([UNITS_MM.get(unit.lower(), 1.0) for unit in units] if len(units) == count else [1.0] * count)
 
 
 def _vector(text: str, count: int) -> NDArray[np.float64]:

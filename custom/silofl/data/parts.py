@@ -117,7 +117,8 @@ class PreparedCase:
     """One case as it is written to the cache: images (n, C, *spatial), targets (n, *spatial) or (n,), n slice numbers.
 
     Of a picture n is 1, of a volume the number of its slices, or 1 where it is not cut. `spacing` is that of the
-    prepared volume; None of a picture, and where the file does not state it.
+    prepared volume; None of a picture, and where the file does not state it. `digests` are those of
+    `silofl.data.leakage.digest_content`, by file.
     """
 
     case: str
@@ -126,6 +127,7 @@ class PreparedCase:
     targets: NDArray
     slices: tuple[int | None, ...]
     spacing: Spacing | None = None
+    digests: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def has_own_size(self) -> bool:

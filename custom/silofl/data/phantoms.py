@@ -24,7 +24,7 @@ LABELS = {ORGAN_LABEL: "organ", LESION_LABEL: "lesion"}
 SITES = ("north", "east", "south", "west")
 UNSEEN_SITE = "coast"
 # To be raised when the files change, so that those of an older version are not taken for them.
-VERSION = 2
+VERSION = 3
 FEWEST_PATIENTS = 6
 SCANNERS = {
     "north": Scanner((128, 128), (2.6, 2.6, 7.0), noise=0.030, blur_mm=1.6, bias=0.20, bias_degrees=200, gain=1000),
@@ -77,6 +77,7 @@ class PhantomSet:
         slices: the fewest and the most of a volume.
         matrices: site -> its volumes' rows and columns and their spacing in mm; those of its scanner where not given.
         has_contrasts: whether each patient has a T1- and a T2-weighted image on one grid, or one image.
+        further: how many test patients each site has besides, where nobody asks for another number.
     """
 
     marker: str
@@ -84,6 +85,7 @@ class PhantomSet:
     slices: tuple[int, int]
     matrices: Mapping[str, tuple[tuple[int, int], tuple[float, float, float]]]
     has_contrasts: bool = False
+    further: int = 0
 
     def scanners(self, site: str) -> dict[str, Scanner]:
         """Return a site's scanner by the name of the contrast; of its only image the name is empty."""
@@ -94,8 +96,13 @@ class PhantomSet:
         return {"T1": replace(scanner, signal=SIGNAL_T1), "T2": scanner} if self.has_contrasts else {"": scanner}
 
 
+# Three of a site's patients are dealt into its test; with 17 more a verdict has 20.
 SLICED = PhantomSet(
-    "phantoms.json", {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11}, (6, 10), matrices={}
+    "phantoms.json",
+    {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11},
+    (6, 10),
+    matrices={},
+    further=17,
 )
 VOLUMES = PhantomSet(
     "phantom_volumes.json",
@@ -121,7 +128,8 @@ def make_phantoms(
     Args:
         target: folder that holds or will hold the sites' folders.
         seed: 0 or more; the same seed gives the same files.
-        patients: the sites to make and how many patients each has, at least 6; the set's own if None.
+        patients: the sites to make and how many patients each has, at least 6; if None the set's own, with its further
+            test patients.
         kind: the set.
 
     Returns:
@@ -132,16 +140,17 @@ def make_phantoms(
         DataError: if `target` holds simulated hospitals of another seed, version or number of patients, or other data
             under a site's name.
     """
+    further = kind.further if patients is None else 0
     patients = dict(kind.patients if patients is None else patients)
     _check_request(seed, patients)
-    wanted = {"seed": seed, "version": VERSION, "patients": patients}
+    wanted = {"seed": seed, "version": VERSION, "patients": patients, "further": further}
     marker = target / kind.marker
     if marker.exists():
         _check_marker(target, read_json(marker), wanted)
-        if _is_complete(target, patients, kind):
+        if _is_complete(target, {site: count + further for site, count in patients.items()}, kind):
             return target
     for site, count in patients.items():
-        _make_site(target / site, seed, count, kind)
+        _make_site(target / site, seed, count, further, kind)
     # The marker comes last: without it, an interrupted call is repeated.
     _write_json(marker, wanted)
     return target
@@ -199,15 +208,16 @@ def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) ->
     return all(file.exists() for file in files)
 
 
-def _make_site(folder: Path, seed: int, count: int, kind: PhantomSet) -> None:
+def _make_site(folder: Path, seed: int, count: int, further: int, kind: PhantomSet) -> None:
     _check_free(folder)
     for place in ("images", "labels"):
         (folder / place).mkdir(parents=True, exist_ok=True)
     # The sliced set came first: its files follow from site and patient alone.
-    names, origin = _patient_names(folder.name, count), () if kind == SLICED else (kind.marker,)
+    names, origin = _patient_names(folder.name, count + further), () if kind.marker == SLICED.marker else (kind.marker,)
     for name in names:
         _make_patient(folder, name, _seed_generator(seed, *origin, folder.name, name), kind)
-    parts = deal_patients(names, _seed_generator(seed, *origin, folder.name, "split"))
+    parts = deal_patients(names[:count], _seed_generator(seed, *origin, folder.name, "split"))
+    parts["test"] += names[count:]
     records = {part: [_build_record(name, kind) for name in members] for part, members in parts.items()}
     labels = {str(number): name for number, name in LABELS.items()}
     named = {"channel_names": [*kind.scanners(folder.name)]} if kind.has_contrasts else {}

@@ -1,11 +1,10 @@
 """Read pictures with Pillow: PNG, JPEG and TIFF.
 
-A damaged PNG is noticed by the checksums of its chunks, the pixels of a TIFF compressed with Deflate by those of its
-strips. A JPEG, a TIFF of another compression or of none, and a TIFF's tags have no checksums: of these only what cannot
-be decoded is noticed.
+Each must hold all pixels that its header states. A damaged PNG is noticed by the checksums of its chunks, the pixels of
+a TIFF compressed with Deflate by those of its strips. A JPEG, a TIFF of another compression or of none, and a TIFF's
+tags have no checksums: of these only what cannot be decoded, and what is missing, is noticed.
 """
 
-import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,19 +12,21 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from silofl.data.decoded import Decoded
+from silofl.data.jpeg import check_scans
+from silofl.data.png import check_rows
+from silofl.data.tiff import COMPRESSION, PHOTOMETRIC, check_tiff
 from silofl.errors import DataError
 
 FORMATS = ("PNG", "JPEG", "TIFF")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "F", "I;16", "I;16B", "I;16L")
 MAX_PIXELS = 178_956_970
-COMPRESSION, DEFLATE = 259, (8, 32946)
-PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
+WHITE_IS_ZERO = 0
 SAMPLE_FORMAT, SIGNED = 339, (2,)
-# Where the strips and the tiles of a TIFF begin, and how long they are.
-PIECES = ((273, 279), (324, 325))
-# What they may hold: eight numbers of 64 bits a pixel, and what lies beyond the picture in its last tiles.
-PIXEL_BYTES, PIECES_BYTES = 64, 1 << 26
-BLOCK = 1 << 20
+GREY_AND_MORE = "LX"
+# JPEG, JPEG 2000 and WebP within a TIFF.
+LOSSY = (6, 7, 33003, 33004, 33005, 34712, 50001)
+# Pillow spreads grey of two and four bits over eight: what 1 becomes, by its name for how they are stored.
+SPREAD = {"L;2": 85, "L;4": 17}
 
 
 def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
@@ -44,8 +45,9 @@ def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
             raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
         if getattr(picture, "n_frames", 1) > 1:
             raise DataError(f"{name} must hold one picture, not {picture.n_frames}; save each as a file of its own")
-        _check_sums(path, picture)
-        _check_numbers(picture, name, is_label)
+        stored = _stored_form(picture)
+        _check_numbers(picture, stored, name, is_label)
+        _check_whole(stream, picture, name)
         tags = picture.tag_v2 if picture.format == "TIFF" else {}
         picture = ImageOps.exif_transpose(picture)
         if (picture.mode == "P" and not is_label) or picture.mode in ("PA", "CMYK", "YCbCr"):
@@ -60,6 +62,8 @@ def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
         if tags and pixels.dtype.kind in "iu":
             # Pillow takes signed bytes for unsigned ones, and 32 bits for signed.
             pixels = pixels.view(f"{'i' if tags.get(SAMPLE_FORMAT) == SIGNED else 'u'}{pixels.itemsize}")
+        if is_label and stored[:3] in SPREAD:
+            pixels //= SPREAD[stored[:3]]
         return Decoded(pixels[None], is_binary=is_binary)
     has_alpha = pixels.shape[2] in (2, 4)
     colours = pixels[..., :-1] if has_alpha else pixels
@@ -77,42 +81,48 @@ def _open_picture(stream: BinaryIO) -> Image.Image:
         ) from None
 
 
-def _check_numbers(picture: Image.Image, name: str, is_label: bool) -> None:
-    """Refuse numbers that Pillow reads as others."""
-    if picture.format == "TIFF" and picture.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO:
-        # It turns eight bits round and not sixteen; of a mask nobody knows whether the numbers or the colours count.
-        if is_label or picture.mode not in ("1", "L"):
-            raise DataError(f"{name} must have 0 as black, not as white (PhotometricInterpretation 0); save it as PNG")
-    if picture.mode.startswith("RGB") and any(";16" in str(tile.args) for tile in picture.tile):
+def _stored_form(picture: Image.Image) -> str:
+    """Return Pillow's name for how the pixels are stored, which it forgets once they are loaded."""
+    arguments = picture.tile[0].args if picture.tile else ""
+    return arguments if isinstance(arguments, str) else str(arguments[0])
+
+
+def _check_numbers(picture: Image.Image, stored: str, name: str, is_label: bool) -> None:
+    """Refuse numbers that Pillow reads as others, and label numbers that their compression has changed."""
+    tags = picture.tag_v2 if picture.format == "TIFF" else None
+    if is_label and (tags.get(COMPRESSION) in LOSSY if tags else picture.format != "PNG"):
+        raise DataError(
+            f"{name} must hold label numbers as they were drawn, not as JPEG, which changes them; export the mask "
+            "anew as PNG"
+        )
+    # Pillow turns eight bits round and not sixteen, and takes 0 for white without the tag.
+    is_turned = picture.mode in ("1", "L")
+    if tags and tags.get(PHOTOMETRIC, 0 if is_turned else 1) == WHITE_IS_ZERO and (is_label or not is_turned):
+        # Of a mask nobody knows whether the numbers or the colours count.
+        raise DataError(f"{name} must have 0 as black, not as white (PhotometricInterpretation 0); save it as PNG")
+    if stored == GREY_AND_MORE:
+        raise DataError(
+            f"{name} must hold one number a pixel, not a second one of unknown meaning (ExtraSamples 0); save each "
+            "channel as a file of its own"
+        )
+    if len(picture.getbands()) > 1 and ";16" in stored:
         if is_label:
             raise DataError(f"{name} must hold label numbers of 16 bits as grey, not as colours; save it as grey")
         # It reads the upper eight alone: of the 12 bits of a camera, the upper four.
         raise DataError(f"{name} must hold colours of 8 bits, not of 16; save it with 8, scaled to its whole range")
 
 
-def _check_sums(path: Path, picture: Image.Image) -> None:
+def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
+    """Refuse a picture of which bytes are missing, or wrong by a checksum; Pillow fills in what is missing."""
+    # Pillow goes on to read where it stood.
+    place = stream.tell()
+    stream.seek(0)
     if picture.format == "PNG":
         # It reads the file to its end, and so of an image of its own.
-        with Image.open(path, formats=FORMATS) as other:
-            other.verify()
-    elif picture.format == "TIFF" and picture.tag_v2.get(COMPRESSION) in DEFLATE:
-        tags, left = picture.tag_v2, PIECES_BYTES + PIXEL_BYTES * picture.width * picture.height
-        with path.open("rb") as stream:
-            for starts, lengths in PIECES:
-                for start, length in zip(tags.get(starts, ()), tags.get(lengths, ()), strict=True):
-                    stream.seek(start)
-                    left -= _count_decompressed_bytes(stream.read(length), left)
-
-
-def _count_decompressed_bytes(content: bytes, limit: int) -> int:
-    """Decompress a stream to its end, where zlib compares the checksum, and return how much came out.
-
-    libtiff stops where a strip is full, and so before the checksum.
-    """
-    decompressor, size = zlib.decompressobj(), 0
-    while not decompressor.eof:
-        given = decompressor.decompress(content, BLOCK)
-        content, size = decompressor.unconsumed_tail, size + len(given)
-        if size > limit or not (given or content or decompressor.eof):
-            raise ValueError("a strip without its end")
-    return size
+        Image.open(stream, formats=FORMATS).verify()
+        check_rows(stream)
+    elif picture.format == "TIFF":
+        check_tiff(stream, picture, name)
+    else:
+        check_scans(stream.read(), picture)
+    stream.seek(place)

@@ -10,7 +10,7 @@ from silofl.data.access import link_or_copy, list_files, open_error
 from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
 from silofl.data.records import Record
 from silofl.errors import DataError
-from silofl.files import write_text
+from silofl.files import make_folder, write_text
 from silofl.study import Study
 
 POOLED_SITE = "pooled"
@@ -129,7 +129,7 @@ def _link_files(source: Path, target: Path, name: str) -> None:
         for file in list_files(source):
             place = target / file.name if source.is_dir() else target
             if not _is_unchanged_copy(file, place):
-                place.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(place.parent)
                 place.unlink(missing_ok=True)
                 link_or_copy(file, place, name)
     except OSError as error:

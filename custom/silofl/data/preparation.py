@@ -10,11 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.contrasts import ImageFiles, has_several_frames, list_missing_contrasts, read_source
+from silofl.data.contrasts import (
+    ImageFiles,
+    has_several_frames,
+    join_contrasts,
+    list_missing_contrasts,
+    read_images,
+    read_source,
+)
 from silofl.data.domain import Domain, Form, read_form
 from silofl.data.header import check_affine, read_header
 from silofl.data.images import RENUMBER, Image, check_label, read_label
 from silofl.data.intensity import scale_intensity, to_channels
+from silofl.data.leakage import digest_content
 from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.data.parts import PreparedCase, Spacing
@@ -199,9 +207,12 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 
 def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
     source = manifest.source(record)
-    image = read_source(source, steps.study.data)
+    stored = read_images(source)
+    image = join_contrasts(stored, source, steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)
+    there = [one for one in stored if one is not None]
+    digests = {file: digest_content(one.array, one.affine) for file, one in zip(record.files, there, strict=True)}
     label = read_label_map(record, manifest, image, steps.study)
     pixels, affine, numbers = _scale_image(image, steps.study, record.image), image.affine, record.numbers
     if numbers is not None:
@@ -217,7 +228,7 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
     # What no slice is, a picture or a whole volume, has no number.
     slices = _number_slices(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
-    return PreparedCase(record.case, record.patient, images, targets, slices, spacing)
+    return PreparedCase(record.case, record.patient, images, targets, slices, spacing, digests)
 
 
 def _number_slices(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
@@ -244,8 +255,8 @@ def read_label_map(record: Record, manifest: Manifest, image: Image, study: Stud
     """
     if not isinstance(record.label, str):
         return None
-    label = read_label(manifest.places[record.label], record.label, record.index)
     labels = {number: study.labels[number] for number in manifest.labels_annotated}
+    label = read_label(manifest.places[record.label], record.label, record.index, labels)
     check_label(label, image, labels, record.label, RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE)
     return label.array
 

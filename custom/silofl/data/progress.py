@@ -1,12 +1,15 @@
 """Show the progress of long work: a bar on a terminal, otherwise a line at the start and at the end."""
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from silofl.errors import make_printable
 
 T = TypeVar("T")
+# Until work that is usually quick is said to go on.
+QUIET_SECONDS = 5.0
 
 
 def track_progress(
@@ -28,6 +31,24 @@ def track_progress(
     print(f"{title}: {total} {unit.removesuffix('s') if total == 1 else unit}", file=sys.stderr, flush=True)
     yield from items
     print(f"{title}: done", file=sys.stderr, flush=True)
+
+
+def track_slow_progress(items: Iterable[T], total: int, title: str, unit: str = "cases") -> Iterator[T]:
+    """Yield the items, and show on stderr that work goes on where it takes longer than `QUIET_SECONDS`.
+
+    Args:
+        items: The items to work on.
+        total: Their number.
+        title: Name of the work, as ``checking north``.
+        unit: Name of the items, in the plural.
+    """
+    start, seconds = time.monotonic(), QUIET_SECONDS
+    for number, item in enumerate(items):
+        if time.monotonic() - start > seconds:
+            print(f"{make_printable(title)}: {number} of {total} {unit}", file=sys.stderr, flush=True)
+            # Hours are told in some lines.
+            seconds *= 2
+        yield item
 
 
 def _show_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:

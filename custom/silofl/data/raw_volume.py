@@ -13,13 +13,20 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.decoded import check_bytes
+from silofl.data.decoded import Decoded, check_bytes
 from silofl.errors import DataError
 
 HEADER_BYTES = 1 << 20
 HEADER_LINES = 4096
 BLOCK = 1 << 20
 ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
+# By their names in small letters; without one, lengths are in millimetres.
+UNITS_MM = {
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres", "", "?", "???"), 1.0),
+    **dict.fromkeys(("um", "µm", "micron", "microns", "micrometer", "micrometers", "micrometre", "micrometres"), 0.001),
+    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 10.0),
+    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1000.0),
+}
 V = TypeVar("V")
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
@@ -61,6 +68,14 @@ def header_lines(stream: BinaryIO) -> Iterator[str]:
             break
         yield line.decode("latin-1").rstrip("\r\n")
     raise ValueError("its header has no end")
+
+
+def decode_text(value: str) -> str:
+    """Return a value of `header_lines` as its writer meant it: in UTF-8, or else in Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def require_field(header: Mapping[str, str], key: str) -> str:
@@ -105,7 +120,7 @@ def parse_sizes(values: list[str], count: int, what: str) -> tuple[int, ...]:
     return tuple(map(int, values))
 
 
-def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> tuple[NDArray, NDArray[np.float64]]:
+def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> Decoded:
     """Read the voxels that follow a header.
 
     Args:
@@ -114,7 +129,7 @@ def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> tuple[NDArray
         name: What messages call the file.
 
     Returns:
-        The array (C, X, Y, Z), and its affine to millimetres in NIfTI's world.
+        The volume, whose channels are colours where they are three or four of eight bits.
 
     Raises:
         DataError: The file holds more axes or more bytes than are supported.
@@ -135,7 +150,10 @@ def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> tuple[NDArray
     array = array.reshape(*([1] * (3 - num_axes)), *array.shape).transpose(3, 2, 1, 0)
     affine = np.eye(4)
     affine[:num_axes, :num_axes], affine[:num_axes, 3] = volume.axes, volume.origin
-    return array.astype(volume.dtype.newbyteorder("="), copy=False), LPS_TO_RAS @ affine
+    array = array.astype(volume.dtype.newbyteorder("="), copy=False)
+    # What has more than eight bits are measurements, as the contrasts of a patient or the directions of a field.
+    is_colour = array.dtype == np.uint8 and len(array) in (3, 4)
+    return Decoded(array, LPS_TO_RAS @ affine, has_contrasts=len(array) > 1 and not is_colour)
 
 
 def _read_rest(stream: BinaryIO, size: int) -> bytearray:

@@ -1,13 +1,13 @@
 """One record of dataset.json: an image, its label and its patient."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from silofl.data.access import open_error
+from silofl.data.patient_names import normalise_name
 from silofl.documents import check_kind
-from silofl.errors import DataError, suggest_nearest
+from silofl.errors import CONTROL, DataError, quote_value, suggest_nearest
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
 # No volume has as many slices; a set of them is built to find overlaps.
@@ -72,21 +72,23 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
         DataError: A key is unknown or missing, or a value is not of its form.
     """
     if not isinstance(value, dict):
-        raise DataError(f"{where} must be an object with image and label, not {value!r}; correct dataset.json")
+        raise DataError(
+            f"{where} must be an object with image and label, not {quote_value(value)}; correct dataset.json"
+        )
     for key in ("image", "label"):
         if key not in value:
-            raise DataError(f"{where} must have the key {key!r}; it is missing: add it to dataset.json")
+            raise DataError(f"{where} must have the key {quote_value(key)}; it is missing: add it to dataset.json")
     for key in value:
         if key not in KEYS:
             raise DataError(
-                f"{where} must have known keys, not {key!r}{suggest_nearest(key, KEYS)}; rename or remove it"
+                f"{where} must have known keys, not {quote_value(key)}{suggest_nearest(key, KEYS)}; rename or remove it"
             )
     images = _parse_images(value["image"], where)
     image = next(path for path in images if path is not None)
     index = _parse_index(value.get("index"), image, where)
     slices = _parse_slices(value.get("slices"), where)
     case = (
-        _parse_name(value["case"], f"the case of {where}")
+        _parse_text(_strip(value["case"]), f"the case of {where}")
         if "case" in value
         else _default_case_name(image, slices, index)
     )
@@ -115,7 +117,8 @@ def locate(root: Path, path: str, case: str) -> Path:
         found = (root / path).resolve()
         if root not in found.parents:
             raise DataError(
-                f"case {case!r} must name files inside the folder of dataset.json, not {path!r}, a link that leads out "
+                f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}, a link "
+                "that leads out "
                 "of it; copy or mount the files there, or make the whole data folder the link"
             )
         check_kind(found)
@@ -128,7 +131,7 @@ def locate(root: Path, path: str, case: str) -> Path:
 
 def _outside_path_error(path: str, case: str) -> DataError:
     return DataError(
-        f"case {case!r} must name files inside the folder of dataset.json, not {path!r}; "
+        f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}; "
         "copy them there and give the path relative to dataset.json"
     )
 
@@ -137,32 +140,53 @@ def _parse_text(value: object, what: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not _is_text(value):
-        raise DataError(f"{what} must be a text, not {value!r}; correct dataset.json")
+        raise DataError(
+            f"{what} must be a text on one line, without control characters, not {quote_value(value)}; correct "
+            "dataset.json"
+        )
     return value
 
 
-def _parse_name(value: object, what: str) -> str:
+def _strip(value: object) -> object:
     """Return a name without the blanks at its ends, which nobody sees; of a path they are a part."""
-    return _parse_text(value, what).strip()
+    return value.strip() if isinstance(value, str) else value
+
+
+def _parse_name(value: object, what: str) -> str:
+    name = normalise_name(_parse_text(_strip(value), what))
+    if not name:
+        raise DataError(f"{what} must be a text, not one of signs that nobody sees, {value!a}; correct dataset.json")
+    return name
+
+
+def _parse_path(value: object, what: str) -> str:
+    """Return a path, which names something in the folder."""
+    path = _parse_text(value, what)
+    if not PurePosixPath(path).name:
+        raise DataError(f"{what} must be the path of a file, not {quote_value(path)}; correct dataset.json")
+    return path
 
 
 def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
     if not isinstance(value, list):
-        return (_parse_text(value, f"the image of {where}"),)
-    paths = [None if path is None else _parse_text(path, f"each image of {where}") for path in value]
+        return (_parse_path(value, f"the image of {where}"),)
+    paths = [None if path is None else _parse_path(path, f"each image of {where}") for path in value]
     found = [path for path in paths if path is not None]
     if not found:
-        raise DataError(f"{where} must have a file for at least one contrast, not {value!r}; correct dataset.json")
+        raise DataError(
+            f"{where} must have a file for at least one contrast, not {quote_value(value)}; correct dataset.json"
+        )
     for path in found:
         if found.count(path) > 1 or path.endswith(".npz"):
             condition = "each file once" if found.count(path) > 1 else "no npz file of many images"
-            raise DataError(f"{where} must name {condition} in its list of images, not {path!r}; correct dataset.json")
+            raise DataError(
+                f"{where} must name {condition} in its list of images, not {quote_value(path)}; correct dataset.json"
+            )
     return tuple(paths)
 
 
 def _is_text(value: object) -> bool:
-    # Python refuses a path with a null character or half a character pair by a ValueError that names no case.
-    return isinstance(value, str) and bool(value.strip()) and not re.search("[\0\ud800-\udfff]", value)
+    return isinstance(value, str) and bool(value.strip()) and not CONTROL.search(value)
 
 
 def _is_natural(value: object) -> bool:
@@ -173,9 +197,13 @@ def _is_natural(value: object) -> bool:
 def _parse_index(value: object, image: str, where: str) -> int | None:
     if image.endswith(".npz") != (value is not None):
         condition = "have an 'index' into" if value is None else "have no 'index' without"
-        raise DataError(f"{where} must {condition} an npz file of many images, as {image!r}; correct dataset.json")
+        raise DataError(
+            f"{where} must {condition} an npz file of many images, as {quote_value(image)}; correct dataset.json"
+        )
     if value is not None and not _is_natural(value):
-        raise DataError(f"{where} must have an 'index' that is a number from 0, not {value!r}; correct dataset.json")
+        raise DataError(
+            f"{where} must have an 'index' that is a number from 0, not {quote_value(value)}; correct dataset.json"
+        )
     return value
 
 
@@ -185,11 +213,13 @@ def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
     is_range = isinstance(value, list) and len(value) in (2, 3) and all(map(_is_natural, value))
     if not is_range or value[0] > value[1] or 0 in value[2:]:
         raise DataError(
-            f"{where} must have 'slices' as [first, last] from 0, or [first, last, step], not {value!r}; "
+            f"{where} must have 'slices' as [first, last] from 0, or [first, last, step], not {quote_value(value)}; "
             "correct dataset.json"
         )
     if value[1] >= MAX_SLICES or max(value[2:], default=1) >= MAX_SLICES:
-        raise DataError(f"{where} must have 'slices' below {MAX_SLICES}, not {value!r}; correct dataset.json")
+        raise DataError(
+            f"{where} must have 'slices' below {MAX_SLICES}, not {quote_value(value)}; correct dataset.json"
+        )
     return tuple(value)
 
 
@@ -204,10 +234,11 @@ def _parse_label(value: object, where: str, task: str, labels: dict[int, str]) -
     if task == "segmentation":
         if not _is_text(value):
             raise DataError(
-                f"{where} must have the path of a label map as its label, not {value!r}; correct dataset.json"
+                f"{where} must have the path of a label map as its label, not {quote_value(value)}; correct "
+                "dataset.json"
             )
         return value
     if not _is_natural(value) or value not in labels:
         known = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
-        raise DataError(f"{where} must have a label among {known}, not {value!r}; correct dataset.json")
+        raise DataError(f"{where} must have a label among {known}, not {quote_value(value)}; correct dataset.json")
     return value

@@ -9,11 +9,11 @@ import numpy as np
 
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import prune
+from silofl.data.decoder import end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
-from silofl.data.formats import free_decoding_resources
 from silofl.data.images import read_image
-from silofl.data.leakage import check_contents
-from silofl.data.manifest import Manifest, read_manifest
+from silofl.data.leakage import Contents
+from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.progress import track_progress
@@ -44,7 +44,7 @@ class SiteData:
         """
         records = () if self.manifest is None else self.manifest.training
         forms = [self._read_form(records[i]) for i in _sample_evenly(len(records), FILES)]
-        free_decoding_resources()
+        end_decoder()
         return measure_domain(forms, (self.training.images[i] for i in _sample_evenly(len(self.training), MEASURED)))
 
     def _read_form(self, record: Record) -> Form:
@@ -95,19 +95,21 @@ def _sample_evenly(count: int, most: int) -> list[int]:
 
 def _prepare_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
     steps = build_preparation(study)
-    # Reads every file, and so is done here, where the cache is built, and not at every start.
-    check_contents(manifest.parts, manifest.places)
+    # Here, where every image is read once for the cache, and not at every start.
+    contents = Contents(manifest.places, agree_split_unit(study, manifest.split_unit))
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     faults = Faults()
 
     def cases() -> Iterator[tuple[str, PreparedCase]]:
         for part, record in track_progress(records, len(records), f"reading {manifest.folder.name}", has_progress):
             with faults.collect_fault():
-                yield part, prepare_case(record, manifest, steps)
+                case = prepare_case(record, manifest, steps)
+                contents.add(part, record, case.digests)
+                yield part, case
 
     yield from _check_same_size(cases())
     faults.tell()
-    free_decoding_resources()
+    end_decoder()
 
 
 def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:

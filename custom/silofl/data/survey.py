@@ -11,7 +11,7 @@ from silofl.data.images import Image
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, read_content
 from silofl.data.records import Record, locate, parse_record
-from silofl.errors import ConfigError, DataError
+from silofl.errors import ConfigError, DataError, Faults
 from silofl.study_sections import DataSettings
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
@@ -128,7 +128,11 @@ def survey_sites(data: Path) -> Survey:
     folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
     if not folders:
         raise ConfigError(f"--data must hold a dataset.json, or a folder with one for each site; {data} does not")
-    found = [_survey_site(folder) for folder in folders]
+    found, faults = [], Faults()
+    for folder in folders:
+        with faults.collect_fault():
+            found.append(_survey_site(folder))
+    faults.tell()
     # A study of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = [part for part in found if part.split_unit != "unknown"]
     for sites, keys in ((found, ("task", "labels")), (known, ("split_unit",))):
@@ -154,14 +158,16 @@ def _survey_site(folder: Path) -> Survey:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
         names = parse_channel_names(content)
         settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
-        samples = tuple(
-            _read_sample(folder, parse_record(value, f"record {number} of training", task, labels), settings)
-            for number, value in enumerate(records[:SAMPLES], 1)
-        )
+        samples, faults = [], Faults()
+        for number, value in enumerate(records[:SAMPLES], 1):
+            with faults.collect_fault():
+                record = parse_record(value, f"record {number} of training", task, labels)
+                samples.append(_read_sample(folder, record, settings))
+        faults.tell()
     except DataError as error:
         raise DataError(f"site {site!r}: {error}") from None
     unit = str(content.get("split_unit", "patient"))
-    return Survey((site,), task, labels, names, unit, samples, len(records))
+    return Survey((site,), task, labels, names, unit, tuple(samples), len(records))
 
 
 def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:

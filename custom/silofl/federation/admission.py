@@ -5,24 +5,33 @@ from typing import TypeVar
 
 from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import (
-    cap_steps,
     check_image_shape,
     check_modality,
     check_names,
     find_long_updates,
-    total_norm,
 )
 from silofl.federation.server import ServerRounds
+from silofl.federation.unlike import (
+    find_outweighing,
+    find_unlike_updates,
+    join_unlike,
+    multiply_updates,
+    sort_by_site,
+)
 from silofl.methods.answer import SiteAnswer, explain_refusal
-from silofl.methods.task import TRAIN, Exchange, Message
+from silofl.methods.others import BEYOND, cap_claims
+from silofl.methods.task import TRAIN, Exchange, Message, Unlike
 
 A = TypeVar("A")
+# Of the steps that a site says it took, so many times the median of the others' count at most: by a million steps any
+# length would be little.
+MOST_STEPS = 10
 
 
 def admit_answers(
     server: ServerRounds, exchange: Exchange, given: Mapping[str, Message]
-) -> tuple[dict[str, SiteAnswer], dict[str, str]]:
-    """Return the answers that count, in the order of site names, and why the others do not.
+) -> tuple[dict[str, SiteAnswer], dict[str, str], Unlike]:
+    """Return the answers that count, in the order of site names, why the others do not, and what of them is unlike.
 
     Args:
         server: The run; it learns the images' shape from the answers.
@@ -34,9 +43,9 @@ def admit_answers(
     # Before the other checks: what some parts expect has the form of the images, which the server learns from answers.
     server.learn_image_shape(list(known.values()))
     fitting, unfit = _check_each(known, lambda site, answer: server.check(site, exchange, answer))
-    long = _refuse_long_updates(server, exchange, fitting)
+    long, unlike = _compare_updates(server, exchange, fitting)
     accepted = {site: answer for site, answer in fitting.items() if site not in long}
-    return accepted, dict(sorted((unread | strange | unfit | long).items()))
+    return accepted, dict(sorted((unread | strange | unfit | long).items())), unlike
 
 
 def _check_each(
@@ -60,14 +69,31 @@ def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAn
     return answer
 
 
-def _refuse_long_updates(server: ServerRounds, exchange: Exchange, answers: Mapping[str, SiteAnswer]) -> dict[str, str]:
-    """Return why models' updates are refused that are far longer than those of the other sites."""
+def _compare_updates(
+    server: ServerRounds, exchange: Exchange, answers: Mapping[str, SiteAnswer]
+) -> tuple[dict[str, str], Unlike]:
+    """Compare the models' updates with one another.
+
+    Returns:
+        Why updates are refused that are far longer than the others', and in what the rest of the answers are unlike.
+    """
     study, settings = server.study, server.study.federation
     # In rounds after the study's nobody listens to anybody.
-    if settings.max_update_ratio is None or exchange.task != TRAIN or exchange.round > study.rounds:
-        return {}
-    refused, steps = {}, cap_steps({site: answer.numbers.steps for site, answer in answers.items()})
-    for role in study.recipe.traveling_roles:
-        norms = {site: total_norm(answer.of(role)) / steps[site] for site, answer in answers.items()}
-        refused |= find_long_updates(norms, settings.max_update_ratio, settings.min_sites_for_ratio)
-    return refused
+    if exchange.task != TRAIN or exchange.round > study.rounds or not answers:
+        return {}, {}
+    claimed = {site: answer.numbers.steps for site, answer in answers.items()}
+    steps, least = cap_claims(claimed, MOST_STEPS), settings.min_sites_for_ratio
+    models = [
+        multiply_updates({site: answer.of(role) for site, answer in answers.items()}, server.parts[role].buffers)
+        for role in study.recipe.traveling_roles
+    ]
+    refused: dict[str, str] = {}
+    for products in models if settings.max_update_ratio is not None else ():
+        by_step = {site: length / steps[site] for site, length in products.lengths().items()}
+        refused |= find_long_updates(by_step, settings.max_update_ratio, least)
+    examples = {site: answer.numbers.num_examples for site, answer in answers.items() if site not in refused}
+    weights = dict.fromkeys(examples, 1.0) if study.recipe.weights == "uniform" else cap_claims(examples, BEYOND)
+    unlike = [find_unlike_updates(products.select(examples), steps, weights, least) for products in models]
+    if study.recipe.counts_examples:
+        unlike.append(sort_by_site({"examples": find_outweighing(examples, least)}))
+    return refused, join_unlike(unlike)

@@ -16,8 +16,8 @@ from silofl.methods.parts import start_parts
 from silofl.settings import flatten_keys, parse
 from silofl.study import Study
 
-# 3: behind its checksum, and with the study. Raised whenever an older file would be misread.
-FORMAT = 3
+# 4: with the run that it is of. Raised whenever an older file would be misread.
+FORMAT = 4
 # What a lead may change before a run goes on: how long the server waits and for whom, which run it is, and `rounds`
 # where the finished ones keep their meaning. Everything else would make two runs of one.
 MAY_CHANGE = ("continue_run", "federation")
@@ -37,6 +37,7 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "best_round": server.best_round,
         "shape": server.image_shape,
         "lost": server.lost,
+        "losses": server.losses,
         "domain": schema.dump_record(server.domain),
     }
     records = [json.dumps(schema.dump_record(record)) for record in server.ledger] if records is None else records
@@ -70,6 +71,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         plain["shape"] and tuple(plain["shape"]),
         schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
         plain["lost"],
+        plain["losses"],
     )
 
 

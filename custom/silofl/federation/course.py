@@ -12,14 +12,24 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
-from silofl.federation.known_sites import find_departed_sites, is_over, list_present_sites, lost_sentence, take_lost
+from silofl.federation.known_sites import (
+    find_departed_sites,
+    find_lost,
+    is_lost_for_good,
+    is_over,
+    list_present_sites,
+    lost_sentence,
+    vital_sentence,
+)
 from silofl.federation.ledger import Round
-from silofl.federation.numbers import find_odd_ranges, find_outweighing_sites
+from silofl.federation.numbers import find_odd_ranges
+from silofl.federation.repeats import Repeats
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
+from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.methods.answer import plain_text
 from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
-from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies
+from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.models.precision import narrow_messages
 from silofl.training.site_score import SiteScore
 
@@ -32,7 +42,7 @@ class Answers:
         given: Site -> its answer.
         failed: Site -> why it has none.
         late: Sites that said nothing in time.
-        held: Site -> the round of the state that it has, of sites that failed because it is older than it should be.
+        held: Site -> the last round whose state it has, of sites that failed because it is older than it should be.
     """
 
     given: dict[str, Message]
@@ -51,15 +61,18 @@ Network = Callable[[str, Mapping[str, Message]], Answers]
 
 @dataclass(frozen=True)
 class Tests:
-    """The test score of each site that has one, why others have none, and what sites lacked of their own models."""
+    """The test score of each site that has one, and why others have none."""
 
     scores: dict[str, SiteScore]
     missing: dict[str, str]
-    lacking: tuple[str, ...] = ()
 
 
 class _EndedError(Exception):
     """The run is being ended from outside."""
+
+
+class _GoneBackError(Exception):
+    """The run has gone back to an earlier round."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,9 @@ class Course:
         warn: Takes a sentence for the log.
         is_aborted: Says whether the run is being ended from outside.
         say: Takes a line on each finished round for the log.
+        remarks: Gives sentences on the machine that the run's readers must know; each goes into the ledger once.
+        before: Returns the run as it was a round before its last one; None where that is not kept.
+        repeats: The rounds that are carried out once more.
     """
 
     server: ServerRounds
@@ -81,6 +97,9 @@ class Course:
     warn: Callable[[str], None] = lambda sentence: None
     is_aborted: Callable[[], bool] = lambda: False
     say: Callable[[str], None] = lambda line: None
+    remarks: Callable[[], Iterable[str]] = tuple
+    before: Callable[[], ServerRounds | None] = lambda: None
+    repeats: Repeats = field(default_factory=Repeats)
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -91,10 +110,14 @@ class Course:
         Raises:
             AggregationError: A round had fewer answers than the study asks for.
         """
-        try:
-            return self._run()
-        except _EndedError:
-            return None
+        while True:
+            try:
+                return self._run()
+            except _GoneBackError:
+                # What comes next follows from the run itself, whatever it was about when it went back.
+                continue
+            except _EndedError:
+                return None
 
     def _run(self) -> Tests:
         server, study = self.server, self.server.study
@@ -110,13 +133,13 @@ class Course:
             self._exchange(exchange)
         number = server.reported.round
         exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
-        _, _, replies, lacking = self._ask_and_admit(exchange)
+        _, _, replies = self._ask_and_admit(exchange)
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
         for exchange in server.asks(TESTED, server.finished_rounds):
             self._exchange(exchange, server.ledger[-1])
-        return Tests(tested, replies.missing | replies.refused | empty, tuple(lacking))
+        return Tests(tested, replies.missing | replies.refused | empty)
 
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
@@ -127,6 +150,10 @@ class Course:
             for site, last in find_departed_sites(server).items()
             if server.ledger and site in server.ledger[-1].asked
         ]
+        self._record_once(self.remarks(), record)
+        if number in self.repeats.first:
+            record.notes.append(self.repeats.reasons[number])
+            record.take_missed(self.repeats.first[number])
         is_training = number <= server.study.training_rounds
         training = [Exchange(TRAIN, number, models_round=number - 1)]
         main = training if is_training else server.asks(INSTEAD, number)
@@ -137,9 +164,6 @@ class Course:
         for exchange in server.asks(AFTER, number) if is_training else ():
             self._exchange(exchange, record)
         server.close(record, replies, weights_of)
-        recipe = server.study.recipe
-        if recipe.weights == "examples" and recipe.stays_home != "everything":
-            self._record_once(find_outweighing_sites(record.examples), record)
         record.seconds = round(time.monotonic() - started, 3)
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
@@ -149,7 +173,7 @@ class Course:
             AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
         """
         server = self.server
-        sent, answers, replies, _ = self._ask_and_admit(exchange, record)
+        sent, answers, replies = self._ask_and_admit(exchange, record)
         if exchange.is_needed and record:
             record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
             record.refused |= replies.refused
@@ -159,7 +183,7 @@ class Course:
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
-            replies = self._drop_odd_ranges(replies, record)
+            replies = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
         weights_of = server.merge(exchange, replies)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
@@ -168,46 +192,77 @@ class Course:
 
     def _ask_and_admit(
         self, exchange: Exchange, record: Round | None = None
-    ) -> tuple[dict[str, Message], Answers, Replies, list[str]]:
-        """Return what each site is sent, what comes back, what is accepted of it, and what sites have lost for good.
+    ) -> tuple[dict[str, Message], Answers, Replies]:
+        """Return what each site is sent, what comes back, and what is accepted of it.
 
         Raises:
             _EndedError: The run is being ended from outside.
+            _GoneBackError: It has gone back to an earlier round, because a site has lost its state.
         """
         if self.is_aborted():
             raise _EndedError
-        sent, answers, lacking = self._ask(exchange, record)
+        sent, answers = self._ask(exchange, record)
         if self.is_aborted():
             raise _EndedError
-        accepted, refused = admit_answers(self.server, exchange, answers.given)
+        accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
         missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
         missing |= dict.fromkeys(
             find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
-        return sent, answers, Replies(accepted, refused, missing), lacking
+        return sent, answers, Replies(accepted, refused, missing, unlike)
 
-    def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers, list[str]]:
+    def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:
         """Send a task to each site, and once more to those that have lost the state that it begins from.
 
         Returns:
-            The tasks that were sent first, all answers, and what sites have lost for good.
+            The tasks that were sent first, and all answers.
         """
-        server, here = self.server, list_present_sites(self.server)
-        sent = self._prepare_tasks([site for site in exchange.sites or here if site in here], exchange)
+        sent = self._prepare_tasks(self._list_asked(exchange, record), exchange)
         answers = self.ask(exchange.task, sent)
-        lost = take_lost(server, exchange, answers.held)
+        lost = find_lost(self.server, exchange, answers.held)
         if lost and not self.is_aborted():
-            again = self._prepare_tasks(lost, exchange)
-            if record:
-                record.add_traffic(again, {})
-            answers = answers.after(self.ask(exchange.task, again), lost)
-        notes = [note for site in sorted(answers.given) if (note := lost_sentence(server, site, exchange))]
-        for note in notes:
-            self.warn(note)
-        # An evaluation is about a round that has ended.
-        if notes:
-            (record or server.ledger[-1]).notes += notes
-        return sent, answers, notes
+            self._go_back(exchange, lost)
+            answers = self._ask_without(exchange, record, answers, lost)
+        for site in sorted(answers.given):
+            if note := lost_sentence(self.server, site, exchange):
+                self.warn(note)
+                # An evaluation is about a round that has ended.
+                (record or self.server.ledger[-1]).notes.append(note)
+                self.server.losses += [note] if is_lost_for_good(self.server, site, exchange) else []
+        return sent, answers
+
+    def _list_asked(self, exchange: Exchange, record: Round | None) -> list[str]:
+        """Return the sites that a task goes to: in a repeated round those whose updates were in it."""
+        here = list_present_sites(self.server)
+        first = self.repeats.first.get(record.round) if record and exchange.is_needed else None
+        return [site for site in exchange.sites or here if site in (first.answered if first else here)]
+
+    def _go_back(self, exchange: Exchange, lost: Mapping[str, int]) -> None:
+        """Go back to the round before the last one where that makes the lost states again.
+
+        Raises:
+            _GoneBackError: The run is as that round left it.
+        """
+        earlier = self.before()
+        if earlier is not None and self.repeats.take(self.server, earlier, exchange, lost):
+            self.server.return_to(earlier)
+            self.warn(self.repeats.reasons[earlier.finished_rounds + 1])
+            raise _GoneBackError
+
+    def _ask_without(
+        self, exchange: Exchange, record: Round | None, answers: Answers, lost: Mapping[str, int]
+    ) -> Answers:
+        """Ask sites once more, to go on without the state that they have lost; none that has lost what is vital."""
+        vital = {site: why for site in lost if (why := vital_sentence(self.server, site, exchange))}
+        older = {site: held for site, held in lost.items() if site not in vital}
+        answers = replace(answers, failed=answers.failed | vital)
+        if not older:
+            return answers
+        self.server.lost |= older
+        again = self._prepare_tasks(older, exchange)
+        if record:
+            record.add_traffic(again, {})
+        return answers.after(self.ask(exchange.task, again), older)
 
     def _prepare_tasks(self, sites: Iterable[str], exchange: Exchange) -> dict[str, Message]:
         """Return each site's task as it travels."""
@@ -220,8 +275,35 @@ class Course:
         domains = {site: answer.domain for site, answer in replies.accepted.items()}
         odd = find_odd_ranges(domains, self.server.study.federation.min_sites_for_ratio)
         self._record_once(odd.values(), record)
-        bare = {site: replace(replies.accepted[site], domain=replace(domains[site], intensities=())) for site in odd}
+        bare = {site: replace(replies.accepted[site], domain=domains[site].bare) for site in odd}
         return replace(replies, accepted=replies.accepted | bare)
+
+    def _compare_parts(self, exchange: Exchange, replies: Replies, record: Round) -> Replies:
+        """Return the replies without what parts leave out as unlike all others'; the ledger says who is unlike."""
+        unlike = [replies.unlike]
+        for part in self.server.parts.values():
+            compared = part.compared(exchange, replies.accepted, self.server)
+            replies = replace(replies, accepted=compared.answers)
+            unlike.append(compared.unlike)
+            self._record_once(compared.notes, record)
+        self._record_unlike(join_unlike(unlike), record)
+        return replies
+
+    def _record_unlike(self, unlike: Unlike, record: Round) -> None:
+        """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
+        before = {
+            (site, what) for one in self.server.ledger for site, found in (one.unlike or {}).items() for what in found
+        }
+        record.unlike = join_unlike([record.unlike or {}, unlike]) or None
+        self._record_once(
+            (
+                describe_unlike(site, what, value)
+                for site, found in unlike.items()
+                for what, value in found.items()
+                if (site, what) not in before
+            ),
+            record,
+        )
 
     def _record_once(self, notes: Iterable[str], record: Round) -> None:
         """Write what is the same in every round into the first one's record and into the log."""
@@ -245,7 +327,7 @@ class Course:
         number = self.server.finished_rounds
         if not self.server.has_validated:
             exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
-            _, _, replies, _ = self._ask_and_admit(exchange)
+            _, _, replies = self._ask_and_admit(exchange)
             for reason in replies.refused.values():
                 self.warn(reason)
             self.server.ledger[-1].notes += replies.refused.values()

@@ -57,7 +57,7 @@ class TaskHeader(Section):
         run: The run's id.
         round: The round that it belongs to; 0 where it comes before the first.
         step: Its number among the exchanges of the same task in a round.
-        held: The round of the state that the site should hold; 0 for none.
+        held: The round of the state that the site begins from; 0 for none.
         best_round: The best round so far; None before any validation.
         software: What the server runs, where it does not know yet what the site runs.
         digest: Of the server's study; None of a server of an older version.
@@ -233,7 +233,7 @@ class Gate:
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:
             return None
-        if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain.intensities):
+        if self.study.is_private and (metrics.training.keys() - {"epsilon"} or answer.domain != answer.domain.bare):
             return None
         return answer
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
-from silofl.methods.task import TRAIN, Exchange
+from silofl.methods.part import Kept
+from silofl.methods.parts import is_learning, list_kept
+from silofl.methods.task import Exchange
 from silofl.software import Software, read_software
 
 if TYPE_CHECKING:
@@ -63,31 +65,53 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
     server.software[site] = said
 
 
-def take_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int]) -> list[str]:
-    """Let the server know which sites have lost their state, and return those that may be asked again.
+def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int]) -> dict[str, int]:
+    """Return the sites that have lost the state from which a task begins, each with the last round whose state it has.
 
     Args:
         server: The run.
         exchange: What they were asked to do.
-        held: Site -> the round of the state that it says it has.
+        held: Site -> the last round whose state it says it has.
     """
     # A site that has what it should, or more, has failed for another reason: to be asked again would not help it.
-    older = {site: number for site, number in held.items() if number < server.held(site, exchange.models_round)}
-    server.lost |= older
-    return list(older)
+    return {site: number for site, number in held.items() if number < server.held(site, exchange.models_round)}
+
+
+def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[Kept]:
+    """Return what of its state a site needs for a task."""
+    is_training = is_learning(server.study, exchange.task, exchange.round)
+    kept = list_kept(server.study, server.should_hold(site, exchange.models_round))
+    return [one for one in kept if is_training or not one.is_for_training]
+
+
+def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
+    """Return why a site that has lost its state takes no part in an exchange; None where it goes on without it."""
+    vital = [one.what for one in list_state_for(server, site, exchange) if one.is_vital]
+    if not vital:
+        return None
+    return (
+        f"site {site!r} must hold {' and '.join(vital)} of round {server.should_hold(site, exchange.models_round)}, "
+        "which is not in its state; restore its state folder, or start the study anew"
+    )
 
 
 def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | None:
-    """Return what a site lacked in an exchange because nobody could send it again; None where that is nothing."""
-    recipe, number = server.study.recipe, exchange.models_round
-    held, wanted = server.held(site, number), server.should_hold(site, number)
-    lost = ["its optimisers"] if exchange.task == TRAIN and not server.study.has_fresh_optimizer else []
-    if recipe.at_home:
-        lost.append(f"what stays at home ({', '.join(recipe.at_home)})")
-    if held == wanted or not lost:
+    """Return what a site lacked of its state in an exchange, and what of that the server sent; None where nothing."""
+    number, kept = exchange.models_round, list_state_for(server, site, exchange)
+    if not server.has_lost(site, number) or not kept:
         return None
+    held, came = server.held(site, number), [one.what for one in kept if one.is_sent_again]
+    lost = [one.what for one in kept if not one.is_sent_again]
     older = f"from that of round {held}" if held else "from none"
+    said = [f"{' and '.join(lost)} could not be restored"] if lost else []
+    said += [f"{' and '.join(came)} came from the server, to within rounding"] if came else []
     return (
-        f"site {site!r} began the {exchange.task} of round {exchange.round} without its state of round {wanted}, "
-        f"{older}: {' and '.join(lost)} could not be restored"
+        f"site {site!r} began the {exchange.task} of round {exchange.round} without its state of round "
+        f"{server.should_hold(site, number)}, {older}: {'; '.join(said)}"
     )
+
+
+def is_lost_for_good(server: ServerRounds, site: str, exchange: Exchange) -> bool:
+    """Return whether a site went into an exchange without something that nobody can send it again."""
+    kept = list_state_for(server, site, exchange)
+    return server.has_lost(site, exchange.models_round) and not all(one.is_sent_again for one in kept)

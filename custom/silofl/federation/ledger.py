@@ -32,6 +32,10 @@ class Round:
         late: Sites that had not answered when the round closed.
         failed: Site -> why it could not do the task.
         refused: Site -> why its answer was not mixed.
+        unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
+            its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
+            ``length`` by step of its update or of its BatchNorm ``statistics``, its number of ``examples``, or what a
+            part compares, as the ``amplitude``, which is named below a third too. Null where nothing was.
         withheld: Site -> names that the site's policy kept back.
         weights: Site -> the weights it listens with, by site.
         examples: Site -> training examples.
@@ -54,6 +58,7 @@ class Round:
     late: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    unlike: dict[str, dict[str, float]] | None = declare_optional()
     withheld: dict[str, list[str]] = field(default_factory=dict)
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
@@ -88,6 +93,10 @@ class Round:
         for total, messages in ((self.bytes_to, sent), (self.bytes_from, received)):
             for site, message in messages.items():
                 total[site] = total.get(site, 0) + message.num_bytes
+
+    def take_missed(self, first: Round) -> None:
+        """Take over who missed the round when it was carried out first: those sites are not asked once more."""
+        self.late, self.failed, self.refused = [*first.late], dict(first.failed), dict(first.refused)
 
     def require(self, num_answers: int, wanted: int) -> None:
         """Refuse a round with fewer answers than the study asks for.

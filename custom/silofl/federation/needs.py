@@ -12,8 +12,8 @@ GIB = 1 << 30
 PROCESSES_BYTES = GIB
 # Adam keeps two numbers for each parameter.
 OPTIMIZER = 2
-# What a site keeps: the best round, the one before and the last, and the one that is being written.
-KEPT_ROUNDS = 4
+# What a site keeps: the best round, the last and the two before it, and the one that is being written.
+KEPT_ROUNDS = 5
 # What the server holds of each site's model: the last, the best, the answer, the mixed one and the one being sent.
 SERVER_COPIES = 5
 

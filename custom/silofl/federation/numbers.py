@@ -1,14 +1,13 @@
 """Checks of the numbers of an answer against its task and its study, and of answers against one another."""
 
-import math
 from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
 
-import numpy as np
-
-from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, quote_value
 from silofl.methods.answer import TRAINING, Metrics, Numbers
+from silofl.methods.others import medians_of_others
 from silofl.methods.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY
@@ -16,10 +15,10 @@ from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.
 METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
-# Times the median of the other sites'.
-MOST_STEPS = 10
 # Beyond the other sites' images on either side, times the room that these take together.
 MOST_REACH = 3
+# Times the other sites' sizes of voxels, either way: slices of one body part are 0.6 to 7 mm apart.
+MOST_SIZE_RATIO = 12
 
 
 def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study, most_examples: int | None) -> None:
@@ -39,6 +38,12 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
+    examples = numbers.num_examples or most_examples
+    if examples is not None and (numbers.num_patients or 0) > examples:
+        raise AggregationError(
+            f"site {site!r} must have at most as many patients in training as examples, {examples}, not "
+            f"{numbers.num_patients}: each example is one patient's"
+        )
     if not exchange.is_needed:
         return
     metrics = numbers.metrics
@@ -114,26 +119,6 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
         )
 
 
-def total_norm(arrays: Arrays) -> float:
-    """Return the Euclidean norm of all arrays together, in float64."""
-    return math.hypot(*(float(np.linalg.norm(np.ravel(array).astype(np.float64))) for array in arrays.values()))
-
-
-def cap_steps(steps: Mapping[str, int]) -> dict[str, float]:
-    """Return the steps by which the length of each site's update is judged.
-
-    At most `MOST_STEPS` times the median of the others': nobody can check what a site says of its data, and by a
-    million steps any length would be little.
-
-    Args:
-        steps: Site -> the steps that it says it took.
-    """
-    if len(steps) < 2:
-        return dict(steps)
-    medians = _medians_of_others(steps)
-    return {site: min(count, MOST_STEPS * medians[site]) for site, count in steps.items()}
-
-
 def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -> dict[str, str]:
     """Return why updates are refused that are much longer than the others.
 
@@ -149,7 +134,7 @@ def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -
     """
     if len(norms) < min_sites:
         return {}
-    medians = _medians_of_others(norms)
+    medians = medians_of_others(norms)
     return {
         site: f"site {site!r} must send an update at most {most:g} times as long by step as the others' median "
         f"{medians[site]:.3g}, not {value:.3g}; look for a fault there, or raise federation.max_update_ratio"
@@ -157,21 +142,6 @@ def find_long_updates(norms: Mapping[str, float], most: float, min_sites: int) -
         # Where most others have not moved, any length would be too long.
         if value > most * medians[site] > 0
     }
-
-
-def find_outweighing_sites(examples: Mapping[str, int]) -> list[str]:
-    """Return what is said of a site that counts for most of the mean by its number of examples, which nobody can check.
-
-    Args:
-        examples: Site -> the training examples that it says it has.
-    """
-    medians = _medians_of_others(examples) if len(examples) > 1 else {}
-    return [
-        f"site {site!r} says that it has {examples[site]} training examples, more than {MOST_STEPS} times the others' "
-        "median, and has most of the weight by them: ask it, or choose algorithm: {weights: uniform}"
-        for site, median in medians.items()
-        if examples[site] > MOST_STEPS * median and 2 * examples[site] > sum(examples.values())
-    ]
 
 
 def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
@@ -186,7 +156,7 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
     Returns:
         Site -> reason, for the ledger.
     """
-    reasons: dict[str, str] = {}
+    reasons = _find_odd_voxels(domains, min_sites)
     said = [(site, one) for site, domain in domains.items() for one in domain.intensities]
     for site, one in said:
         others = [other for name, other in said if name != site and other.measure == one.measure]
@@ -202,5 +172,16 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
     return reasons
 
 
-def _medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
-    return {site: float(np.median([values[other] for other in values if other != site])) for site in values}
+def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str, str]:
+    said = {site: domain.voxels for site, domain in domains.items() if domain.voxels is not None}
+    if len(said) < max(min_sites, 2):
+        return {}
+    reasons = {}
+    for site, one in said.items():
+        others = reduce(or_, (other for name, other in said.items() if name != site))
+        if not others.reaches(one, MOST_SIZE_RATIO):
+            reasons[site] = (
+                f"the super model does not take what site {site!r} says of its images' voxels, {one}, nor its other "
+                f"ranges: all others' are {others}"
+            )
+    return reasons

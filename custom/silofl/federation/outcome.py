@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from silofl import __version__
-from silofl.errors import SiloFLError
+from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, list_present_sites
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
+from silofl.methods.parts import describe_kept
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.metrics import mean_of_known, pooled_score
@@ -84,7 +85,14 @@ def _name_labels(study: Study, by_label: Mapping[str, float]) -> dict[str, float
 
 
 def _describe_study(study: Study) -> dict[str, Any]:
-    return study.description() | {"version": __version__}
+    try:
+        kept = describe_kept(study)
+    except ConfigError:
+        # The file of a part is broken: that is why the run has failed, which must have a result all the same.
+        kept = []
+    known = study.description()
+    recipe = known["recipe"] | {"questions": study.recipe.questions(kept)}
+    return known | {"version": __version__, "recipe": recipe}
 
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
@@ -99,7 +107,7 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
             reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
         if site not in tests.scores:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
-    return reasons + list(tests.lacking)
+    return reasons + list(dict.fromkeys(server.losses))
 
 
 def describe_failure(error: Exception) -> str:

@@ -17,12 +17,16 @@ from typing import Any, Literal
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import declare_group, declare_optional, declare_required, format_key_table, read_file
-from silofl.training.joined import Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
 
 FILE = "results.json"
 UNFINISHED = "UNFINISHED"
+# A key of choices by an older rule, which had a default candidate.
+OLDER_KEY = "default"
+OLDER_CHOICE = "an older version chose, which gave the own model no threshold of its own; run the study again"
 FINISHED = ("COMPLETE", "INCOMPLETE")
 
 
@@ -206,6 +210,13 @@ class Results:
         return self.status in FINISHED
 
     @property
+    def joining_means(self) -> dict[str, float | None]:
+        """Local, federated and chosen -> mean of the test values over the sites that chose; empty without a choice."""
+        sites = (self.joining or {}).values()
+        names = (LOCAL, FEDERATED, CHOSEN) if sites else ()
+        return {name: mean_of_known(one.test.get(name) for one in sites) for name in names}
+
+    @property
     def by_site(self) -> dict[str, SiteResult]:
         """Site -> its part of the result."""
         return {site: self._site_result(site) for site in self.sites}
@@ -250,7 +261,18 @@ def read_results(folder: Path) -> Results | None:
     Raises:
         ConfigError: The file cannot be read, or is not what silofl wrote.
     """
-    return read_file(Results, folder / FILE)
+    return read_file(Results, folder / FILE, _set_older_choices_aside)
+
+
+def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
+    """Return plain values without choices of an older rule, whose "alone" was a model without a threshold."""
+    joining = values.get("joining") if isinstance(values, Mapping) else None
+    older = {site for site, one in (joining if isinstance(joining, Mapping) else {}).items() if OLDER_KEY in one}
+    if not older:
+        return values
+    rest = {site: one for site, one in joining.items() if site not in older}
+    unchosen = dict(values.get("unchosen") or {}) | dict.fromkeys(sorted(older), OLDER_CHOICE)
+    return dict(values) | {"joining": rest or None, "unchosen": unchosen}
 
 
 PAGE = """# results.json

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from silofl.algorithms.mixing import Arrays
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
@@ -26,7 +24,6 @@ from silofl.federation.server import ServerRounds
 from silofl.files import (
     copy_file,
     hold_lock,
-    is_undamaged,
     load_state,
     make_folder,
     read_json,
@@ -40,14 +37,17 @@ from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
 from silofl.methods.model import collect_part_arrays
 from silofl.methods.part import Part, to_tensors
-from silofl.methods.parts import list_kinds
+from silofl.methods.parts import describe_kept, list_kinds
 from silofl.models.precision import round_as_received
 from silofl.schema import dump_record, read_file
+from silofl.settings import dump_yaml
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
 # The last checkpoint, the one before it, and the one that is being written.
 CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.next.pt"
+# The id of the run whose folder it is, by which another run's checkpoint is known.
+RUN_ID = "run_id"
 # Files that show that rounds have finished, should no checkpoint be there.
 LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
 # Who submitted the run's first job; in no simulation.
@@ -70,8 +70,9 @@ class RunFolder:
 
     def __init__(self, path: Path, study: Study) -> None:
         self.path, self.study = path, study
-        # Whether the checkpoint there may take the place of the one before it.
-        self._is_whole = False
+        self._pretrained: Arrays | None = None
+        # The finished rounds of the checkpoint there; None where no whole one is.
+        self._saved: int | None = None
         # The finished rounds in the words of ledger.json, and in those of round_metrics.jsonl.
         self._records: list[str] = []
         self._lines: list[str] = []
@@ -97,9 +98,8 @@ class RunFolder:
             ConfigError: The study names sites that have left, and no round has finished.
         """
         remove_unfinished(self.path)
-        # A save that was stopped before its last renaming has its round under this name.
-        if is_undamaged(self.path / NEXT, FORMAT):
-            (self.path / NEXT).replace(self.path / CHECKPOINT)
+        self._pretrained = pretrained
+        self._finish_save()
         state, damage = self._read_checkpoint()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
             if self.study.federation.sites_left and not self.study.continue_run:
@@ -115,12 +115,27 @@ class RunFolder:
                 "restore one of them, or start anew and lose these rounds"
             )
         server = restore_run(self.study, state, pretrained)
-        self._is_whole = not damage
+        self._saved = None if damage else server.finished_rounds
         if damage:
             note = f"the run went on after this round from {BEFORE}: {damage[0]}"
             logger.warning("round %s: %s", server.finished_rounds, note)
             server.ledger[-1].notes.append(note)
         return server
+
+    def load_before(self, server: ServerRounds) -> ServerRounds | None:
+        """Return a run as it was before its last finished round; None where the checkpoint of that is not whole.
+
+        Args:
+            server: The run after that round.
+        """
+        if server.finished_rounds == 1:
+            return ServerRounds.start(self.study, server.id, server.ledger[0].asked, self._pretrained)
+        try:
+            state = load_state(self.path / BEFORE, FORMAT, {"run": server.id})
+        except DamagedError as error:
+            logger.warning("the run cannot go back: %s", error)
+            return None
+        return restore_run(self.study, state, self._pretrained)
 
     @property
     def is_complete(self) -> bool:
@@ -149,13 +164,12 @@ class RunFolder:
             self._write_ledger(read_finished_rounds(state))
 
     def save(self, server: ServerRounds) -> None:
-        """Write the checkpoint, then ledger and metrics for people; the checkpoint before it is kept."""
+        """Write the checkpoint, then ledger and metrics for people; the last one of fewer rounds is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
-        save_state(self.path / NEXT, FORMAT, checkpoint(server, self._encode_rounds(server.ledger)))
-        if self._is_whole:
-            (self.path / CHECKPOINT).replace(self.path / BEFORE)
-        (self.path / NEXT).replace(self.path / CHECKPOINT)
-        self._is_whole = True
+        if not self._belongs_to:
+            write_text(self.path / RUN_ID, server.id)
+        save_state(self.path / NEXT, FORMAT, {"run": server.id}, checkpoint(server, self._encode_rounds(server.ledger)))
+        self._put_in_place(server.finished_rounds)
         self._write_records(server, {})
 
     def finish(self, server: ServerRounds, tests: Tests | None) -> None:
@@ -195,6 +209,7 @@ class RunFolder:
             "data": dump_record(data)["sites"] if data else {},
             # Several models may travel, each as the same kind.
             "left": [{"name": name, "purpose": purpose} for name, purpose in left.items()],
+            "kept": describe_kept(self.study),
         }
 
     def write_failure(self, reason: str, run: str | None = None) -> None:
@@ -232,12 +247,39 @@ class RunFolder:
             for path in result_files(self.path, patterns):
                 copy_file(path, target / path.relative_to(self.path))
 
+    @property
+    def _belongs_to(self) -> dict[str, str]:
+        """What the checkpoints must be of; nothing before the first."""
+        path = self.path / RUN_ID
+        return {"run": path.read_text(encoding="utf-8")} if path.is_file() else {}
+
+    def _put_in_place(self, finished: int) -> None:
+        """Give a checkpoint that has been written its name, and that of fewer rounds the name of the one before."""
+        if self._saved is not None and self._saved < finished:
+            (self.path / CHECKPOINT).replace(self.path / BEFORE)
+        (self.path / NEXT).replace(self.path / CHECKPOINT)
+        self._saved = finished
+
+    def _finish_save(self) -> None:
+        """Put the checkpoint in its place of a save that was stopped before its renaming."""
+        finished = self._count_rounds(NEXT)
+        if finished is not None:
+            self._saved = self._count_rounds(CHECKPOINT)
+            self._put_in_place(finished)
+
+    def _count_rounds(self, name: str) -> int | None:
+        """Return the finished rounds of a checkpoint; None where it is not whole."""
+        try:
+            return len(read_finished_rounds(load_state(self.path / name, FORMAT, self._belongs_to)))
+        except DamagedError:
+            return None
+
     def _read_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
         """Return the last whole checkpoint, if any, and what is wrong with those after it."""
         damage: list[str] = []
         for name in (CHECKPOINT, BEFORE):
             try:
-                return load_state(self.path / name, FORMAT), damage
+                return load_state(self.path / name, FORMAT, self._belongs_to), damage
             except DamagedError as error:
                 damage.append(str(error))
         return None, damage
@@ -280,7 +322,7 @@ class RunFolder:
     def _describe_models(self, server: ServerRounds) -> None:
         """Write the study beside its models, and how to load one."""
         folder = self.path / "model"
-        write_text(folder / "study.yaml", yaml.safe_dump(directory.plain_study(self.study), sort_keys=False))
+        write_text(folder / "study.yaml", dump_yaml(directory.plain_study(self.study)))
         write_text(folder / "README.md", self._model_readme(server))
 
     def _model_readme(self, server: ServerRounds) -> str:

@@ -25,7 +25,7 @@ from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, choose_reported, is_better_than_best
 from silofl.methods.answer import Metrics, SiteAnswer, read_answer
 from silofl.methods.part import Part, WeightsOf
-from silofl.methods.parts import start_parts
+from silofl.methods.parts import keeps_in_extra_rounds, start_parts
 from silofl.methods.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.models.precision import widen_arrays
 from silofl.software import Software, read_software
@@ -46,7 +46,9 @@ class ServerRounds:
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, *spatial) of most sites' images, from their first answers; the server sees no image.
         domain: The training images of all sites that answered, by what they sent of them and `Course` let pass.
-        lost: Site -> the round of the state that it has, of sites that said that it is older than it should be.
+        lost: Site -> the round whose state it goes on from, of sites that have lost a later one.
+        losses: Sentences on what sites went on without, which no complete run has.
+        trained: The sites whose training has been accepted in the round that is not finished yet.
         software: Site -> what it runs, of sites that have answered since this process began.
     """
 
@@ -60,6 +62,8 @@ class ServerRounds:
     image_shape: tuple[int, ...] | None = None
     domain: Domain = Domain()
     lost: dict[str, int] = field(default_factory=dict)
+    losses: list[str] = field(default_factory=list)
+    trained: frozenset[str] = frozenset()
     software: dict[str, Software] = field(default_factory=dict)
 
     @classmethod
@@ -101,14 +105,24 @@ class ServerRounds:
         return {"run": self.id, **rounds, "validation": schema.dump_record(best.validation)}
 
     def held(self, site: str, number: int) -> int:
-        """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
+        """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
         should = self.should_hold(site, number)
         return min(should, self.lost.get(site, should))
 
     def should_hold(self, site: str, number: int) -> int:
-        """Return the last round of training, up to one, whose model a site's update went into; 0 for none."""
-        rounds = self.ledger[: min(number, self.study.training_rounds)]
+        """Return the last round, up to one, that a site's update went into and that left it a state; 0 for none."""
+        if number > self.finished_rounds and site in self.trained:
+            return self.finished_rounds + 1
+        rounds = self.ledger[: min(number, self._last_with_state)]
         return max((record.round for record in rounds if site in record.answered), default=0)
+
+    def has_lost(self, site: str, number: int) -> bool:
+        """Return whether a site goes on, after a round, from an older state than it should."""
+        return self.held(site, number) < self.should_hold(site, number)
+
+    def return_to(self, earlier: ServerRounds) -> None:
+        """Be the run as it was earlier; what is known of the sites' software stays known."""
+        vars(self).update(vars(earlier) | {"software": self.software})
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round: its own share is exactly 1."""
@@ -169,6 +183,7 @@ class ServerRounds:
     def merge(self, exchange: Exchange, replies: Replies) -> WeightsOf:
         """Let every part merge the accepted answers, and return who listened to whom by role."""
         if exchange.task == TRAIN:
+            self.trained = frozenset(replies.accepted)
             # A training task validates the models of the round before, so this comes before the parts replace them.
             self.take_scores({site: one.numbers.metrics for site, one in replies.accepted.items()})
             self.domain = reduce(or_, (one.domain for one in replies.accepted.values()), self.domain)
@@ -182,7 +197,8 @@ class ServerRounds:
         metrics = {site: answer.numbers.metrics.training for site, answer in replies.accepted.items()}
         record.close(weights_of(self.study.recipe.roles[-1]), replies.examples, metrics)
         self.ledger.append(record)
-        if record.round <= self.study.training_rounds:
+        self.trained = frozenset()
+        if record.round <= self._last_with_state:
             self.lost = {site: number for site, number in self.lost.items() if site not in record.answered}
 
     def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
@@ -206,6 +222,11 @@ class ServerRounds:
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
         return is_better_than_best(self, validation)
+
+    @property
+    def _last_with_state(self) -> int:
+        """The last round of the study that leaves the sites a state."""
+        return self.study.total_rounds if keeps_in_extra_rounds(self.study) else self.study.training_rounds
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""

@@ -17,6 +17,7 @@ from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.state import SiteState
 from silofl.files import remove_unfinished
 from silofl.methods.answer import plain_text
+from silofl.methods.parts import leaves_state
 from silofl.methods.task import TRAIN, Message
 from silofl.methods.work import Work
 from silofl.models.precision import narrow_arrays, widen_arrays
@@ -125,12 +126,11 @@ class SiteRounds:
         self._check_study(asked.digest)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
-        folder, number = self.site.run_folder(self.study.name, self.name, asked.run), asked.round
+        folder = self.site.run_folder(self.study.name, self.name, asked.run)
         remove_unfinished(folder)
-        states = SiteState(folder / "rounds")
-        # What learns begins where the round before it ended; everything else is about a round that has ended.
-        is_learning = task == TRAIN or (number > self.study.training_rounds and task in self.study.recipe.extra_tasks)
-        held, kept = states.load(number - 1 if is_learning else number)
+        states = SiteState(folder / "rounds", asked.run, self.name)
+        # Not from the newest: what a later round left here has not happened where the server did not take its answer.
+        held, kept = states.load(asked.held)
         if held < asked.held:
             reason = (
                 f"site {self.name!r} must hold its state of round {asked.held}, not of {held}; its own log says more"
@@ -153,9 +153,11 @@ class SiteRounds:
         )
         with closing(work):
             answer = work.answer()
-        if work.to_keep:
-            # Of another task it is the state that it began from, with more beside it.
-            states.save(number if is_learning else held, work.to_keep, asked.best_round)
+        if leaves_state(self.study, task, asked.round):
+            states.save(asked.round, work.to_keep or kept, held, asked.best_round)
+        elif work.to_keep and held:
+            # The state that it began from, with more beside it.
+            states.rewrite(held, work.to_keep)
         answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study))
         return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
 

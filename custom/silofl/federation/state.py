@@ -7,10 +7,13 @@ from typing import Any
 from silofl.errors import DamagedError
 from silofl.files import load_state, save_state
 
-# 3: behind its checksum.
-FORMAT = 3
-# A run that goes back finds as many at the most: the best round's, the one before the last, and the last.
-LATER = 3
+# 4: with the run, the site and the round that it is of.
+FORMAT = 4
+# The rounds that a task may begin from: the last that the server has taken, and the one before, should the server go
+# back. The task's own is no such round yet.
+GENERATIONS = 2
+# A run that goes back finds as many at the most: the best round's, those, and the last.
+LATER = 2 + GENERATIONS
 
 logger = logging.getLogger(__name__)
 
@@ -20,10 +23,15 @@ class SiteState:
 
     Several rounds are kept because the server may go back: to its last checkpoint after a crash, and to the best round
     for the final test.
+
+    Args:
+        folder: Where they are.
+        run: The run's id.
+        site: The site's name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, run: str, site: str) -> None:
+        self.folder, self._belongs_to = folder, {"run": run, "site": site}
 
     def rounds(self) -> list[int]:
         """Return the rounds on disk, ascending."""
@@ -38,26 +46,38 @@ class SiteState:
         """
         for earlier in reversed([n for n in self.rounds() if n <= number]):
             try:
-                return earlier, load_state(self._path(earlier), FORMAT)
+                return earlier, load_state(self._path(earlier), FORMAT, self._belongs_to | {"round": earlier})
             except DamagedError as error:
                 logger.warning("the state before it is used: %s", error)
         return 0, {}
 
-    def save(self, number: int, parts: dict[str, Any], best_round: int | None) -> None:
-        """Save what each part keeps after a round; of the earlier ones keep the best round's and the one before.
+    def save(self, number: int, parts: dict[str, Any], began: int, best_round: int | None) -> None:
+        """Save what each part keeps after a round, and delete what nobody asks for any more.
 
-        Of later ones the last `LATER` stay: they are of a run that went back, and are written again, or of one that
-        another has replaced. A server that asks for rounds from the last to the first must not fill the disk.
+        Of the rounds before it stay the one that it began from, the one before that, and the best round's. Later ones
+        than the one that it began from are of rounds that the server did not take.
+
+        Args:
+            number: The round.
+            parts: Part -> what it keeps.
+            began: The round whose state it began from, the last that the server has taken; 0 for none.
+            best_round: The best round so far; None before any.
         """
-        save_state(self._path(number), FORMAT, parts)
+        self.rewrite(number, parts)
         rounds = self.rounds()
-        earlier = [n for n in rounds if n < number]
-        kept = {number, *earlier[-1:], *[n for n in rounds if n > number][-LATER:]}
+        taken = [n for n in rounds if n <= min(began, number - 1)]
+        # Of later ones the last stay: they are of a run that went back, and are written again, or of one that another
+        # has replaced. A server that asks for rounds from the last to the first must not fill the disk.
+        kept = {number, *taken[-GENERATIONS:], *[n for n in rounds if n > number][-LATER:]}
         if best_round is not None:
-            kept.update([n for n in earlier if n <= best_round][-1:])
+            kept.update([n for n in taken if n <= best_round][-1:])
         for n in rounds:
             if n not in kept:
                 self._path(n).unlink()
+
+    def rewrite(self, number: int, parts: dict[str, Any]) -> None:
+        """Save what each part keeps after a round, in the place of what it kept."""
+        save_state(self._path(number), FORMAT, self._belongs_to | {"round": number}, parts)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"round_{number:04d}.pt"

@@ -31,6 +31,7 @@ from silofl.flare.lead import PROGRESS, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.places import (
     download_folder,
+    find_ending_certificates,
     read_job_lead,
     read_job_pretrained,
     read_job_study,
@@ -63,7 +64,8 @@ class RoundsController(ModelController):
     """Controller of a study: asks every site in each round, waits for a limited time and saves a checkpoint.
 
     A late site, and one that has left the job, is asked again in every round, but no round waits for it until it takes
-    a task again. It runs any algorithm; a subclass names the one whose studies it takes.
+    a task again; and where it takes one task after another and answers none in time, only for a short while. It runs any
+    algorithm; a subclass names the one whose studies it takes.
     """
 
     algorithm: ClassVar[str | None] = None
@@ -172,6 +174,8 @@ class RoundsController(ModelController):
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
+            remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
+            before=lambda: folder.load_before(server),
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:
@@ -203,7 +207,9 @@ class RoundsController(ModelController):
 
         def receive(model: FLModel) -> None:
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
-            message = given.setdefault(model.meta["client_name"], from_model(model))
+            site = model.meta["client_name"]
+            message = given.setdefault(site, from_model(model))
+            self._waiting.heard_from(site)
             if "error" not in message.meta:
                 self._waiting.answered(task_name, time.monotonic() - started)
 
@@ -212,19 +218,27 @@ class RoundsController(ModelController):
             # NVFlare takes whole seconds, and 0 as no limit at all.
             model, timeout = to_model(message, is_difference=False), max(1, round(limit_s))
             self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
+        limits = {site: self._waiting.site_limit_s(site, task_name, limit_s) for site in messages}
+
+        def list_waited_for() -> list[str]:
+            passed_s = time.monotonic() - started
+            return [s for s in messages if s not in given and s not in self._late and passed_s <= limits[s]]
+
         # Sites answer in threads of NVFlare's, and leave without a word: both are looked for anew each time.
-        while waiting := [site for site in messages if site not in given and site not in self._late]:
+        while waiting := list_waited_for():
             here = {client.name for client in self.engine.get_clients()}
             for site in waiting:
                 if site in self._left or site not in here:
                     given.setdefault(site, Message(meta={"error": self._left.get(site, GONE)}))
-            if self.abort_signal.triggered or time.monotonic() > started + limit_s:
+            if self.abort_signal.triggered:
                 break
             time.sleep(POLL_S)
         self.cancel_all_tasks(fl_ctx=self.fl_ctx)
         # From here on an answer is too late: the callbacks may still come.
         settled = dict(given)
         late = set(messages) - set(settled)
+        for site in late - self._late:
+            self._waiting.waited_in_vain(site)
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
         return separate_failures(settled, list(late))

@@ -12,7 +12,7 @@ from nvflare.apis.utils.task_utils import apply_filters
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
-from nvflare.private.privacy_manager import Scope
+from nvflare.private.privacy_manager import PrivacyManager, Scope
 
 from silofl.errors import ConfigError, one_line
 from silofl.federation.egress import Gate, Request
@@ -117,9 +117,7 @@ def check_scope(scope: Scope | None) -> None:
     Raises:
         ConfigError: `RunNote` is not among its filters, or `Egress` not the last.
     """
-    tasks, results = (scope.task_data_filters, scope.task_result_filters) if scope else ({}, {})
-    has_note = any(type(one) is RunNote for one in tasks.get(FilterKey.IN, []))
-    if not has_note or [type(one) for one in results.get(FilterKey.OUT, [])][-1:] != [Egress]:
+    if scope is None or not _is_sound(scope):
         raise ConfigError(
             "local/privacy.json must have silofl.flare.egress.RunNote under task_data_filters and "
             "silofl.flare.egress.Egress as the last of task_result_filters, in the scope that jobs get; take the one "
@@ -127,8 +125,27 @@ def check_scope(scope: Scope | None) -> None:
         )
 
 
+def _is_sound(scope: Scope) -> bool:
+    tasks, results = scope.task_data_filters[FilterKey.IN], scope.task_result_filters[FilterKey.OUT]
+    return any(type(one) is RunNote for one in tasks) and [type(one) for one in results][-1:] == [Egress]
+
+
 def effective_scope(kit: Kit) -> Scope | None:
-    """Return the scope that a job gets which names none, as NVFlare reads the site's ``privacy.json``.
+    """Return the scope that a job gets which names none; the errors of `_read_privacy`."""
+    return _read_privacy(kit).get_scope(None)
+
+
+def list_open_scopes(kit: Kit) -> list[str]:
+    """Return the names of the scopes that let answers out unrecorded; a job gets any that its ``meta.json`` names.
+
+    Raises:
+        ConfigError: As `effective_scope`.
+    """
+    return sorted(name for name, scope in _read_privacy(kit).name_to_scopes.items() if not _is_sound(scope))
+
+
+def _read_privacy(kit: Kit) -> PrivacyManager:
+    """Return the site's ``privacy.json`` as NVFlare reads it.
 
     Raises:
         ConfigError: NVFlare cannot read the file, so that the site would not start.
@@ -137,7 +154,7 @@ def effective_scope(kit: Kit) -> Scope | None:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        manager = create_privacy_manager(Workspace(root_dir=str(kit.folder)), names_only=False)
+        return create_privacy_manager(Workspace(root_dir=str(kit.folder)), names_only=False)
     except Exception as error:  # NVFlare has one of its own for each fault
         # What is wrong stands at the end of its sentence.
         reason = one_line(str(error)[-LONGEST_REASON:])
@@ -147,7 +164,6 @@ def effective_scope(kit: Kit) -> Scope | None:
         ) from None
     finally:
         logging.disable(before)
-    return manager.get_scope(None)
 
 
 def filter_answer(

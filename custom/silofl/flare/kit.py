@@ -118,13 +118,18 @@ class Kit:
 
     @property
     def valid_from(self) -> datetime:
-        """When both the participant's and the root's certificate have become valid."""
-        return max(self.certificate.not_valid_before_utc, self.root.not_valid_before_utc)
+        """When the last of the participant's and the root's certificates becomes valid."""
+        return max(one.not_valid_before_utc for one in (self.root, *self.certificates.values()))
 
     @property
     def valid_until(self) -> datetime:
         """When the first of these certificates expires."""
         return min(one.not_valid_after_utc for one in (self.root, *self.certificates.values()))
+
+    @property
+    def ends_with_root(self) -> bool:
+        """Whether it is the root that expires first, under which no certificate can be renewed beyond."""
+        return self.valid_until == self.root.not_valid_after_utc
 
     def local(self, name: str) -> tuple[str, dict[str, Any]]:
         """Return the name and content of a policy in ``local/``, or of the default that NVFlare reads in its absence.

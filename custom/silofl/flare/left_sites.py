@@ -3,9 +3,12 @@
 NVFlare 2.9 says nothing of a site that was started again: it registers under a new token, and gets no job that runs
 already. And where a site reports that its process for a job could not begin, as by a policy or a disk that is wrong, or
 that it failed later, NVFlare ends the job for everybody; here the job itself decides, by the study's quorum. What fails
-for the first time ends the job: in the one that goes on the site takes part again, and nothing is lost.
+for the first time ends the job: in the one that goes on the site takes part again, and nothing is lost. And once a
+job's process at the server has ended, NVFlare waits a quarter of an hour for a site's process that hangs, in which its
+lead gets no result.
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -22,9 +25,12 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
+logger = logging.getLogger(__name__)
 # The topics of the commands that a running controller answers; of the second, whether the job goes on.
 LEFT, FAILED = "silofl.left", "silofl.failed"
 ANSWER_S = 5.0
+# How long the sites' processes of a job may take to end after the server's.
+HANGING_S = 60.0
 # Within it a site whose process has failed is one that fails again.
 DAY_S = 86400.0
 # Of a process that never came to a task.
@@ -46,6 +52,8 @@ class LeftSites(FLComponent):
         self._reported: dict[str, dict[str, str]] = {}
         # Site, and name of a job and of its lead, which a continuation has too -> when the site's process last failed.
         self._failed_at: dict[tuple[str | None, ...], float] = {}
+        # Job -> when it was last seen to run.
+        self._ran_at: dict[str, float] = {}
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Look at all jobs where a site shows that it is alive: as soon as it has registered, and every ten seconds."""
@@ -60,6 +68,21 @@ class LeftSites(FLComponent):
             if left:
                 # Each time: a job's process that has just begun does not listen yet.
                 engine.send_app_command(job, LEFT, {"sites": left}, ANSWER_S)
+        self._end_hanging(engine, fl_ctx)
+
+    def _end_hanging(self, engine: Any, fl_ctx: FLContext) -> None:  # noqa: ANN401 - NVFlare's ServerEngine
+        """End the sites' processes of jobs that have ended at the server a while ago, and wait for them no longer."""
+        now, runner = time.monotonic(), engine.job_runner
+        self._ran_at |= dict.fromkeys(list(engine.run_processes), now)
+        for job in [job for job, ran_at in self._ran_at.items() if now - ran_at > HANGING_S]:
+            del self._ran_at[job]
+            hanging = [site.name for site in engine.get_clients() if runner.is_client_outcome_pending(job, site.name)]
+            for site in hanging:
+                logger.warning("site %s hangs in job %s, which has ended: its process is ended", site, job)
+                # Before it is ended, which would be a failure: the job's result is there already.
+                runner.resolve_client_outcome(job, site)
+            if hanging:
+                runner.abort_client_run(job, hanging, fl_ctx)
 
     def _take_reports(self, server: Any) -> None:  # noqa: ANN401 - NVFlare's FederatedServer
         """Read what sites report of their processes before NVFlare does."""

@@ -1,5 +1,6 @@
 """A site's policies as NVFlare reads them: which classes jobs may use, and which rights people have."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,17 +29,41 @@ WITHOUT_JOB_FILES = (
     f"app_validator in local/resources.json must be {JOB_FILES}, which keeps out a job's other files, code among them; "
     "take it from the resources.json of site_configs/"
 )
+STREAMER = "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer"
+LAUNCHERS = "silofl.flare.launchers"
 # Component of NVFlare's -> the one that stands in its place, and what NVFlare's does.
 REPLACED = {
     "nvflare.app_common.logging.job_log_receiver.JobLogReceiver": (
         "silofl.flare.site_logs.SiteLogs",
         "by which whoever has a site's kit takes and overwrites the server's files",
     ),
-    "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer": (
-        "silofl.flare.site_logs.FinishedLog",
-        "which adds a class to every job that no allow list has",
-    ),
+    STREAMER: ("silofl.flare.site_logs.FinishedLog", "which adds a class to every job that no allow list has"),
+    **{
+        f"nvflare.app_opt.job_launcher.{module}_launcher.{name}": (
+            f"{LAUNCHERS}.{name}",
+            "by which a job names the image that gets this machine's folders",
+        )
+        for module, kind in (("docker", "Docker"), ("k8s", "K8s"))
+        for name in (f"Client{kind}JobLauncher", f"Server{kind}JobLauncher")
+    },
 }
+# NVFlare's classes by which a job starts programs, or runs files, that it names itself. A list from an earlier release
+# may name those that are no longer there.
+COMMAND_CLASSES = frozenset(
+    {
+        *("ClientAPIExecutor", "ExternalProcessBackend", "TaskScriptRunner"),
+        *("MultiProcessExecutor", "PTMultiProcessExecutor", "CommandDescriptor", "ProcessManager"),
+        *("FlowerController", "FlowerExecutor", "FlowerClientApplet", "FlowerServerApplet"),
+        *("AZCVMAuthorizer", "SNPAuthorizer", "TDXAuthorizer"),
+        *("ProcessJobLauncher", "ClientProcessJobLauncher", "ServerProcessJobLauncher", "SlurmJobLauncher"),
+        *("DockerJobLauncher", "ClientDockerJobLauncher", "ServerDockerJobLauncher"),
+        *("K8sJobLauncher", "ClientK8sJobLauncher", "ServerK8sJobLauncher"),
+        # Of NVFlare before 2.9.
+        *("SubprocessLauncher", "LauncherExecutor", "ClientAPILauncherExecutor", "InProcessClientAPIExecutor"),
+        *("PTClientAPILauncherExecutor", "PTInProcessClientAPIExecutor"),
+        *("TFClientAPILauncherExecutor", "TFInProcessClientAPIExecutor"),
+    }
+)
 SITE_CLASSES = (*list_components("config_fed_client.json"), "silofl.flare.filters.BatchNormStaysHome")
 
 
@@ -71,6 +96,11 @@ class ClassPolicy:
                 return (
                     f"class_allow_list in local/{self.file} must name exact classes, not {entry!r}, which lets a job "
                     "call everything below it, a shell too; take the list of site_configs/"
+                )
+            if _starts_programs(str(entry)):
+                return (
+                    f"class_allow_list in local/{self.file} must not name {entry!r}, by which a job starts any program "
+                    "with this account's rights; delete it, as SiloFL's jobs need none"
                 )
         if self.mode != "enforce":
             return f"class_list_enforcement_mode in local/{self.file} must be 'enforce', not {self.mode!r}; change it"
@@ -127,11 +157,21 @@ def count_job_gpus(kit: Kit) -> int:
     return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
 
 
+def launches_containers(kit: Kit) -> bool:
+    """Return whether a kit was prepared to start each job in a container, by SiloFL's launcher.
+
+    Raises:
+        ConfigError: The site has no resources.json, or it cannot be read.
+    """
+    parts = kit.local("resources.json")[1].get("components") or ()
+    return any(str(part.get("path")).startswith(f"{LAUNCHERS}.") for part in parts)
+
+
 def list_replaced(kit: Kit) -> Iterator[str]:
     """Yield a sentence for each component of NVFlare's in local/resources.json that ours must stand in place of."""
     for part in kit.local("resources.json")[1].get("components") or ():
         # A streamer that may send nothing changes no job either.
-        if (path := part.get("path")) in REPLACED and (kit.kind == "server" or streams_logs(kit)):
+        if (path := part.get("path")) in REPLACED and (path != STREAMER or streams_logs(kit)):
             own, does = REPLACED[path]
             yield (
                 f"local/resources.json must have {own} in place of {path}, {does}; take it from the resources.json of "
@@ -192,3 +232,10 @@ def _is_module(name: str) -> bool:
         return find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def _starts_programs(name: str) -> bool:
+    """Return whether what an allow list names starts programs by a job's own arguments, as far as is known."""
+    package, *_, last = name.split(".")
+    # What the standard library has under exact names is no component: `subprocess.Popen`, `os.system`.
+    return package in sys.stdlib_module_names or last in COMMAND_CLASSES

@@ -3,10 +3,8 @@
 import argparse
 import os
 import sys
-import threading
-import time
 
-import psutil
+from silofl.parent import end_with_parent
 
 
 def main() -> int:
@@ -17,7 +15,9 @@ def main() -> int:
     parser.add_argument("sites")
     parser.add_argument("threads", type=int)
     arguments = parser.parse_args()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # Of all that NVFlare writes, TensorBoard's events among it.
+    os.umask(0o077)
+    end_with_parent()
     # Imported after the watch has started: NVFlare takes seconds to import, in which the parent may already end.
     from silofl.flare.workers import WatchfulRunner
 
@@ -25,16 +25,6 @@ def main() -> int:
         arguments.job, arguments.workspace, clients=arguments.sites, threads=arguments.threads, log_config="concise"
     )
     return runner.run()
-
-
-def _end_with(parent: int) -> None:
-    """Kill all descendants and this process once its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    for process in psutil.Process().children(recursive=True):
-        process.kill()
-    # sys.exit would end this thread alone.
-    os._exit(1)
 
 
 if __name__ == "__main__":

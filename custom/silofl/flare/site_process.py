@@ -65,6 +65,8 @@ class SiteProcess:
 
 # What stands in for the module `subprocess` where NVFlare starts sites.
 SUBPROCESS = SimpleNamespace(Popen=SiteProcess, TimeoutExpired=subprocess.TimeoutExpired)
+# And for the module `sys`: `SiteProcess` needs no path to Python, which NVFlare's command might not keep whole.
+SYSTEM = SimpleNamespace(executable="python", path=sys.path)
 
 
 def _run_site(arguments: list[str], env: Mapping[str, str]) -> None:

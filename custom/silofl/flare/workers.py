@@ -10,7 +10,7 @@ from nvflare.private.fed.app.simulator import simulator_runner
 from nvflare.private.fed.app.simulator.simulator_runner import SimulatorClientRunner, SimulatorRunner
 from nvflare.private.fed.server.client_manager import ClientManager
 
-from silofl.flare.site_process import SUBPROCESS, start_importing
+from silofl.flare.site_process import SUBPROCESS, SYSTEM, start_importing
 
 # How long NVFlare may take to close its connections, as long as it gives itself.
 CLEANUP_S = 6
@@ -29,7 +29,7 @@ class WatchfulRunner(SimulatorRunner):
         They are for messages on their way; here every site's process has ended before.
         """
         start_importing()
-        simulator_runner.subprocess = SUBPROCESS
+        simulator_runner.subprocess, simulator_runner.sys = SUBPROCESS, SYSTEM
         code = mpm.run(self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S)
         return_dict["run_status"] = code
 

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from silofl.files import read_json, write_json, write_text
 from silofl.flare.places import local_file
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.flare.submission import list_classes
-from silofl.settings import load_settings
+from silofl.settings import dump_yaml, load_settings
 from silofl.site import Server, Site
 
 # One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see what
@@ -36,8 +34,8 @@ def prepare_workspace(workspace: Path, site: Site, server: Server, others: Seque
     local = workspace / "local"
     resources = {"format_version": 2, "class_allow_list": [*SIMULATED, *others]}
     write_json(local / "resources.json", resources)
-    write_text(local / "site.yaml", yaml.safe_dump(site.model_dump(exclude_none=True)))
-    write_text(local / "server.yaml", yaml.safe_dump(server.model_dump()))
+    write_text(local / "site.yaml", dump_yaml(site.model_dump(exclude_none=True)))
+    write_text(local / "server.yaml", dump_yaml(server.model_dump()))
 
 
 def read_simulated_site(workspace: Path, name: str) -> Site:

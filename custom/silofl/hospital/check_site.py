@@ -24,6 +24,7 @@ from silofl.options import make_console, parse_names
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "versions": machine.check_versions,
+    "folder": machine.check_folder,
     "study": policy.check_pin,
     "paused": switch.check_pause,
     "classes": policy.check_classes,

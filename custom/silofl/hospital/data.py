@@ -6,7 +6,7 @@ import numpy as np
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
-from silofl.data.manifest import Manifest
+from silofl.data.manifest import Manifest, agree_split_unit
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.schema import dump_record
@@ -48,7 +48,7 @@ def check_data(candidate: Candidate) -> Finding:
     if worth_a_look:
         return warning(". ".join(worth_a_look), **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
-    apart = APART[study.data.split_unit if study.data.split_unit == found.manifest.split_unit else "patient"]
+    apart = APART[agree_split_unit(study, found.manifest.split_unit)]
     return ok(f"{listed} cases can be read, {apart}", **facts)
 
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from silofl.data.patient_names import normalise_name
 from silofl.errors import ConfigError, ExitCode, quote_value, suggest_nearest
 from silofl.federation.egress_log import LOCK
 from silofl.files import hold_lock
@@ -48,7 +49,7 @@ class Kept:
 
 def parse_patient(text: str) -> str:
     """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
-    if not text.strip():
+    if not normalise_name(text):
         raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
     return text
 

@@ -19,6 +19,7 @@ from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
+from silofl.flare.commands import check_start
 from silofl.flare.policy import count_job_gpus
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
@@ -50,6 +51,16 @@ def check_versions(candidate: Candidate) -> Finding:
         return warning("SiloFL must be installed with its pins; they are not known here: install its wheel", **named)
     listed = ", ".join(f"{name} {value}" for name, value in named.items())
     return ok(f"{listed} and all other packages are as pinned", **named)
+
+
+def check_folder(candidate: Candidate) -> Finding:
+    """Check that NVFlare can start in the kit's folder, and jobs by this Python: its commands keep not every path."""
+    try:
+        check_start(candidate.kit.folder)
+    except ConfigError as error:
+        # It names the folders of kit and Python, and none of the data.
+        return failed(str(error))
+    return ok("the paths of kit and Python have no blank, quote, backslash or hash, at which NVFlare's commands break")
 
 
 def check_disk(candidate: Candidate) -> Finding:

@@ -16,6 +16,8 @@ from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
 TIMEOUT_S = 5
+# From best to worst.
+STATUSES = ("ok", "warning", "failed")
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
 # Programs look for a proxy under these names; NVFlare's driver of the scheme http, which kits have, at none of them.
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -42,7 +44,7 @@ class Handshake:
 
 
 def check_certificate(candidate: Candidate) -> Finding:
-    """Check that the kit's key and certificate are a pair, and how long its certificates are valid."""
+    """Check that the kit's key and certificate are a pair, and how long its certificates and the server's are valid."""
     try:
         candidate.kit.tls()
     except OSError as error:
@@ -54,22 +56,56 @@ def check_certificate(candidate: Candidate) -> Finding:
             f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
             "take part as this site; other accounts can: chmod 600"
         )
-    return judge_validity(candidate.kit.valid_until, datetime.now(UTC))
+    kit, now = candidate.kit, datetime.now(UTC)
+    own = judge_validity("the kit's certificates", "ask for a new kit", (kit.valid_from, kit.valid_until), now)
+    server = _judge_server(kit, now)
+    if server is None:
+        return own
+    worst = max(own, server, key=lambda answer: STATUSES.index(answer.status))
+    wrong = [answer.sentence for answer in (own, server) if answer.status != "ok"]
+    facts = own.facts | {f"server_{name}": value for name, value in server.facts.items()}
+    return Finding(worst.status, "; ".join(wrong or [own.sentence, server.sentence]), facts)
 
 
-def judge_validity(until: datetime, now: datetime) -> Finding:
-    """Judge the days until a certificate expires."""
+def judge_validity(what: str, remedy: str, validity: tuple[datetime, datetime], now: datetime) -> Finding:
+    """Judge the days until the first of some certificates expires.
+
+    Args:
+        what: Words for the certificates.
+        remedy: What to do where they do not hold, or not for long.
+        validity: When the last of them becomes valid, and when the first of them expires.
+        now: The time at which they must be valid.
+    """
+    since, until = validity
     days = (until - now).days
-    facts = {"days_left": days, "valid_until": until.isoformat()}
-    if until < now:
+    facts = {"days_left": days, "valid_from": since.isoformat(), "valid_until": until.isoformat()}
+    if now < since:
         return failed(
-            f"the kit's certificates must hold today; they ended on {until:%Y-%m-%d}: ask for a new kit", **facts
+            f"{what} must hold now, not be valid from {since:%Y-%m-%d %H:%M} UTC on, when it is {now:%Y-%m-%d %H:%M} "
+            f"by this machine's clock; set the clock by NTP where it is wrong, or {remedy}",
+            **facts,
         )
+    if until < now:
+        return failed(f"{what} must hold today, not have ended on {until:%Y-%m-%d}; {remedy}", **facts)
     if days < DAYS_TO_WARN:
         return warning(
-            f"the kit's certificates must hold {DAYS_TO_WARN} days or more, not {days}; ask for a new kit", **facts
+            f"{what} must hold {DAYS_TO_WARN} days or more, not {days}, until {until:%Y-%m-%d}; {remedy}", **facts
         )
-    return ok(f"the kit's certificates hold for {days} more days, until {until:%Y-%m-%d}", **facts)
+    return ok(f"{what}: valid for {days} more days, until {until:%Y-%m-%d}", **facts)
+
+
+def _judge_server(kit: Kit, now: datetime) -> Finding | None:
+    """Judge the certificate at the server's address; None where none of this network's is shown."""
+    if kit.address.security == "clear":
+        return None
+    try:
+        shown = x509.load_der_x509_certificate(_fetch_certificate(kit))
+        shown.verify_directly_issued_by(kit.root)
+    except (OSError, ValueError, TypeError, InvalidSignature):
+        # Why there is none is for the checks of server and TLS.
+        return None
+    validity = (shown.not_valid_before_utc, shown.not_valid_after_utc)
+    return judge_validity("the server's certificate", "tell the study lead, as every site stops with it", validity, now)
 
 
 def check_server(candidate: Candidate) -> Finding:
@@ -178,8 +214,12 @@ def check_clock(candidate: Candidate) -> Finding:
         date = None
     if date is not None:
         return judge_clock((datetime.now(UTC) - date).total_seconds())
-    if not candidate.kit.valid_from <= now <= candidate.kit.valid_until:
-        return failed(f"the clock must lie within the certificates' validity, not at {now:%Y-%m-%d %H:%M} UTC; set it")
+    since, until = candidate.kit.valid_from, candidate.kit.valid_until
+    if not since <= now <= until:
+        return failed(
+            f"the clock must lie within the certificates' validity, which is from {since:%Y-%m-%d %H:%M} to "
+            f"{until:%Y-%m-%d %H:%M} UTC, not at {now:%Y-%m-%d %H:%M} UTC; set it, or ask for a new kit"
+        )
     return ok("the clock lies within the certificates' validity; the server tells no time to compare it with")
 
 

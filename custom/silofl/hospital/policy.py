@@ -2,7 +2,7 @@
 
 from silofl.errors import ConfigError, PinError
 from silofl.extensions import check_extensions
-from silofl.flare.egress import check_scope, effective_scope
+from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.policy import (
     SITE_CLASSES,
     WITHOUT_JOB_FILES,
@@ -87,9 +87,17 @@ def check_egress(candidate: Candidate) -> Finding:
         )
     try:
         check_scope(effective_scope(candidate.kit))
+        others = list_open_scopes(candidate.kit)
     except ConfigError as error:
         # A sentence on a policy names no case and no path of the data.
         return failed(str(error))
+    if others:
+        return warning(
+            f"local/privacy.json must have the filters of SiloFL in every scope, not leave them out of {others[0]!r}, "
+            "which a job gets that names it: SiloFL does not begin there, but what else runs here sends unrecorded; "
+            "add RunNote and Egress to it, or delete the scope",
+            scopes=others,
+        )
     return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
 
 

@@ -21,7 +21,7 @@ from silofl.files import write_json
 from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
 from silofl.inference.output import input_stem, write_label_map
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
-from silofl.inference.super_model import to_probabilities
+from silofl.inference.super_model import shift_foreground, to_probabilities
 from silofl.models.networks import apply_by_windows
 from silofl.schema import read_record
 from silofl.study import load_study
@@ -44,6 +44,8 @@ class VolumeNetwork(nn.Module):
         self.weigher, self.members = (move_to_device_pass(program, device).module() for program in found)
         about = json.loads(files[ABOUT])
         self.windows, self.overlap = about["image_shape"][1:], about["overlap"]
+        # A bundle of an older version has none.
+        self.bias = about.get("bias", 0.0)
 
     def train(self, mode: bool = True) -> VolumeNetwork:
         """Change nothing: a program has one mode, that of evaluation."""
@@ -54,7 +56,8 @@ class VolumeNetwork(nn.Module):
         weights = self.weigher(volume)
         logits = apply_by_windows(lambda windows: self.members(windows, weights), volume, self.windows, self.overlap)
         members = zip(weights, logits.chunk(len(weights), dim=1), strict=True)
-        return torch.stack([weight.float() * to_probabilities(one) for weight, one in members]).sum(dim=0)
+        mean = torch.stack([weight.float() * to_probabilities(one) for weight, one in members]).sum(dim=0)
+        return shift_foreground(mean, self.bias)
 
 
 class FilePredictor:
@@ -93,6 +96,7 @@ class FilePredictor:
         steps = build_preparation(self.study, has_label_map=False)
         case = parse_case(image)
         path = list_case_files(case)[0]
+        stem = input_stem(path)
         source = build_source(case, self.study.data)
         prepared = prepare_with_way_back(source, steps, self.domain)
         check_is_not_blank(prepared.images, source.first[1])
@@ -104,9 +108,9 @@ class FilePredictor:
             logger.warning("%s: %s", input_name(path), doubt)
         folder = Path(out)
         if self.study.task == "classification":
-            return self._write_class(folder / f"{input_stem(path)}_class.json", probabilities.mean(axis=0))
+            return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)
-        return folder / write_label_map(folder / input_stem(path), path, label_map, prepared.affine)
+        return folder / write_label_map(folder, stem, path, label_map, prepared.affine)
 
     def _write_class(self, path: Path, scores: NDArray) -> Path:
         named = {name: float(scores[number]) for number, name in sorted(self.study.labels.items())}

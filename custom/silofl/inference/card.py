@@ -27,7 +27,8 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
     """Return the text of the card.
 
     Args:
-        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining`` and ``left``.
+        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining``, ``left`` and
+            ``kept``.
         versions: Library -> its version.
         fingerprint: The super model's.
     """
@@ -43,7 +44,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         facts=known,
         labels=describe_labels(study),
         paper=_paper_sentence(study.algorithm.name),
-        questions=study.recipe.as_dict().get("questions", {}),
+        questions=study.recipe.questions(facts.get("kept", [])),
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),
@@ -84,7 +85,11 @@ def rule_sentence(contents: Contents) -> str:
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
     if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
         rule = f"{WORDS[BLEND].capitalize()} answers."
-    return f"{rule} The site's own model has {contents.beside_share:.0%} of every answer." if contents.beside else rule
+    if contents.beside:
+        rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
+    if contents.bias:
+        rule += f" Its decision bias of {contents.bias:+g} is added to the foreground's log-odds."
+    return rule
 
 
 def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:
@@ -231,9 +236,11 @@ def _refusal_sentence(contents: Contents) -> str:
 def _doubt_sentence(contents: Contents) -> str:
     ranges = [f"{one.measure} {one.low:g} to {one.high:g}" for one in contents.domain.intensities]
     known = [f"axes that run {' or '.join(contents.domain.axes)}"] if contents.domain.axes else []
+    voxels = contents.domain.voxels
+    known += [f"voxels of half to twice {voxels}"] if voxels else []
     known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
     sentence = f"Answered with a warning, outside of: {'; '.join(known)}."
-    return sentence if known else "Axes and intensities are not doubted: nothing is known to compare them with."
+    return sentence if known else "Axes, voxels and intensities are not doubted: nothing is known to compare them with."
 
 
 def _threshold_sentence(contents: Contents) -> str:

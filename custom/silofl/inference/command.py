@@ -25,6 +25,7 @@ from silofl.inference.output import (
     SUFFIXES,
     input_stem,
     model_sentence,
+    name_stem,
     prediction_record,
     prediction_sentence,
     write_label_map,
@@ -148,6 +149,7 @@ def predict_inputs(
     Raises:
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong, or the folder holds the
             answer to another image by an input's name; nothing was done then.
+        DataError: An input has no name that files can be named after; nothing was done then either.
     """
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
@@ -225,7 +227,7 @@ class _Runner:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
             record["label_map"] = write_label_map(
-                self.out / one.stem, one.first, prediction.label_map, prediction.affine
+                self.out, one.stem, one.first, prediction.label_map, prediction.affine
             )
         if options.has_dicom_seg:
             record |= self._write_segmentation(one, prediction, record["warnings"])
@@ -313,7 +315,7 @@ def _checksums(case: Case) -> dict[str, str]:
 
 
 def _record_stem(record: dict[str, Any]) -> str:
-    return input_stem(Path(str(record.get("input", ""))))
+    return name_stem(str(record.get("input", "")))
 
 
 def _remove_earlier(records: list[dict[str, Any]], stem: str, out: Path) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
+# Of log-odds; far above what a site chooses.
+MOST_BIAS = 10
 RULES = ("only", "selector", "mean")
 # Of the facts, by site: what warnings come from.
 SCORES = ("test", "validation")
@@ -42,6 +44,7 @@ class Contents:
         beside: The model that has a share of every answer, beside the answer of the rule: in what a site chose for
             itself its own, which no rule knows.
         beside_share: Its share, in [0, 1].
+        bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -58,6 +61,7 @@ class Contents:
     domain: Domain = Domain()
     beside: str | None = None
     beside_share: float = 0.5
+    bias: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -65,6 +69,7 @@ class Contents:
         _check_shape(self)
         _RULE_CHECKS[self.rule](self)
         _check_beside(self)
+        _check_bias(self)
         _check_facts(self.facts)
 
     @property
@@ -97,14 +102,14 @@ class Contents:
 def _check_model_names(contents: Contents) -> None:
     if contents.rule not in RULES:
         raise ConfigError(
-            f"the rule of a super model must be one of {', '.join(RULES)}, not {contents.rule!r}"
+            f"the rule of a super model must be one of {', '.join(RULES)}, not {quote_value(contents.rule)}"
             f"{suggest_nearest(contents.rule, RULES)}"
         )
     for name in contents.models:
         if not PLAIN_NAME.fullmatch(name) or name == SELECTOR:
             raise ConfigError(
                 f"a site of a super model must be named by letters, digits, '.', '_' and '-', and not {SELECTOR!r}, "
-                f"not {name!r}; rename it"
+                f"not {quote_value(name)}; rename it"
             )
 
 
@@ -153,12 +158,21 @@ def _check_beside(contents: Contents) -> None:
     others = {*contents.models} - {GLOBAL, *contents.outputs}
     if contents.beside is not None and (contents.rule == "only" or contents.beside not in others):
         raise ConfigError(
-            f"beside must name a model that the rule does not choose, of several, not {contents.beside!r}; the rule is "
-            f"{contents.rule!r}"
+            "beside must name a model that the rule does not choose, of several, not "
+            f"{quote_value(contents.beside)}; the rule is "
+            f"{quote_value(contents.rule)}"
         )
     share = contents.beside_share
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {share!r}")
+        raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {quote_value(share)}")
+
+
+def _check_bias(contents: Contents) -> None:
+    bias = contents.bias
+    if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= MOST_BIAS:
+        raise ConfigError(f"bias must be a number from -{MOST_BIAS} to {MOST_BIAS}, not {bias!r}")
+    if bias and contents.study.task == "classification":
+        raise ConfigError(f"bias must be 0 in a classification, which has no background, not {bias!r}")
 
 
 def _check_facts(facts: object) -> None:
@@ -193,7 +207,8 @@ def check_threshold(threshold: float | None) -> None:
     is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool) and math.isfinite(threshold)
     if not is_number or not 0 <= threshold <= 1:
         raise ConfigError(
-            f"threshold must lie in [0, 1], not {threshold!r}; 0 has the nearest site answer, 1 the global model"
+            f"threshold must lie in [0, 1], not {quote_value(threshold)}; 0 has the nearest site answer, 1 the "
+            "global model"
         )
 
 

@@ -78,6 +78,7 @@ def read_model_folder(folder: Path) -> Contents:
             threshold=facts["threshold"],
             beside=facts.get("beside"),
             beside_share=facts.get("beside_share", 0.5),
+            bias=facts.get("bias", 0.0),
             facts=facts["facts"],
             domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
         )
@@ -140,6 +141,7 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
         **({"beside": contents.beside, "beside_share": contents.beside_share} if contents.beside else {}),
+        **({"bias": contents.bias} if contents.bias else {}),
         "domain": schema.dump_record(contents.domain),
         "facts": contents.facts,
         "versions": read_versions(),
@@ -152,7 +154,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
-    deciding |= {key: facts[key] for key in ("beside", "beside_share") if facts.get(key) is not None}
+    deciding |= {key: facts[key] for key in ("beside", "beside_share", "bias") if facts.get(key) is not None}
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

@@ -10,17 +10,17 @@ from typing import Any
 import monai
 import numpy as np
 import torch
-import yaml
 
 from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import is_free, write_json, write_text
+from silofl.files import is_free, make_folder, write_json, write_text
 from silofl.inference import program, torchscript
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import member_names
+from silofl.settings import dump_yaml
 from silofl.study_sections import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -86,7 +86,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
     fingerprint = read_fingerprint(super_model_folder)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     # In the same folder: a move within one file system is one rename.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         folder = Path(temporary) / out.name
@@ -99,7 +99,7 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
-    (folder / "models").mkdir(parents=True)
+    make_folder(folder / "models")
     for name, exported in program.to_programs(super_model).items():
         program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
     has_windows = bool(contents.study.data.patches)
@@ -113,7 +113,7 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
     network = {"network_def": VOLUME_NETWORK} if has_windows else {}
     write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
-    study = yaml.safe_dump(plain_study(contents.study), sort_keys=False)
+    study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
     write_text(
         folder / "docs" / "README.md", bundle_readme(contents.study, member_names(contents), contents.image_shape)

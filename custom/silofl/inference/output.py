@@ -12,12 +12,14 @@ from PIL import Image
 
 from silofl.data.access import input_name
 from silofl.data.formats import READERS
+from silofl.data.nifti import read_nifti_header
+from silofl.errors import CONTROL, DataError, quote_value
 from silofl.files import write_atomically
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BLEND, ENSEMBLE, MEAN
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
-from silofl.training.joined import FEDERATED, LOCAL
+from silofl.training.joined import FEDERATED, LOCAL, describe_bias
 
 # Of the files of an input, after its stem.
 SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
@@ -29,27 +31,43 @@ NIFTI_GRID = (
 
 
 def input_stem(path: Path) -> str:
-    """Return an input's name without the ending of its format; a folder's whole name."""
+    """Return what the names of an input's results begin with: its own without the ending of its format.
+
+    Raises:
+        DataError: It is no name of a file, which would lead elsewhere, or it commands a terminal.
+    """
     name = input_name(path)
+    stem = name_stem(name)
+    if stem in ("", ".", "..") or CONTROL.search(name):
+        raise DataError(
+            f"{quote_value(name)} must be named by more than dots, and without line breaks or other control "
+            "characters, as its results are named after it; rename it, or give a link of another name"
+        )
+    return stem
+
+
+def name_stem(name: str) -> str:
+    """Return a name without the ending of its format; one without such an ending whole."""
     endings = sorted(READERS, key=len, reverse=True)
     ending = next((e for e in endings if name.lower().endswith(e) and len(name) > len(e)), "")
     return name[: len(name) - len(ending)]
 
 
-def write_label_map(target: Path, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
+def write_label_map(folder: Path, stem: str, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
     """Write an input's label map and return the file's name.
 
     Args:
-        target: Folder and stem of the file's name.
+        folder: Where it is written.
+        stem: `input_stem` of the input.
         source: The input.
         label_map: Label numbers, (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
     """
     is_picture = affine is None
-    path = target.with_name(f"{target.name}_labels.{'png' if is_picture else 'nii.gz'}")
+    name = f"{stem}_labels.{'png' if is_picture else 'nii.gz'}"
     content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
-    write_atomically(path, lambda stream: stream.write(content))
-    return path.name
+    write_atomically(folder / name, lambda stream: stream.write(content))
+    return name
 
 
 def prediction_record(prediction: Prediction, study: Study, threshold: float | None) -> dict[str, Any]:
@@ -58,6 +76,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "model": prediction.model,
         "beside": prediction.beside,
         "beside_share": prediction.beside_share,
+        "bias": prediction.bias,
         "scores": prediction.scores,
         "is_fallback": prediction.is_fallback,
         "threshold": threshold,
@@ -83,7 +102,7 @@ def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
     sentence = _choice_sentence(prediction, threshold)
     share = f", {prediction.beside_share:.0%} of the answer from the site's own model" if prediction.beside else ""
-    return f"{sentence}{share}"
+    return f"{sentence}{share}{describe_bias(prediction.bias)}"
 
 
 def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
@@ -128,7 +147,7 @@ def _encode_nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.
-        stored = nibabel.load(source).header
+        stored = read_nifti_header(source)
         for key in NIFTI_GRID:
             image.header[key] = stored[key]
     # Without the time, so that equal label maps are equal files.

@@ -37,6 +37,7 @@ class Prediction:
         scores: Output of the selector -> its probability; empty without a selector.
         beside: The site's own model, where it had a share of the answer.
         beside_share: That share.
+        bias: What was added to the log-odds of the foreground.
         is_fallback: Whether no site's score was above the threshold, so that the global model answered.
         label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
             prepared images; None for classification.
@@ -57,6 +58,7 @@ class Prediction:
     affine: NDArray[np.float64] | None = None
     beside: str | None = None
     beside_share: float | None = None
+    bias: float = 0.0
     warnings: tuple[str, ...] = ()
 
 

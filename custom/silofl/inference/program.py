@@ -18,7 +18,7 @@ from torch.export import Dim, ExportedProgram
 from silofl import __version__
 from silofl.errors import ConfigError, one_line
 from silofl.inference.contents import Contents
-from silofl.inference.super_model import SuperModel, to_probabilities
+from silofl.inference.super_model import SuperModel, shift_foreground, to_probabilities
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 # The programs' names.
@@ -35,17 +35,21 @@ class Program(nn.Module):
         weigher: Images to the weight of each member.
         members: Images to logits, in the order of the weights.
         answer_shape: Of one image's probabilities: (out_channels, H, W) or (classes,).
+        bias: What is added to the log-odds of the foreground.
     """
 
-    def __init__(self, weigher: nn.Module, members: Sequence[nn.Module], answer_shape: Sequence[int]) -> None:
+    def __init__(
+        self, weigher: nn.Module, members: Sequence[nn.Module], answer_shape: Sequence[int], bias: float = 0.0
+    ) -> None:
         super().__init__()
         self.weigher, self.members, self.answer_shape = weigher, nn.ModuleList(members), tuple(answer_shape)
+        self.bias = bias
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return probabilities (n, *answer_shape) of one case's images (n, C, *spatial), and the members' weights."""
         weights = self.weigher(images)
         shares = [self._share(member, images, weight) for member, weight in zip(self.members, weights, strict=True)]
-        return torch.stack(shares).sum(dim=0), weights
+        return shift_foreground(torch.stack(shares).sum(dim=0), self.bias), weights
 
     def _share(self, member: nn.Module, images: Tensor, weight: Tensor) -> Tensor:
         def share(images: Tensor, weight: Tensor) -> Tensor:
@@ -105,7 +109,8 @@ def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
             device
         )
         if data.patches is None:
-            return {MODEL: _export_module(Program(weigher, members, answer_shape), (example,), (any_number,))}
+            whole = Program(weigher, members, answer_shape, contents.bias)
+            return {MODEL: _export_module(whole, (example,), (any_number,))}
         volume, any_size = example[:1], {axis: Dim(name, min=1) for axis, name in zip((2, 3, 4), "xyz", strict=True)}
         weights = torch.zeros(len(members), dtype=torch.float64, device=device)
         return {
@@ -138,6 +143,8 @@ def save_program(program: ExportedProgram, path: Path, contents: Contents, finge
         "labels": {str(number): name for number, name in sorted(study.labels.items())},
         "image_shape": list(contents.image_shape),
         "members": member_names(contents),
+        # A `Program` adds it itself; of a `WindowProgram` it comes after the windows' mean.
+        "bias": contents.bias,
         **({"overlap": patches.overlap} if patches else {}),
     }
     torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})

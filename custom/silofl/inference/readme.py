@@ -217,7 +217,13 @@ logits = sliding_window_inference(
     volume, {windows}, 2, lambda windows: model(windows, weights), overlap=about["overlap"], mode="gaussian"
 )
 answers = [one.sigmoid() if one.shape[1] == 1 else one.softmax(dim=1) for one in logits.chunk(len(weights), dim=1)]
-probabilities = sum(weight.float() * one for weight, one in zip(weights, answers))
+mean = sum(weight.float() * one for weight, one in zip(weights, answers))
+# To the foreground's log-odds comes the decision bias of what a site keeps; 0 of other super models.
+foreground = mean if mean.shape[1] == 1 else mean[:, 1:]
+background = 1 - mean if mean.shape[1] == 1 else mean[:, :1]
+foreground = foreground * torch.tensor(about["bias"]).exp()
+total = background + foreground.sum(dim=1, keepdim=True)
+probabilities = torch.cat([background, foreground][mean.shape[1] == 1 :], dim=1) / total
 ```
 
 They compute in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -197,6 +198,8 @@ class SuperModel:
         total = None
         for member, weight in weights.items():
             total = add_share(total, self.probabilities(member, images, batch_size), weight)
+        if bias := self._find_bias(site):
+            total = shift_foreground(torch.from_numpy(total), bias).numpy()
         gamma = self.contents.threshold if threshold is None else threshold
         is_choice = site is None and self.contents.is_choice
         is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
@@ -238,6 +241,7 @@ class SuperModel:
         own = [FALLBACK] if answer.is_fallback and gamma < 1 else []
         has_beside = site is None and self.contents.beside is not None
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
+        beside |= {"bias": self._find_bias(site)}
         return replace(find(answer, prepared), **beside, warnings=(*own, *self._not_learnt, *doubts))
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
@@ -322,6 +326,10 @@ class SuperModel:
         rest = {member: weight * (1 - share) for member, weight in weights.items()}
         return name, rest | {self.contents.beside: share}
 
+    def _find_bias(self, site: str | None) -> float:
+        """Return the bias of an answer; 0 of one model of several, because it was chosen for all together."""
+        return self.contents.bias if site is None or self.contents.rule == "only" else 0.0
+
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.
         mean = answer.probabilities.astype(np.float64).mean(axis=0)
@@ -365,6 +373,21 @@ def add_share(total: NDArray | None, probabilities: NDArray, weight: float) -> N
 def to_probabilities(logits: Tensor) -> Tensor:
     """Return the sigmoid of a single output, else the softmax over the second axis."""
     return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
+
+
+def shift_foreground(probabilities: Tensor, bias: float) -> Tensor:
+    """Return a segmentation's probabilities (n, out_channels, ...) with a bias on the foreground's log-odds.
+
+    Of one output p that is ``p e^b / (1 - p + p e^b)``; of several each label's share of the foreground stays.
+    """
+    if bias == 0.0:
+        return probabilities
+    factor = math.exp(bias)
+    if probabilities.shape[1] == 1:
+        return probabilities * factor / (1 + probabilities * (factor - 1))
+    background = probabilities[:, :1]
+    shifted = torch.cat([background, probabilities[:, 1:] * factor], dim=1)
+    return shifted / (factor + background * (1 - factor))
 
 
 def _build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> nn.Module:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from silofl.inference.super_model import BATCH_SIZE, SuperModel, to_probabilities
+from silofl.inference.super_model import BATCH_SIZE, SuperModel, shift_foreground, to_probabilities
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 WHOLE_CASE = 0
@@ -62,11 +62,14 @@ class Script(nn.Module):
         weigher: Images to the weight of each member.
         members: Images to probabilities, in the order of the weights.
         image_shape: (C, *spatial) of the training images: the traces hold for no other.
+        bias: What is added to the log-odds of the foreground.
     """
 
-    def __init__(self, weigher: nn.Module, members: Sequence[nn.Module], image_shape: Sequence[int]) -> None:
+    def __init__(
+        self, weigher: nn.Module, members: Sequence[nn.Module], image_shape: Sequence[int], bias: float
+    ) -> None:
         super().__init__()
-        self.image_shape = list(image_shape)
+        self.image_shape, self.bias = list(image_shape), float(bias)
         self.weigher, self.members = weigher, nn.ModuleList(members)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -80,7 +83,7 @@ class Script(nn.Module):
             if weight > 0:
                 share = weight * member(images)
                 total = share if total.numel() == 0 else total + share
-        return total
+        return shift_foreground(total, self.bias)
 
     @torch.jit.export
     def member_weights(self, images: Tensor) -> Tensor:
@@ -102,7 +105,7 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
         selector = super_model.selector
         if selector is not None:
             selector = InBatches(_trace_network(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
-        script = Script(build_weigher(contents, selector), members, contents.image_shape)
+        script = Script(build_weigher(contents, selector), members, contents.image_shape, contents.bias)
         return torch.jit.script(script.to(super_model.device).eval())
 
 

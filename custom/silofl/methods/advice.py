@@ -1,4 +1,4 @@
-"""A comparison of the sites' training data before the first round, and the algorithm that it advises."""
+"""A comparison of the sites' training data before the first round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from silofl.algorithms.adafed import statistics_sizes
-from silofl.algorithms.advice import KINDS, Advice, Portrait, Sketch, advise
+from silofl.algorithms.advice import KINDS, Portrait, Sketch, advise
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.amplitude import expect_spectrum
 from silofl.methods.answer import Count, SiteAnswer
@@ -24,7 +24,7 @@ ROLE = "advice"
 FILE = "advice.json"
 PURPOSE = (
     "mean frequency amplitude of the training images, means and variances of an untrained network's features, shares "
-    "of the labels, and how far apart halves of the patients are in them; sent once, to compare sites and advise"
+    "of the labels, and how far apart halves of the patients are in them; sent once, to compare sites"
 )
 RISK = (
     "they tell the server the contrast, noise and stain of the site's images, how like other sites' they are, and how "
@@ -93,11 +93,10 @@ class AdvicePart(AskedOnce):
             site: _unpack_sketch(one, len(self.sizes)) for site, one in replies.accepted.items() if site not in silent
         }
         if len(sketches) < 2:
-            return replace(self, sentences=("no advice: fewer than 2 sites shared what compares them", *without))
-        found: Advice = advise(sketches, has_batchnorm=self.study.model.normalization == "batch")
-        algorithm = ", ".join(f"{key}: {value}" for key, value in found.algorithm.items())
-        sentences = (f"advised: algorithm: {{{algorithm}}}", *found.sentences(), *without)
-        return replace(self, document=found.as_dict() | {"not_compared": silent}, sentences=sentences)
+            return replace(self, sentences=("no comparison: fewer than 2 sites shared what compares them", *without))
+        found = advise(sketches)
+        document = found.as_dict() | {"not_compared": silent}
+        return replace(self, document=document, sentences=(*found.sentences(), *without))
 
 
 class SiteAdvice(SitePart):

@@ -10,11 +10,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.harmofl import AmplitudeNorm, half_spectrum, mean_amplitude
+from silofl.algorithms.harmofl import AmplitudeNorm, amplitude_level, find_odd_levels, half_spectrum, mean_amplitude
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import TrainingError
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.others import find_unlike
+from silofl.methods.part import Compared, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -73,6 +74,17 @@ class AmplitudePart(Part):
             return replace(self, informed=self.informed | {site: exchange.round})
         return self
 
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Leave out amplitudes far beyond all others', by the study's factor, and name those unlike the others'."""
+        given = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
+        least = self.study.federation.min_sites_for_ratio
+        levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
+        unlike = {site: {ROLE: ratio} for site, ratio in find_unlike(levels, least).items()}
+        factor = self.study.recipe.input.amplitude_factor
+        odd = {} if factor is None else find_odd_levels(levels, factor, least)
+        bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
+        return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])
+
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
         """Average the sites' amplitudes, once."""
         amplitudes = [answer.arrays[MEAN] for answer in replies.accepted.values() if MEAN in answer.arrays]
@@ -83,6 +95,11 @@ class AmplitudePart(Part):
         if self.amplitude is None:
             return {}
         return {"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)}
+
+    def _level(self, amplitude: NDArray, run: Run) -> float:
+        """Return `amplitude_level`; z-scored images differ by nothing but noise below their deviation, which is 1."""
+        level = amplitude_level(amplitude, run.image_shape[1:] if run.image_shape else ())
+        return max(level, 1.0) if self.study.data.intensity == "zscore" else level
 
     def _is_wanted(self, exchange: Exchange) -> bool:
         is_alone = self.study.recipe.stays_home == "everything"
@@ -142,3 +159,15 @@ def expect_spectrum(
     size = np.dtype(dtype).itemsize * prod(shape) if shape else 0
     origin = " as the other sites' images have it (name a Resize in data.transforms)"
     return Expected(shape, is_required, minimum=0, origin=origin, dtype=dtype, num_bytes=size)
+
+
+def _without_mean(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name != MEAN}
+
+
+def _explain_odd(site: str, times: float) -> str:
+    which = "largest" if times > 1 else "smallest"
+    return (
+        f"the amplitude of site {site!r} is left out of the mean: it is {times:.3g} times the {which} of the other "
+        "sites'; look at the intensities of its images, or raise amplitude_factor under algorithm.amplitude"
+    )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.model import ModelPart, SiteModels
-from silofl.methods.part import VALIDATED, Part, Reported, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.part import VALIDATED, Kept, Part, Reported, Run, SitePart, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.models.roles import add_role
 from silofl.schema import dump_record, read_record
@@ -178,6 +178,12 @@ class SiteAverage(SitePart):
 
     name = ROLE
     tasks = (TASK,)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the mean, in the last rounds of a study in which something of the models stays at home."""
+        mean = Kept("the mean of what stays at home", is_of_model=True)
+        return [mean] if study.recipe.at_home and number in study.closing_rounds else []
 
     def prepare(self) -> None:
         """Where the task brings means, put the mean of what stays at home beside them."""

@@ -17,8 +17,7 @@ from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected_step, new_control
 from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches, training_batches
-from silofl.errors import TrainingError
-from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.part import Kept, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
@@ -28,7 +27,7 @@ from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.loop import TrainingResult
 
-# A site's own c_i travels to it as control/own/NAME, should it have lost it.
+# A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
 ROLE, OWN = "control", "own"
 PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
 RISK = "as the weights, and more plainly, since with option 1 it is the mean gradient of all training images; option 2"
@@ -43,18 +42,18 @@ class ControlPart(Part):
         sites: All sites of the run.
         total: Sum of the weighted c_i, {parameter name: array}, float64.
         weights_of_sites: Site -> its weight: its training examples, or 1; of those that ever answered.
-        holds: Site -> the round after which it keeps the c_i that is in the sum.
         own: Site -> its c_i, the sum of the changes that it sent, float64.
+        astray: Sites that have kept back some of their last change, so that their c_i is not the one in the sum.
     """
 
     study: Study
     sites: tuple[str, ...]
     total: Arrays
     weights_of_sites: dict[str, float] = field(default_factory=dict)
-    holds: dict[str, int] = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
+    astray: tuple[str, ...] = ()
     role: str = ROLE
-    saved = ("total", "own", "holds")
+    saved = ("total", "own", "astray")
     leaves = (Kind("control", PURPOSE, RISK, ROLE),)
 
     @classmethod
@@ -75,14 +74,15 @@ class ControlPart(Part):
         return {name: (array / whole).astype(np.float32) for name, array in self.total.items()}
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Send c with the model, and which c_i the site must go on from; that itself where the site has lost it."""
+        """Send c with the model, and the c_i that is in the sum to a site that has another one or lost it."""
         if exchange.task != TRAIN:
             return Message()
-        arrays, holds = self.control, self.holds.get(site, 0)
-        if holds > run.held(site, exchange.models_round):
-            own = {name: array.astype(np.float32) for name, array in self.own[site].items()}
-            arrays |= add_role(OWN, keep_exact(own, self.study))
-        return Message(add_role(ROLE, arrays), {ROLE: {"holds": holds}})
+        arrays = self.control
+        if site in self.astray or run.has_lost(site, exchange.models_round):
+            own = {name: array.astype(np.float32) for name, array in self._own_of(site).items()}
+            # Not in place: c is the same dictionary for all sites, and a c_i is for its own alone.
+            arrays = arrays | add_role(OWN, keep_exact(own, self.study))
+        return Message(add_role(ROLE, arrays))
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return what a change of c_i must be like."""
@@ -94,18 +94,19 @@ class ControlPart(Part):
             return self
         is_uniform = self.study.recipe.weights == "uniform"
         new = {site: 1.0 if is_uniform else float(count) for site, count in replies.examples.items()}
-        total, own = dict(self.total), dict(self.own)
+        total, own, astray = dict(self.total), dict(self.own), {*self.astray} - {*replies.accepted}
         for site, answer in replies.accepted.items():
             changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
-            before = own.get(site) or {name: np.zeros(array.shape) for name, array in total.items()}
+            before = self._own_of(site)
             # All of a site's c_i counts by the examples that it has now, what it keeps back too; they may be fewer.
             more = new[site] - self.weights_of_sites.get(site, new[site])
             total = {
                 name: array + new[site] * changes.get(name, 0.0) + more * before[name] for name, array in total.items()
             }
             own[site] = before | {name: before[name] + change for name, change in changes.items()}
-        holds = self.holds | {s: exchange.round for s, answer in replies.accepted.items() if answer.of(ROLE)}
-        return replace(self, total=total, weights_of_sites=self.weights_of_sites | new, holds=holds, own=own)
+            astray |= {site} if changes.keys() != total.keys() else set()
+        weights = self.weights_of_sites | new
+        return replace(self, total=total, weights_of_sites=weights, own=own, astray=tuple(sorted(astray)))
 
     def joined(self, site: str) -> ControlPart:
         """Count one more site, whose c_i is 0."""
@@ -119,11 +120,16 @@ class ControlPart(Part):
         """Return what `state` described."""
         return replace(super().restored(state), weights_of_sites=state["weights"])
 
+    def _own_of(self, site: str) -> Arrays:
+        """Return a site's c_i, which is 0 before its first change."""
+        return self.own.get(site) or {name: np.zeros(array.shape) for name, array in self.total.items()}
+
 
 class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
+    stays = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i``."""
@@ -131,9 +137,8 @@ class SiteControl(SitePart):
         # Copied now: training changes the parameters in place, and option II needs where they began.
         self._received = _read_parameters(work.models[role], work.study)
         received = work.message.of(ROLE)
-        self._again = {name: array.astype(np.float32) for name, array in select_role(OWN, received).items()}
         self._server = {name: array for name, array in received.items() if not read_role(name)}
-        self._round, self._own = self._load_control()
+        self._own = self._load_control(select_role(OWN, received))
         if self._settings.option == 1:
             self._gradient = self._compute_gradient(work.models[role])
         shift = {name: torch.from_numpy(self._server[name] - self._own[name]).to(work.device) for name in self._server}
@@ -158,31 +163,22 @@ class SiteControl(SitePart):
         return Message(add_role(ROLE, change))
 
     def kept(self) -> dict[str, Any]:
-        """Return c_i, and the one before it: the server may not have taken this round's change."""
-        return {"round": self.work.number, "own": to_tensors(self._new), "before": [self._round, to_tensors(self._own)]}
+        """Return c_i."""
+        return {"own": to_tensors(self._new)}
 
     @property
     def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
         return self.work.study.recipe.answer(ROLE)
 
-    def _load_control(self) -> tuple[int, Arrays]:
-        """Return the c_i whose changes the server has summed, and its round.
+    def _load_control(self, again: Arrays) -> Arrays:
+        """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.
 
-        Raises:
-            TrainingError: It is not in this site's state: from zero on, c would no longer be the sites' mean.
+        From any other one on, c would no longer be the mean of all c_i.
         """
-        held, kept = self.work.message.find_entry(ROLE)["holds"], self.work.kept.get(self.name)
-        if held == 0:
-            return 0, {name: np.zeros_like(array) for name, array in self._server.items()}
-        if self._again:
-            return held, self._again
-        known = {kept["round"]: kept["own"], kept["before"][0]: kept["before"][1]} if kept else {}
-        if held not in known:
-            raise TrainingError(
-                f"site {self.work.site!r} must hold its control variate of round {held}, which is not in its state; "
-                "restore its state folder, or start the study anew"
-            )
-        return held, to_arrays(known[held])
+        if again:
+            return {name: array.astype(np.float32) for name, array in again.items()}
+        kept = self.work.kept.get(self.name)
+        return to_arrays(kept["own"]) if kept else {name: np.zeros_like(array) for name, array in self._server.items()}
 
     def _compute_gradient(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""

@@ -19,7 +19,7 @@ from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
-from silofl.methods.part import Part, Run, SitePart, WeightsOf
+from silofl.methods.part import Kept, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -63,6 +63,11 @@ class SiteDpSgd(SitePart):
     """A site's private steps, and their count."""
 
     name = ROLE
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return nothing: the count lies beside the runs, and is missed where it is lost itself."""
+        return ()
 
     def step(self, role: str, step: Step) -> Step:
         """Return the private step, once it is sure that the round's steps may be taken."""

@@ -26,7 +26,7 @@ from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
-from silofl.methods.part import END, Kind, Part, Reported, Run, SitePart, WeightsOf, to_tensors
+from silofl.methods.part import END, Kept, Kind, Part, Reported, Run, SitePart, WeightsOf, to_tensors
 from silofl.methods.super_message import collect_facts, read_contents
 from silofl.methods.super_test import collect_selector_results, evaluate_super_model
 from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
@@ -218,6 +218,7 @@ class SiteHandOver(SitePart):
 
     name = ROLE
     tasks = (COLLECT, ALL_MODELS)
+    stays = (Kept("its best model", is_of_model=True),)
 
     def prepare(self) -> None:
         """Take the best model of the rounds before."""

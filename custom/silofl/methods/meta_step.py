@@ -32,7 +32,7 @@ class SiteMetaStep(SitePart):
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        # The model draws its dropout as if it were alone. The guard's fine-tuning has epochs too, and prepares nothing.
+        # The model draws its dropout as if it were alone.
         self._draws = OwnDraws(work.device)
 
     def epoch(self) -> None:

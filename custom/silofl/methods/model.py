@@ -18,7 +18,7 @@ from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
-from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import Kept, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import build_model
 from silofl.models.names import (
@@ -278,6 +278,14 @@ class SiteModels(SitePart):
 
     name = "models"
     tasks = (VALIDATE, TEST)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the optimisers, where they keep anything, and what of the models stays at home."""
+        optimizers = Kept("its optimisers", is_for_training=True, is_of_model=True)
+        home = Kept(f"what stays at home ({study.recipe.stays_home})", is_of_model=True)
+        is_kept = {optimizers: study.keeps_optimizers, home: study.recipe.stays_home != "nothing"}
+        return [one for one, is_here in is_kept.items() if is_here]
 
     def prepare(self) -> None:
         """Load the arrays that the site kept at home, then the received ones over them."""

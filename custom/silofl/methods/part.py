@@ -7,7 +7,7 @@ answers change. Every method has a default that does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.steps import Step
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.task import Exchange, Expected, Message, Replies
+from silofl.methods.task import Exchange, Expected, Message, Replies, Unlike
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.loop import Learner, TrainingResult
@@ -65,6 +65,26 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Something that a site keeps of a part from round to round, as people know it.
+
+    Attributes:
+        what: What it is, as ``its control variate``.
+        is_vital: Whether a site that has lost it takes no part until it is back; else it goes on without it, and the
+            run is not complete.
+        is_sent_again: Whether the server brings it where it is lost.
+        is_for_training: Whether nothing but training begins from it.
+        is_of_model: Whether it belongs to a model, of which the recipe says what stays at home.
+    """
+
+    what: str
+    is_vital: bool = False
+    is_sent_again: bool = False
+    is_for_training: bool = False
+    is_of_model: bool = False
+
+
+@dataclass(frozen=True)
 class Reported:
     """What a run reports.
 
@@ -79,6 +99,21 @@ class Reported:
     parts: Mapping[str, Part]
     validation: Mapping[str, SiteScore]
     how: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The answers to an exchange after a part has compared its share of each with the others'.
+
+    Attributes:
+        answers: Site -> its answer, without what the part leaves out.
+        unlike: In what answers are unlike the others', under the part's role.
+        notes: Sentences on what is left out.
+    """
+
+    answers: dict[str, SiteAnswer]
+    unlike: Unlike = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 class Run(Protocol):
@@ -107,7 +142,10 @@ class Run(Protocol):
         """Return the facts that are written into a model: rounds and validation."""
 
     def held(self, site: str, number: int) -> int:
-        """Return the last round, up to one, whose state a site has, as far as is known; 0 for none."""
+        """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
+
+    def has_lost(self, site: str, number: int) -> bool:
+        """Return whether a site goes on, after a round, from an older state than it should."""
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round."""
@@ -122,6 +160,7 @@ class Part:
     Attributes:
         role: Prefix of its arrays on the wire.
         leaves: The kinds of its arrays that leave a site.
+        buffers: Names of its arrays, within the role, that are no parameters.
         follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
@@ -135,6 +174,7 @@ class Part:
 
     role: str
     leaves: ClassVar[tuple[Kind, ...]] = ()
+    buffers: frozenset[str] = frozenset()
     follows_best: bool = False
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore
@@ -174,6 +214,10 @@ class Part:
             AggregationError: The answer is refused for another reason.
         """
         return self
+
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Compare its share of the answers that were accepted, before they are merged."""
+        return Compared(answers)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
         """Return the part after an exchange.
@@ -248,13 +292,21 @@ class SitePart:
     Attributes:
         name: The key of its state in the site's file of a round.
         tasks: Tasks that this part answers by itself.
+        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
     """
 
     name: ClassVar[str]
     tasks: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[tuple[Kept, ...]] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return those of ``stays`` that a study's sites keep after a round."""
+        is_silent = not cls.stays and cls.kept is not SitePart.kept
+        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
 
     def prepare(self) -> None:
         """Bring the models to where the task begins."""
@@ -295,7 +347,7 @@ class SitePart:
         return Message()
 
     def kept(self) -> dict[str, Any]:
-        """Return what stays at home until the next round."""
+        """Return what stays at home until the next round; ``stays`` names it."""
         return {}
 
     def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
-from silofl.methods.part import Kind, Part, SitePart
+from silofl.methods.part import Kept, Kind, Part, SitePart
+from silofl.methods.task import TRAIN
 from silofl.study import Study
 
 if TYPE_CHECKING:
@@ -29,6 +30,32 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
 def site_parts(work: Work) -> list[SitePart]:
     """Return the site halves for one task, the models first."""
     return [module.SITE(work) for module in _load_methods(work.study)]
+
+
+def list_kept(study: Study, number: int) -> list[Kept]:
+    """Return what a site keeps of a study's parts after a round."""
+    return [one for module in _load_methods(study) for one in module.SITE.list_kept(study, number)]
+
+
+def describe_kept(study: Study) -> list[str]:
+    """Return in words what a study's sites keep of its parts beside their models, which the recipe speaks of."""
+    return [one.what for one in list_kept(study, study.total_rounds) if not one.is_of_model]
+
+
+def is_learning(study: Study, task: str, number: int) -> bool:
+    """Return whether something learns in a task, in a round of the models or in one of a part's own."""
+    return task == TRAIN or (number > study.training_rounds and task in study.recipe.extra_tasks)
+
+
+def keeps_in_extra_rounds(study: Study) -> bool:
+    """Return whether a site keeps something of the parts that learn in rounds of their own."""
+    own = [module.SITE for module in _load_methods(study) if {*module.SITE.tasks} & {*study.recipe.extra_tasks}]
+    return any(half.list_kept(study, study.total_rounds) for half in own)
+
+
+def leaves_state(study: Study, task: str, number: int) -> bool:
+    """Return whether a task leaves a site the state from which its next round begins."""
+    return task == TRAIN or (is_learning(study, task, number) and keeps_in_extra_rounds(study))
 
 
 def list_kinds(study: Study) -> list[Kind]:

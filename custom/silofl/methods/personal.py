@@ -6,14 +6,12 @@ answer it is the shared one, fine-tuned in the extra rounds; before them it is t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Any
 
 from silofl.algorithms.steps import OwnDraws, Step
-from silofl.errors import TrainingError
 from silofl.methods.model import SiteModels
-from silofl.methods.part import Part, Run, SitePart, WeightsOf
-from silofl.methods.task import TRAIN, Exchange, Message, Replies
+from silofl.methods.part import Kept, SitePart
 from silofl.methods.work import Work
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
@@ -21,59 +19,27 @@ from silofl.study import Study
 ROLE = PERSONAL
 
 
-@dataclass(frozen=True)
-class PersonalPart(Part):
-    """What the server knows of the personal models: which sites have one.
-
-    Attributes:
-        study: The study.
-        since: Site -> the first round in which its personal model learnt.
-    """
-
-    study: Study
-    since: dict[str, int] = field(default_factory=dict)
-    role: str = ROLE
-    saved = ("since",)
-
-    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Tell the site whether it has a personal model after the round that the task begins from."""
-        if not exchange.is_of_models:
-            return Message()
-        has_one = site in self.since and self.since[site] <= exchange.models_round
-        return Message(meta={ROLE: {"has_one": has_one}})
-
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> PersonalPart:
-        """Take note of the sites that trained one."""
-        if exchange.task != TRAIN or PERSONAL not in self.study.learning_roles(exchange.round):
-            return self
-        return replace(self, since=dict.fromkeys(replies.sites, exchange.round) | self.since)
-
-
 class SitePersonal(SitePart):
     """A site's personal model; its arrays and its optimiser are kept with those of the other models."""
 
     name = ROLE
 
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the personal model, once it has learnt."""
+        model = Kept("its personal model", is_vital=True, is_of_model=True)
+        return [model] if PERSONAL in study.learning_roles(number) else []
+
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        # The guard's fine-tuning has epochs too, and prepares no models.
         self._draws = OwnDraws(work.device)
 
     def prepare(self) -> None:
-        """Begin with the received model, once, and bring the personal one to where the site uses it.
-
-        Raises:
-            TrainingError: The site has trained one, which is not in its state.
-        """
+        """Begin with the received model, once, and bring the personal one to where the site uses it."""
         work = self.work
         shared, personal = work.models[GLOBAL], work.models[PERSONAL]
         has_learnt = SiteModels.name in work.kept and PERSONAL in work.study.learning_roles(work.held)
         if not has_learnt:
-            if work.message.find_entry(ROLE).get("has_one"):
-                raise TrainingError(
-                    f"site {work.site!r} must hold its personal model, which is not in its state; restore its state "
-                    "folder, or start the study anew"
-                )
             personal.load_state_dict(shared.state_dict())
         answer = work.study.recipe.personal
         self._pair = answer.begin(shared, personal, work.kept.get(self.name) or {}) if answer else None
@@ -94,4 +60,4 @@ class SitePersonal(SitePart):
         return self._pair.kept() if self._pair else {}
 
 
-PART, SITE = PersonalPart, SitePersonal
+PART, SITE = None, SitePersonal

@@ -19,7 +19,7 @@ from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
 from silofl.errors import AggregationError
 from silofl.inference.super_model import to_probabilities
-from silofl.methods.part import AFTER, INSTEAD, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.part import AFTER, INSTEAD, Kept, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
 from silofl.methods.super_model import label_best_models, load_fixed_models
 from silofl.methods.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import HarmonizedModel
@@ -163,6 +163,14 @@ class SiteSelector(SitePart):
 
     name = ROLE
     tasks = (ROLE,)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return its optimiser where it takes local steps, after the rounds in which it does."""
+        settings = study.recipe.answer("selector")
+        has_learnt = settings.learns_site or number > study.training_rounds
+        optimizer = Kept("its selector's optimiser", is_for_training=True)
+        return [optimizer] if settings.learning == "local_steps" and has_learnt else []
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the selector, which learns that every image is this site's; of volumes it sees slices of its own."""

@@ -15,7 +15,7 @@ from silofl.algorithms.fedsm import THRESHOLDS, Selector, tune_threshold
 from silofl.algorithms.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
-from silofl.errors import AggregationError, DamagedError
+from silofl.errors import AggregationError, StateError
 from silofl.files import load_state, save_state
 from silofl.inference import SuperModel as Loaded
 from silofl.inference.case_results import predict_cases
@@ -38,7 +38,7 @@ from silofl.training.site_score import Counted, SuperScore
 
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
 # Which model is the best for each training image; made again where it is damaged or of another format.
-BEST_MODELS, FORMAT = "best_models.pt", 3
+BEST_MODELS, FORMAT = "best_models.pt", 4
 
 
 class SuperModelEntry(Section):
@@ -203,13 +203,13 @@ class SiteSuperModel(SitePart):
 
 def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
     """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
-    path = work.folder / BEST_MODELS
+    path, belongs_to = work.folder / BEST_MODELS, {"run": work.folder.name, "site": work.site}
     try:
-        best = load_state(path, FORMAT)["models"]
-    except DamagedError:
+        best = load_state(path, FORMAT, belongs_to)["models"]
+    except StateError:
         losses = [_measure_losses(work, model, part) for model in load_fixed_models(work, outputs)]
         best = torch.from_numpy(np.stack(losses).argmin(axis=0))
-        save_state(path, FORMAT, {"models": best})
+        save_state(path, FORMAT, belongs_to, {"models": best})
     return replace(part, targets=best.numpy())
 
 

@@ -19,6 +19,8 @@ from silofl.settings import MOST
 TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
 # The most that a number of an array may be, either way.
 LARGEST = 1e15
+# Site -> what of its answer is unlike the others' -> by how much.
+Unlike = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,13 @@ class Replies:
         accepted: The answers that fit.
         refused: Site -> why its answer was refused.
         missing: Site -> why it gave none.
+        unlike: In what accepted answers are unlike the others'.
     """
 
     accepted: dict[str, SiteAnswer]
     refused: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    unlike: Unlike = field(default_factory=dict)
 
     @property
     def sites(self) -> list[str]:

@@ -199,7 +199,7 @@ class Work:
     def _public_domain(self) -> Domain:
         """Return the domain without the ranges where they come from few images or patients, or may not leave."""
         may_leave = self.has_enough_patients and not self.study.is_private
-        return self.domain if may_leave else replace(self.domain, intensities=())
+        return self.domain if may_leave else self.domain.bare
 
     def _train(self) -> Message:
         """Validate the received models of the round before, then train one round from them."""

@@ -51,10 +51,10 @@ POOLED_DATA = "data pooled: simulation only"
 JOINING = ("run", "what joining gave", "alone", "federated", "kept", "below alone", "after Holm")
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
-    "them of the test values of the model that each site trained by itself in the same rounds, of the federated one, "
-    "and of what it chose on its validation data. Below alone: sites that keep another model than their own, and at "
-    "which a paired permutation test says, one-sided at 2.5 %, that it is worse; chance alone gives one in 40. After "
-    "Holm: those left at 5 % after Holm's correction over all rows."
+    "them of the test values of the model that each site trained by itself in the same rounds, with its own decision "
+    "bias, of the federated one, and of what it chose on its validation data. Below alone: sites that keep another "
+    "model than their own, and at which a paired permutation test says, one-sided at 2.5 %, that it is worse; chance "
+    "alone gives one in 40. After Holm: those left at 5 % after Holm's correction over all rows."
 )
 # Averages by which methods are compared besides their metric: key -> name of the column.
 AVERAGES_ALSO = {

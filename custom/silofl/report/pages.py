@@ -86,6 +86,7 @@ from silofl.report.tables import (
 from silofl.schema import dump_record
 from silofl.software import find_installed_version
 from silofl.study_sections import CLASSIFICATION_ONLY
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 
 REPORT = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -334,7 +335,12 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     """Return the numbers at the top of the report, without those that are missing."""
     results = run.results
     planned = f" of {results.rounds}" if results.rounds else ""
+    names = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
+    num_sites = len(results.joining or ())
+    of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
+    joined = [(f"{names[one]}, {of_sites}", format_number(value)) for one, value in results.joining_means.items()]
     facts = [
+        *joined,
         (f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean)),
         ("spread (std)", format_number(results.spread)),
         ("pooled over cases", format_number(results.pooled)),

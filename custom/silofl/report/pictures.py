@@ -82,7 +82,7 @@ def find_shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] 
 
 
 def draw_case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> bytes:
-    """Draw a site's worst, median and best case: the image, the outlines of the truth and of the prediction.
+    """Draw a site's worst, median and best case: the image, the outlines of the truth and of what models predict.
 
     Args:
         pictures: The site's pictures; a case that is in them twice is drawn once.
@@ -90,17 +90,18 @@ def draw_case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -
         metric: Name of the values.
     """
     ranks = case_ranks(pictures)
-    figure, grid = make_panels(3, len(ranks), _inches(3, len(ranks)), "compressed")
+    rows = {"truth": pictures.truths, "prediction": pictures.predictions}
+    rows |= {} if pictures.kept is None else {"kept": pictures.kept}
+    figure, grid = make_panels(1 + len(rows), len(ranks), _inches(1 + len(rows), len(ranks)), "compressed")
     window = grey_window([pictures.images])
     for column, (place, rank) in enumerate(ranks.items()):
         _show_image(grid[0, column], pictures.images[place], window)
-        outlined = (pictures.truths[place], pictures.predictions[place])
-        for axes, mask in zip(grid[1:, column], outlined, strict=True):
+        for axes, masks in zip(grid[1:, column], rows.values(), strict=True):
             _show_image(axes, pictures.images[place], window)
-            _draw_outlines(axes, mask, labels)
+            _draw_outlines(axes, masks[place], labels)
         value = f"{short_metric(metric)} {pictures.values[place]:.3f}"
         _write_title(grid[0, column], f"{rank}: {value}", str(pictures.cases[place]))
-    _name_rows(grid[:, 0], ("image", "truth", "prediction"))
+    _name_rows(grid[:, 0], ("image", *rows))
     return _finish_figure(figure, labels)
 
 
@@ -204,7 +205,15 @@ def _case_image(run: RunRecords, site: str, shown: Pictures) -> PageImage:
     ranks = case_ranks(shown)
     values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
     alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
+    if shown.kept is not None:
+        kept = ", ".join(f"{rank} {_kept_text(shown, place)}" for place, rank in ranks.items())
+        alt += f" Of what the site keeps: {kept}."
     return PageImage(draw_case_grid(shown, run.labels, run.metric), alt, site)
+
+
+def _kept_text(shown: Pictures, place: int) -> str:
+    value = float(shown.kept_values[place])
+    return format_number(None if np.isnan(value) else value)
 
 
 def _is_coloured(images: NDArray) -> bool:

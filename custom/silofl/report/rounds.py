@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from silofl.federation.ledger import Round, absence_sentence, format_spans, latest_software
+from silofl.federation.unlike import SHORT
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -25,6 +26,7 @@ from silofl.report.canvas import (
 )
 from silofl.report.run_records import RunRecords, run_names
 from silofl.report.tables import MISSING, TextTable, format_bytes, format_duration, format_number
+from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known, pool_values
 from silofl.training.site_score import SiteScore
 
@@ -99,8 +101,12 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     validation = f"Validation {run.metric} and " if any(record.validation for record in run.ledger) else ""
     words = validation + _training_curve_key(run.ledger)[1]
     alt = f"{words[:1].upper()}{words[1:]} of {len(run.sites)} sites over {len(run.ledger)} rounds"
-    curves = draw_training_curves(run.ledger, run.sites, run.metric, run.best_round)
-    images = [PageImage(curves, f"{alt}. {_best_sentence(run)}", _best_sentence(run))]
+    kept = mean_of_known(one.validation.get(CHOSEN) for one in (run.results.joining or {}).values())
+    curves = draw_training_curves(run.ledger, run.sites, run.metric, run.best_round, kept)
+    caption = _best_sentence(run)
+    if kept is not None:
+        caption += f" What the sites keep has {format_number(kept)} on the validation data by which they chose it."
+    images = [PageImage(curves, f"{alt}. {caption}", caption)]
     models = draw_model_curves(run.ledger, run.sites, run.metric, run.best_round)
     if models:
         images.append(_model_image(run, models))
@@ -181,10 +187,19 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
 
 
-def draw_training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None) -> bytes:
+def draw_training_curves(
+    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None, kept: float | None = None
+) -> bytes:
     """Draw each site's validation, where there is any, and training loss by round, with the reported round marked.
 
     With differential privacy losses stay at the sites, and what is spent stands in their place.
+
+    Args:
+        ledger: The finished rounds.
+        sites: Those that have a line.
+        metric: Of validation.
+        best_round: The reported round.
+        kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
     has_validation = any(record.validation for record in ledger)
     key, words = _training_curve_key(ledger)
@@ -194,6 +209,9 @@ def draw_training_curves(ledger: Sequence[Round], sites: Sequence[str], metric: 
     if has_validation:
         handles.append(_score_lines(row[0], ledger, sites, VALIDATION)[-1])
         names.append("mean over sites")
+        if kept is not None:
+            handles.append(row[0].axhline(kept, color=INK, linewidth=1.6, linestyle=(0, (4, 3))))
+            names.append("kept, mean over sites")
         _finish_axes(row[0], ledger, f"Validation: {metric}", best_round)
     _finish_axes(row[-1], ledger, f"{words[:1].upper()}{words[1:]}", best_round)
     draw_legend(figure, handles, names)
@@ -442,6 +460,8 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     for site, names in record.withheld.items():
         shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
         yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
+    for site, found in (record.unlike or {}).items():
+        yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
     yield from (("noted", note) for note in record.notes)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +42,8 @@ class Pictures:
         predictions: Label maps, shape (n, H, W).
         values: The metric of each whole case, shape (n,).
         cases: Names of the cases, shape (n,).
+        kept: What the model predicts that the site keeps, label maps as the predictions; None without a choice.
+        kept_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
     """
 
     images: NDArray
@@ -50,6 +52,8 @@ class Pictures:
     predictions: NDArray
     values: NDArray
     cases: NDArray
+    kept: NDArray | None = None
+    kept_values: NDArray | None = None
 
     @property
     def is_normalized(self) -> bool:
@@ -358,7 +362,9 @@ def _read_site_files(path: Path, results: Results, name: str, kind: type[T]) -> 
 def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return kind(**{part.name: arrays[part.name] for part in fields(kind)})
+            # Those with a default are not in every file.
+            wanted = [part.name for part in fields(kind) if part.name in arrays or part.default is MISSING]
+            return kind(**{name: arrays[name] for name in wanted})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         raise ConfigError(
             f"{path.stem} of site {site!r} must be a readable {path.name}, not {path}; "

@@ -204,7 +204,14 @@ def joining_sentence(results: Results) -> str:
     gains = {
         site: Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units) for site, one in joining.items()
     }
-    return " ".join(filter(None, (federation_sentence(gains), _unproved_sentence(joining), without)))
+    sentences = (federation_sentence(gains), _threshold_sentence(joining), _unproved_sentence(joining), without)
+    return " ".join(filter(None, sentences))
+
+
+def _threshold_sentence(joining: Mapping[str, Joined]) -> str:
+    """Say which sites' own model gains by a threshold alone, and what joining adds."""
+    told = [f"{site}: {one.threshold}." for site, one in joining.items() if one.threshold]
+    return " ".join(told)
 
 
 def _unchosen_sentence(results: Results) -> str:
@@ -258,7 +265,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
 def _below_own_sentence(one: Joined) -> str:
     values = f"{format_number(one.test.get(CHOSEN))} and {format_number(one.test.get(LOCAL))} alone"
-    return f"the model that it keeps is below its own, {values} ({one.test_units}: {one.verdict})"
+    return f"the model that it keeps is below its own, {values} ({one.test_units}: {one.said})"
 
 
 def _doubt_federated(one: Joined) -> list[str]:

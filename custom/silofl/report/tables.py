@@ -42,16 +42,18 @@ JOINING = (
     "95 % interval",
 )
 JOINING_NOTE = (
-    "Alone: the model that the site trained by itself in the same rounds, on the same test data. Kept: what the site "
-    "chose on its validation data. Difference: kept minus alone, mean over the units, with its paired bootstrap "
-    "interval; units are patients where they are known. Of fewer than 20 units a paired permutation test stands in the "
-    "interval's place, at 2.5 % for gains and for loses."
+    "Alone: the model that the site trained by itself in the same rounds, after its best round and with the decision "
+    "bias that its validation data favour. Federated: the model that the run tests. Kept: what the site chose on its "
+    "validation data. All on the same test data. Difference: kept minus alone, mean over the units, with its paired "
+    "bootstrap interval; units are patients where they are known. For fewer than 20 units the verdict is that of a "
+    "paired permutation test, at 2.5 % for gains and for loses. A site gains only if it also does beside its own model "
+    "without a bias."
 )
 JOINING_EMPTY = (
     " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
     "values leave out, and 0 for a false alarm."
 )
-JOINING_BALANCED = " Choice, difference and interval are of accuracy: a single unit has no balanced accuracy."
+JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has no balanced accuracy."
 Column = list[float | None]
 
 
@@ -136,14 +138,17 @@ def site_table(results: Results) -> TextTable:
     for site, own in results.by_site.items():
         counts = map(format_count, (own.num_cases, own.num_patients, own.num_excluded))
         rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
-    rows += _summary_rows(results)
-    more = {name: [*_append_mean(values), "", ""] for name, values in _further_columns(results).items()}
+    summary = _summary_rows(results)
+    rows += summary
+    more = {name: _append_mean(values) for name, values in _further_columns(results).items()}
     more |= _surface_columns(results)
     extra = list_extra_metrics([results])
-    texts = [*more.values(), *([*_append_mean(list_extra_values(results, name)), "", ""] for name in extra)]
-    cells = zip(rows, zip(*texts, strict=True), strict=True) if texts else ((row, ()) for row in rows)
+    texts = [*more.values(), *(_append_mean(list_extra_values(results, name)) for name in extra)]
+    # The mean over sites is the first of the summary's rows; the others have values in the first columns alone.
+    filled = [[*column, *[""] * (len(rows) - len(column))] for column in texts]
     columns = (*columns, *more, *extra.values())
-    return TextTable(columns, tuple((*row, *others) for row, others in cells), num_summary=3)
+    cells = tuple((*row, *(column[i] for column in filled)) for i, row in enumerate(rows))
+    return TextTable(columns, cells, num_summary=len(summary))
 
 
 def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:
@@ -340,7 +345,7 @@ def _surface_columns(results: Results) -> dict[str, list[str]]:
     if not results.tested.surface:
         return {}
     hd95, dice = surface_texts(results)
-    return {HD95: [*hd95, "", ""], SURFACE_DICE: [*dice, "", ""]}
+    return {HD95: hd95, SURFACE_DICE: dice}
 
 
 def surface_texts(results: Results) -> tuple[list[str], list[str]]:
@@ -387,7 +392,7 @@ def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
-    return (site, one.verdict, one.kept, one.test_units, *values, difference, interval)
+    return (site, one.said, one.kept, one.test_units, *values, difference, interval)
 
 
 def _append_mean(values: Column) -> list[str]:
@@ -404,7 +409,16 @@ def _summary_rows(results: Results) -> list[tuple[str, ...]]:
         (f"mean over {of}", format_number(results.mean), "", "", "", format_number(validation)),
         (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),
         ("pooled over all cases", format_number(results.pooled), cases, patients, excluded, ""),
+        *_kept_row(results),
     ]
+
+
+def _kept_row(results: Results) -> list[tuple[str, ...]]:
+    """Return the row of what the sites keep; nothing without a choice."""
+    if not results.joining:
+        return []
+    name = f"kept by {len(results.joining)} site{'s' * (len(results.joining) != 1)}, mean"
+    return [(name, format_number(results.joining_means[CHOSEN]), "", "", "", "")]
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:

@@ -1,4 +1,4 @@
-"""``silofl advise``: compare the sites' training data, and advise an algorithm before anything trains."""
+"""``silofl advise``: measure in what the sites' training data differ, before anything trains."""
 
 import argparse
 import json
@@ -30,6 +30,8 @@ from silofl.study import Study
 from silofl.training.sketch import build_fixed_network, sketch
 
 PLACE = "{site}"
+# Methods that were made for sites that differ so, with BatchNorm in the network and without.
+METHODS = {"amplitude": ("fedbn,harmofl", "harmofl"), "labels": ("f-adafed", "softpull")}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_seed(parser)
     add_set(parser)
-    parser.add_argument("--json", action="store_true", help="the advice as JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="the numbers as JSON on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the sites differ in, and the advice."""
+    """Print what the sites differ in, and the command that compares methods on their data."""
     console = make_console(options)
     data = options.data.parent if options.data and options.data.name == PLACE else options.data
     wanted = Simulation(
@@ -60,19 +62,21 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found.as_dict(), indent=1))
         return ExitCode.COMPLETE
     print_advice(found, console)
-    algorithm = ", ".join(f"{key}: {value}" for key, value in found.algorithm.items())
     job, data = quote(str(options.job)), quote(str(simulation.data))
-    methods = "local" if found.algorithm == {"name": "fedavg"} else "local,fedavg"
-    command = f"python -m silofl compare {job} --data {data} --out RUNS --methods {methods}"
+    has_batchnorm = study.model.normalization == "batch"
+    made_for = [METHODS[kind][not has_batchnorm] for kind, one in found.findings.items() if one.is_yes]
+    command = (
+        f"python -m silofl compare {job} --data {data} --out RUNS --methods {','.join(['local,fedavg', *made_for])}"
+    )
     command += " --pretrained f.pt" if study.recipe.needs_pretrained else ""
     command += f" --weights {quote(str(simulation.weights))}" if simulation.weights else ""
     command += f" --cache {quote(str(simulation.cache))}" if simulation.cache else ""
-    console.print(f"\nto try it:\n  {command} --set 'algorithm={{{algorithm}}}' --as advised", markup=False)
+    console.print(f"\nwhich method suits them only a comparison tells:\n  {command}", markup=False)
     return ExitCode.COMPLETE
 
 
 def advise_simulation(study: Study, simulation: Simulation) -> Advice:
-    """Compare the sites of a simulation by their training data, and advise the answers of an algorithm.
+    """Compare the sites of a simulation by their training data.
 
     Raises:
         ConfigError: There is one site only, or the pretrained model is of another network.
@@ -85,11 +89,11 @@ def advise_simulation(study: Study, simulation: Simulation) -> Advice:
     sites = simulate.read_data(study, simulation, Path(simulation.data))
     torch.set_num_threads(study.torch_threads)
     sketches = {site: sketch(site, data.training, study, model) for site, data in sites.items()}
-    return advice.advise(sketches, has_batchnorm=study.model.normalization == "batch")
+    return advice.advise(sketches)
 
 
 def print_advice(found: Advice, console: Console) -> None:
-    """Print the ratios as a table, and each advised answer with its reason."""
+    """Print the ratios as a table, and the answers to both questions."""
     print_table(_ratio_table(found), console)
     console.print()
     for sentence in found.sentences():

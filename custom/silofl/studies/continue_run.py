@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import copy_file, hold_lock, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
 from silofl.options import add_set, make_console, read_changes
 from silofl.report.pages import REPORT
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out_job, check_new, set_run
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
 
@@ -48,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         out = options.out or folder
         if out != folder:
             check_new(out)
-            shutil.copytree(folder, out, dirs_exist_ok=True)
+            copy_folder(folder, out)
         with hold_lock(out / LOCK):
             return _carry_out_or_restore(out, kit, options, changes)
     if options.out is None:
@@ -86,7 +84,7 @@ def _replace_path(source: Path, target: Path) -> None:
     """Put a file or folder in the place of another."""
     if source.is_dir():
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(source, target)
+        copy_folder(source, target)
     else:
         copy_file(source, target)
 
@@ -106,7 +104,7 @@ def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: M
     """
     if job is not None:
         study_file(job)
-        copy = shutil.copytree(job, scratch / JOB)
+        copy = copy_folder(job, scratch / JOB)
         set_run(copy, run)
         return copy
     if JOB_ID.fullmatch(run):
@@ -121,7 +119,7 @@ def _change_study(job: Path, changes: Mapping[str, object]) -> None:
     """Write changes by dotted key into a job's study.yaml; the errors of `changed_study`."""
     if changes:
         study, path = changed_study(job, changes), study_file(job)
-        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False, allow_unicode=True))
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
         if changes_algorithm(changes):
             fit_configurations(job, study)
 
@@ -185,5 +183,5 @@ def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, ob
     _check_incomplete(job, changes, results)
     if ledger:
         set_run(job, results.run)
-        shutil.copyfile(left / LEDGER, job.with_name(LEDGER))
+        copy_file(left / LEDGER, job.with_name(LEDGER))
     return job

@@ -4,14 +4,12 @@ import argparse
 import json
 import math
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +19,7 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
+from silofl.files import copy_folder, write_text
 from silofl.methods.part import AFTER
 from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
@@ -28,7 +27,7 @@ from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
 from silofl.studies.traffic import Traffic, count_traffic
@@ -85,6 +84,8 @@ class Estimate:
             ran on one, else of a site's training process; None where no step was measured.
         is_on_gpu: Whether it is memory of a GPU.
         seconds_per_step: Of one training step, with all models that train in it.
+        guard_share: Share of it that each site's own model takes; None without one, or where no step was measured.
+        guard_disk_bytes: Of a site's disk, what its own model takes.
         training_seconds: Of a round at the largest site.
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
         hours: Of the entire run.
@@ -106,6 +107,8 @@ class Estimate:
     site_memory_bytes: int | None
     is_on_gpu: bool
     seconds_per_step: float
+    guard_share: float | None
+    guard_disk_bytes: int
     training_seconds: float
     transfer_seconds: float
     hours: float
@@ -213,6 +216,10 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     traffic = count_traffic(study, setting.sites, shape)
     volume = prepared_shape(study, setting.image_size) if study.data.patches else None
     cost = None if setting.seconds_per_step else _measure_cost(study, shape, volume, setting.sites)
+    bare = study.model_copy(update={"guard": False})
+    guard_share = None
+    if cost is not None and study.is_guarded:
+        guard_share = max(0.0, 1 - _measure_cost(bare, shape, None, setting.sites).seconds / cost.seconds)
     step = setting.seconds_per_step if cost is None else cost.seconds
     is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
     training = step * _count_round_steps(study, setting)
@@ -236,6 +243,8 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         site_memory_bytes=None if cost is None else cost.peak_bytes + (0 if is_on_gpu else NVFLARE_BYTES),
         is_on_gpu=is_on_gpu,
         seconds_per_step=step,
+        guard_share=guard_share,
+        guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
@@ -255,9 +264,9 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     content = apply_changes(
         read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s}
     )
-    shutil.copytree(job, target)
+    copy_folder(job, target)
     path = study_file(target)
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_text(path, dump_yaml(content))
     study = load_study(path)
     if changes_algorithm(changes):
         fit_configurations(target, study)
@@ -289,6 +298,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
         "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
         **_describe_site_memory(found),
         "training of a round": f"{format_duration(found.training_seconds)}, {found.seconds_per_step:.3f} s a step",
+        **_describe_guard(found),
         **_describe_privacy(found),
         "the whole run": f"about {format_duration(3600 * found.hours)}, without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
@@ -304,6 +314,15 @@ def _describe_site_memory(found: Estimate) -> dict[str, str]:
     what = "GPU memory of a site" if found.is_on_gpu else "memory of a site"
     how = "a few steps" + (" and the evaluation of a volume" if found.volume_shape else "")
     return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with {how}"}
+
+
+def _describe_guard(found: Estimate) -> dict[str, str]:
+    """Say what each site's own model costs; nothing without one."""
+    if not found.guard_disk_bytes:
+        return {}
+    part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
+    disk = f"{found.guard_disk_bytes / needs.GIB:.2f} GiB of each site's disk"
+    return {"the guard": f"{part}{disk}, for a model of the site's own to compare with; --set guard=false saves it"}
 
 
 def _describe_privacy(found: Estimate) -> dict[str, str]:
@@ -353,6 +372,7 @@ def _measure_cost(study: Study, shape: tuple[int, ...], volume: tuple[int, ...] 
     names = needs.site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))
     part = random_part(study, shape, STEPS * study.training.batch_size)
-    data = SiteData(part, part.select_rows([]), part.select_rows([]))
+    # Without validation data no site trains a model of its own.
+    data = SiteData(part, part.select_rows([0]), part.select_rows([]))
     work = Work(names[0], study, data, task, choose_device(study.device))
     return measure_cost(work, random_volume(study, volume) if volume else None)

@@ -1,14 +1,12 @@
 """``silofl new-study``: write a job folder for the user's data, from another job and a survey of the data."""
 
 import argparse
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import numpy as np
-import yaml
 
 from silofl.algorithms.recipe import Answer
 from silofl.data.images import Image
@@ -16,10 +14,10 @@ from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
 from silofl.data.survey import Survey, survey_sites
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import read_json, write_json, write_text
+from silofl.files import copy_folder, read_json, write_json, write_text
 from silofl.models.weights import SUFFIXES
 from silofl.options import make_console
-from silofl.settings import parse, read_yaml
+from silofl.settings import dump_yaml, parse, read_yaml
 from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
@@ -100,6 +98,9 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     _check_template(job, template, found)
     values: dict[str, Any] = read_yaml(study_file(job))
     values.pop("continue_run", None)
+    # A job of a paper's settings has it off. With differential privacy there is no own model to compare with.
+    if not values.get("privacy", {}).get("dp_sgd"):
+        values.pop("guard", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     comments = _fit_to_data(values, template, found, target.resolve().name)
@@ -107,7 +108,7 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     for answer in study.recipe.answers:
         answer.check_contrasts(found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
-    shutil.copytree(job, target, ignore=shutil.ignore_patterns(*(f"*{suffix}" for suffix in SUFFIXES)))
+    copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
     write_text(
         study_file(target), _study_text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
     )
@@ -299,5 +300,5 @@ def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:
 
 
 def _flow_yaml(value: object) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    text = dump_yaml(value, default_flow_style=True, width=10_000)
     return text.removesuffix("\n").removesuffix("...").strip()

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
-from silofl.files import read_json, write_json, write_text
+from silofl.files import copy_folder, read_json, write_json, write_text
 from silofl.methods.plan import FILE, make_draft
 from silofl.models.networks import build_plain_model
 from silofl.options import add_json, add_set, make_console, path_to_text, read_changes
@@ -151,7 +150,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
         *(f"# Beware: {warning}." for warning in plan.warnings),
         "",
     ]
-    shutil.copytree(job, target)
+    copy_folder(job, target)
     # Another algorithm than the job's may let BatchNorm leave, or not.
     fit_configurations(target, study)
     write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")

@@ -8,18 +8,25 @@ from pathlib import Path
 import psutil
 
 from silofl.files import open_own
+from silofl.parent import make_child_environment
 
 GRACE_S = 3.0
 
 
 def enable_interrupts() -> None:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt; a shell that starts a command in the background ignores them."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, so that every command says how to go on.
+
+    A shell that starts a command in the background ignores SIGINT; who has SIGHUP ignored, as nohup has, wants that.
+    """
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    for number in signals:
         signal.signal(number, signal.default_int_handler)
 
 
 class ProcessTree:
-    """A command with all its descendants, its output in a file.
+    """A command with all its descendants, its output in a file; one of SiloFL's ends with this process.
 
     Args:
         command: Program and arguments.
@@ -30,7 +37,13 @@ class ProcessTree:
         # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
         with open_own(log, "ab") as stream:
             self._root = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                # Nobody is left to end it in order where this process is killed.
+                env=make_child_environment(),
             )
         self._seen: dict[int, psutil.Process] = {}
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-import yaml
 from rich.console import Console
 
 from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
@@ -17,15 +16,16 @@ from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
-from silofl.files import copy_file, hold_lock, is_free, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
 from silofl.options import add_json, make_console, parse_natural
 from silofl.report.pages import write_report
 from silofl.schema import dump_record
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.ending import print_results
+from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
 from silofl.studies.simulation import study_file
@@ -114,6 +114,7 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
         watch = WatchedRun(lead, study, job, out, console, open_files)
         try:
+            enable_interrupts()
             if study.continue_run:
                 watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
                 watch.wait_for_sites()
@@ -127,6 +128,9 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
                 watch.wait_for_sites()
                 results = watch.carry_out()
         except KeyboardInterrupt:
+            if watch.number is None:
+                console.print("\ninterrupted before the job was submitted; nothing runs: give the same command again")
+                return ExitCode.INTERRUPTED
             console.print(
                 f"\ninterrupted; job {watch.number} runs on: fetch its result with silofl watch {watch.number} "
                 f"--kit {quote(str(kit.folder))} --download DIR, or end it with nvflare job abort and go on later with "
@@ -185,7 +189,7 @@ class WatchedRun:
         self.number = self.lead.submit(self.job)
         if self.job != self.out / JOB:
             # Only now: no folder of results is left where the server takes no job.
-            self.job = shutil.copytree(self.job, self.out / JOB)
+            self.job = copy_folder(self.job, self.out / JOB)
             self.open_files.enter_context(hold_lock(self.out / LOCK))
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
         self._print_connected_sites()
@@ -284,4 +288,4 @@ def set_run(job: Path, run: str) -> None:
     path = study_file(job)
     content = read_yaml(path)
     if content.get("continue_run") != run:
-        write_text(path, yaml.safe_dump(content | {"continue_run": run}, sort_keys=False, allow_unicode=True))
+        write_text(path, dump_yaml(content | {"continue_run": run}))

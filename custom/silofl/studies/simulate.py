@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import re
 import shutil
 import sys
 import time
@@ -11,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-import yaml
 from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
@@ -24,7 +25,8 @@ from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import hold_lock, make_folder, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json, write_text
+from silofl.flare.commands import check_whole, whole_path
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
@@ -49,7 +51,7 @@ from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
 from silofl.schema import dump_record, read_file
-from silofl.settings import read_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
@@ -172,15 +174,15 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
-    shutil.copytree(job, run / "job")
+    copy_folder(job, run / "job")
     if changes:
         path = study_file(run / "job")
-        write_text(path, yaml.safe_dump(apply_changes(read_yaml(path), changes), sort_keys=False))
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
     if changes_algorithm(changes):
         fit_configurations(run / "job", study)
     given = simulation.pretrained or simulation.weights
     if given:
-        shutil.copy(given, study_file(run / "job").with_name(study.model_file))
+        copy_file(Path(given), study_file(run / "job").with_name(study.model_file))
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     return _run_prepared_job(run, simulation, study, console)
 
@@ -239,6 +241,7 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
 
 def prepare_plain_workspace(workspace: Path) -> int:
     """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
+    check_whole("--prepare", workspace.resolve())
     results = workspace.resolve().with_name(workspace.name + "-results")
     site = Site(
         data="$SILOFL_DATA/{site}",
@@ -299,6 +302,8 @@ def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> Si
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
     run = run.resolve()
+    for folder in filter(None, (str(run), simulation.data, simulation.cache)):
+        _check_plain(folder)
     return Site(
         data=f"{simulation.data}/{{site}}",
         state_dir=f"{run}/sites/{{site}}",
@@ -308,6 +313,17 @@ def _site_settings(simulation: Simulation, run: Path) -> Site:
         min_patients=0,
         extensions=list_allowed_extensions(),
     )
+
+
+def _check_plain(folder: str) -> None:
+    """Refuse a path in which a site's settings would fill something in, and so mean another folder."""
+    braces = re.search(r"\{\w*\}", folder)
+    if braces or os.path.expandvars(folder) != folder:
+        odd = braces[0] if braces else "variable with $"
+        raise ConfigError(
+            f"the path of a folder must hold no {odd}, which the sites' settings would fill in, not {folder!r}; rename "
+            "it, or name another"
+        )
 
 
 def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
@@ -331,29 +347,31 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         if given and given.sentence:
             console.print(given.sentence, markup=False)
         try:
+            enable_interrupts()
             if simulation.is_alone:
                 arrays = given and given.arrays
                 settings, latest = _site_settings(simulation, run), partial(read_simulated_site, workspace)
                 run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
                 lines.print_new_rounds()
             else:
-                arguments = [str(job), str(workspace), ",".join(simulation.sites), str(simulation.threads)]
-                command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
-                _follow(ProcessTree(command, run / "log.txt"), lines)
+                with whole_path(run.resolve()) as place:
+                    folders = [str(place / name) for name in (job.name, workspace.name)]
+                    arguments = [*folders, ",".join(simulation.sites), str(simulation.threads)]
+                    command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
+                    _follow(ProcessTree(command, run / "log.txt"), lines)
         except KeyboardInterrupt:
             console.print(f"\ninterrupted; to go on: python -m silofl resume {quote(str(run))}", markup=False)
             return ExitCode.INTERRUPTED
         finally:
             # The simulator wipes its workspace at the next start.
             for events in workspace.glob("server/*/tb_events"):
-                shutil.copytree(events, run / "tensorboard", dirs_exist_ok=True)
+                copy_folder(events, run / "tensorboard")
         return _conclude_run(run, simulation, study, console)
 
 
 def _follow(tree: ProcessTree, lines: RoundLines) -> None:
     """Show rounds until the command ends, and end all its processes in any case."""
     try:
-        enable_interrupts()
         result, deadline = lines.run / "results.json", float("inf")
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:

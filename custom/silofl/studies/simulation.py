@@ -1,14 +1,15 @@
 """The settings of a simulation (study, sites, data and threads), checked before anything is trained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
-from silofl.errors import ConfigError, suggest_nearest
+from silofl.errors import CONTROL, ConfigError, quote_value, suggest_nearest
 from silofl.files import read_json, write_json
+from silofl.flare.commands import find_cut
 from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_weights
@@ -73,12 +74,14 @@ def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
         moved: Folders in place of those that it names.
 
     Raises:
-        ConfigError: The file is broken, or the folder of decoded images is a file.
+        ConfigError: The file is broken, a site's name in it is none, or the folder of decoded images is a file.
     """
     path = run / "run.json"
     settings = read_json(path)
     simulation = read_record(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
     _check_cache(moved.cache)
+    # A run may come from elsewhere, and its sites' states are written by their names.
+    _check_site_names([*simulation.sites, *([simulation.left_out] if simulation.left_out is not None else [])])
     return replace(simulation, **{key: str(folder.resolve()) for key, folder in vars(moved).items() if folder})
 
 
@@ -191,8 +194,15 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
 
 
 def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
-    """Return a copy of a study's plain values, with the values of some dotted keys replaced."""
+    """Return a copy of a study's plain values, with the values of some dotted keys replaced.
+
+    Another ``algorithm.name`` takes the place of the whole section but for what the changes themselves set in it: its
+    other keys were chosen for the algorithm before.
+    """
     result = deepcopy(dict(values))
+    name, earlier = changes.get("algorithm.name"), result.get("algorithm")
+    if name is not None and isinstance(earlier, dict) and earlier.get("name") != name:
+        del result["algorithm"]
     for key, value in changes.items():
         *sections, last = key.split(".")
         place = result
@@ -228,6 +238,7 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
+    _check_site_names(found)
     for name in sites:
         if name not in found:
             raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{suggest_nearest(name, found)}")
@@ -241,6 +252,8 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
             f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
             "add it there, move the folder away, or have simulate name the sites that take part, --sites"
         )
+    if not wanted.is_alone:
+        _check_names(sites or found)
     if wanted.left_out is not None:
         found = _drop_left_out(wanted.left_out, found, present, sites)
     _check_cache(wanted.cache)
@@ -250,6 +263,26 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
     cache = wanted.cache and str(Path(wanted.cache).resolve())
     return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
+
+
+def _check_names(sites: Sequence[str]) -> None:
+    """Refuse names that NVFlare's simulator takes for two, or cannot put into a site's command."""
+    for name in sites:
+        if "," in name or find_cut(name):
+            raise ConfigError(
+                "a site's name must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not "
+                f"{name!r}; rename its folder, or give --alone"
+            )
+
+
+def _check_site_names(names: Iterable[str]) -> None:
+    """Refuse a site's name that leads elsewhere than to one folder, or commands a terminal."""
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or CONTROL.search(name):
+            raise ConfigError(
+                "a site's name must be that of a folder, in UTF-8 and without line breaks and control characters, not "
+                f"{quote_value(name)}; rename the site"
+            )
 
 
 def _check_cache(cache: str | Path | None) -> None:

@@ -21,6 +21,7 @@ from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import add_json, make_console
 from silofl.report.tables import rich_table
 from silofl.schema import read_record
+from silofl.studies.processes import enable_interrupts
 from silofl.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
@@ -49,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
+            enable_interrupts()
             watch = WatchedJob(lead, options.job)
             if not options.json:
                 return follow_job(watch, options.html, console, options.download)

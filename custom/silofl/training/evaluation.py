@@ -37,7 +37,7 @@ def summarise_test(predictions: Array, result: Score, part: Examples, study: Stu
         return numbers
     # One unit for all cases: a mean of mm and pixels means nothing.
     is_known = part.spacings.keys() >= {*part.cases}
-    regions, spacings = list(_select_regions(part, study).values()), part.spacings if is_known else {}
+    regions, spacings = list(select_regions(part, study).values()), part.spacings if is_known else {}
     surface = surface_by_case(predictions, part.targets, part.cases, regions, spacings)
     numbers["surface"] = surface_numbers(surface, "mm" if is_known else "pixels")
     extra = {
@@ -125,11 +125,11 @@ def score_predictions(predictions: Array, part: Examples, study: Study, probabil
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"
     return dice_by_case(
-        predictions, part.targets, part.cases, _select_regions(part, study), has_background, annotated=part.annotated
+        predictions, part.targets, part.cases, select_regions(part, study), has_background, annotated=part.annotated
     )
 
 
-def _select_regions(part: Examples, study: Study) -> dict[int | str, tuple[int, ...]]:
+def select_regions(part: Examples, study: Study) -> dict[int | str, tuple[int, ...]]:
     """Return what a part is scored by: all of the study's labels or regions whose labels its label maps show."""
     shown = study.labels if part.annotated is None else part.annotated
     return {name: labels for name, labels in study.scored.items() if {*labels} <= {*shown}}

@@ -25,11 +25,8 @@ from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 
 State = dict[str, Tensor]
-# 2: with the optimiser.
-FORMAT = 2
-# On fewer validation units a site's best round is a draw: on PneumoniaMNIST's sites of 1 to 78 cases FedBN's own best
-# rounds had test accuracy 0.787, and the round that all sites chose together 0.938.
-LEAST_UNITS = 20
+# 3: with the name of its file.
+FORMAT = 3
 # What says nothing of how a site trains alone.
 NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
 
@@ -65,9 +62,10 @@ class LocalModel:
         """The round in which it began; above 1 where its site came late or lost its state."""
         return self._kept["since"]
 
-    def chosen(self, num_units: int) -> State:
-        """Return its state in its best round on so many validation units, or after the last one where they are few."""
-        return self._kept["best"]["state"] if num_units >= LEAST_UNITS else self._kept["state"]
+    @property
+    def best(self) -> State:
+        """Its state after its best round by validation; after the last one where no round was validated."""
+        return self._kept.get("best", self._kept)["state"]
 
     def prepare_learner(self, loss: Loss, rate: float, number: int) -> Learner:
         """Return it as a learner of a round with a loss and a learning rate."""
@@ -109,13 +107,13 @@ class LocalModel:
     def lend(self, memo: Path | None, rounds: int) -> None:
         """Leave it to other runs, if it has learnt in all rounds."""
         if memo is not None and "is_borrowed" not in self._kept and self._kept.get("rounds") == rounds:
-            save_state(memo, FORMAT, self._kept | {"is_borrowed": True})
+            save_state(memo, FORMAT, {"memo": memo.stem}, self._kept | {"is_borrowed": True})
 
 
 def load_borrowed(memo: Path | None) -> dict[str, Any]:
     """Return what another run has left, for `LocalModel`; nothing where there is none."""
     try:
-        return load_state(memo, FORMAT) if memo is not None else {}
+        return load_state(memo, FORMAT, {"memo": memo.stem}) if memo is not None else {}
     except DamagedError:
         return {}
 

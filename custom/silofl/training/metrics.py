@@ -165,6 +165,41 @@ def dice_by_case(
     return Score.of(by_case, regions_by_case, "dice_with_background" if has_background else "dice", empty=empty)
 
 
+def compare_overlaps(
+    overlaps: NDArray[np.int64],
+    regions: Mapping[Label, Sequence[int]],
+    has_background: bool = False,
+    annotated: Sequence[int] | None = None,
+) -> NDArray[np.float64]:
+    """Return what a case counts beside another model, `Score.compared` of `dice_by_case`, from numbers of voxels.
+
+    Args:
+        overlaps: Voxels of the case by predicted and by true label, shape (..., labels, labels).
+        regions: As for `dice_by_case`.
+        has_background: As for `dice_by_case`.
+        annotated: As for `dice_by_case`.
+
+    Returns:
+        Shape (...); NaN where nothing is scored.
+    """
+    foreground = {label for labels in regions.values() for label in labels}
+    said = overlaps.copy()
+    for label in range(1, said.shape[-2]) if annotated is not None else ():
+        if label not in annotated:
+            said[..., 0, :] += said[..., label, :]
+            said[..., label, :] = 0
+    values = []
+    for labels in [*([(0,)] if has_background else []), *regions.values()]:
+        rows, both = said[..., list(labels), :], said[..., :, list(labels)].sum(axis=(-2, -1))
+        size = rows.sum(axis=(-2, -1)) + both
+        empty = 1.0 if has_background else np.nan
+        hits = rows[..., list(labels)].sum(axis=(-2, -1))
+        values.append(np.where(size > 0, 2 * hits / np.maximum(size, 1), empty))
+    counts = np.isfinite(values).sum(axis=0)
+    # A region is without a value where it is neither there nor predicted. Without any the case is rightly silent.
+    return np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), 1.0 if foreground else np.nan)
+
+
 def mask_labels(label_map: NDArray, labels: Sequence[int]) -> NDArray[np.bool_]:
     """Return where a label map has any of some labels, at least one."""
     return reduce(np.logical_or, (label_map == label for label in labels))

@@ -66,6 +66,26 @@ def write_pictures(
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
 
 
+def add_kept(path: Path, part: Examples, predictions: Array, by_case: Mapping[str, float]) -> None:
+    """Add to a file of pictures what the model predicts that a site keeps, as ``kept`` and ``kept_values``.
+
+    Args:
+        path: As `write_pictures` wrote it; without it nothing is done.
+        part: The test's examples.
+        predictions: The kept model's, in the part's order.
+        by_case: Its value of each case; NaN is written of a case without one.
+    """
+    if not path.is_file():
+        return
+    with np.load(path, allow_pickle=False) as arrays:
+        pictures = dict(arrays.items())
+    cases = pictures["cases"].tolist()
+    rows = [_largest_slice(part, case) for case in cases]
+    shown = [_show_plane(predictions[row], part, row) for row in rows]
+    kept = {"kept": _stack_padded(shown), "kept_values": np.array([by_case.get(case, np.nan) for case in cases])}
+    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures | kept))
+
+
 def _draw_panes(
     model: HarmonizedModel, part: Examples, predictions: Array, chosen: int, shown: slice
 ) -> dict[str, NDArray]:
@@ -79,14 +99,17 @@ def _draw_panes(
         "truths": truth,
         "predictions": predictions[chosen],
     }
+    return {name: _show_plane(array, part, chosen) for name, array in panes.items()}
+
+
+def _show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
+    """Return an array of one example (..., *spatial) as it is shown: of a volume its slice with the most labels."""
+    truth = part.targets[chosen]
     is_volume = truth.ndim == 3
     if is_volume:
-        place = int(np.count_nonzero(truth, axis=(0, 1)).argmax())
-        panes = {name: array[..., place] for name, array in panes.items()}
-    if is_volume or part.slices[chosen] is not None:
-        # A volume's first axis runs across the body: rows and columns change places for the eye.
-        panes = {name: np.swapaxes(array, -1, -2) for name, array in panes.items()}
-    return panes
+        array = array[..., int(np.count_nonzero(truth, axis=(0, 1)).argmax())]
+    # A volume's first axis runs across the body: rows and columns change places for the eye.
+    return np.swapaxes(array, -1, -2) if is_volume or part.slices[chosen] is not None else array
 
 
 def _stack_padded(panes: list[NDArray]) -> NDArray:

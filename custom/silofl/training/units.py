@@ -53,14 +53,18 @@ def find_units(part: Examples, records: Iterable[Record] = ()) -> Units:
     return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
 
 
-def average_by_unit(values: Mapping[str, float | None], unit_of: Mapping[str, str]) -> NDArray[np.float64]:
-    """Return the mean over each unit's cases, shape (units,), in the order of their first cases.
+def average_by_unit(
+    values: Mapping[str, float | NDArray[np.float64] | None], unit_of: Mapping[str, str]
+) -> NDArray[np.float64]:
+    """Return the mean over each unit's cases, shape (..., units), in the order of their first cases.
 
     Args:
-        values: Case -> its value; a case that is missing or None does not count, and a unit without any other is NaN.
+        values: Case -> its value, or its values (...) of several models; a case that is missing or None does not count,
+            and a unit without any other is NaN.
         unit_of: Case -> its unit.
     """
     cases = list(unit_of)
     of_unit = [[values.get(cases[i]) for i in rows] for rows in group_positions(list(unit_of.values())).values()]
     counted = [[value for value in found if value is not None] for found in of_unit]
-    return np.array([np.mean(found) if found else np.nan for found in counted], np.float64)
+    means = [np.mean(found, axis=0) if found else np.nan for found in counted]
+    return np.stack(np.broadcast_arrays(*means), axis=-1).astype(np.float64) if means else np.empty(0)

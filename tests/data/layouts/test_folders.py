@@ -184,11 +184,13 @@ def test_a_file_of_an_unknown_ending_is_refused(run, source, name):
         run()
 
 
-def test_a_file_name_that_is_no_text_is_refused(run, source):
+@pytest.mark.parametrize("name", ["scan\udce40.png", "scan\n0.png", "scan\x1b[2J0.png"])
+def test_a_file_name_that_is_no_text_on_one_line_is_refused(run, source, name):
     for kind in ("images", "masks"):
-        (source / "north" / kind / "scan0.png").rename(source / "north" / kind / "scan\udce40.png")
-    with pytest.raises(DataError, match=r"site 'north' must have file names in UTF-8, not 'scan\\udce40.png'; rename"):
+        (source / "north" / kind / "scan0.png").rename(source / "north" / kind / name)
+    with pytest.raises(DataError, match="site 'north' must have file names in UTF-8, without line breaks") as error:
         run()
+    assert f"not {name!r}; rename the file" in str(error.value)
 
 
 def test_a_hidden_file_is_left_out(run, source):

@@ -1,3 +1,5 @@
+import struct
+
 import nibabel
 import numpy as np
 import pytest
@@ -39,12 +41,12 @@ def volume(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a mask as a site's and return its path."""
+    """Write a mask as a site's and return its path; the image is the mask itself where none is given."""
 
-    def run(mask, values):
-        name, writer = plan_mask(mask, "p1", values, "site 'north': p1/seg")
+    def run(mask, values, image=None):
+        name, writer = plan_mask(mask, image or mask, "p1", values, "site 'north': p1/seg")
         target = tmp_path / "target" / name
-        target.parent.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         writer(target)
         return target
 
@@ -67,6 +69,29 @@ def test_nifti_is_renumbered_on_its_grid_with_its_header(volume, write, ending):
     np.testing.assert_array_equal(after.affine, before.affine)
     for key in ("sform_code", "qform_code", "xyzt_units", "descrip", "pixdim"):
         np.testing.assert_array_equal(after.header[key], before.header[key])
+
+
+# Where the scale, the codes of the two grids and the quaternion's last number begin.
+@pytest.mark.parametrize(
+    ("kind", "places", "forms"),
+    [
+        (nibabel.Nifti1Image, (112, 252, 264), ("<f", "<2h")),
+        (nibabel.Nifti2Image, (176, 344, 368), ("<d", "<2i")),
+    ],
+)
+def test_a_scale_and_a_rounded_quaternion_of_nifti_do_not_change_the_numbers(tmp_path, write, kind, places, forms):
+    image = kind((NUMBERS * 50).astype(np.uint8), np.diag([2.0, 2, 2, 1]))
+    content = bytearray(image.to_bytes())
+    # 0, 50 and 200, divided by 50, which a float32 rounds.
+    struct.pack_into(forms[0], content, places[0], np.float32(1 / 50))
+    # Half a turn about z, of a length that was rounded.
+    struct.pack_into(forms[1], content, places[1], 1, 0)
+    struct.pack_into(forms[0], content, places[2], 1.00001)
+    (tmp_path / "seg.nii").write_bytes(content)
+    found = nibabel.load(write(tmp_path / "seg.nii", BRAIN))
+    assert type(found) is kind
+    np.testing.assert_array_equal(found.get_fdata(), WANTED)
+    np.testing.assert_allclose(found.affine, np.diag([-2, -2, 2, 1]), atol=1e-4)
 
 
 @pytest.mark.parametrize("ending", [".mha", ".nrrd"])
@@ -132,7 +157,55 @@ def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, wanted):
     assert split_ending(tmp_path / name, name) == wanted
 
 
-@pytest.mark.parametrize("name", ["a.npz", "a.bmp", "a"])
-def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match=f"^masks/{name} must end in one of .png, .*, not '.*'; remove or convert it"):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("a.npz", "convert it to one of these"), ("a.bmp", "save it as PNG"), ("a", "convert it, or name DICOM a.dcm")],
+)
+def test_an_ending_that_names_no_single_image_is_refused(tmp_path, name, remedy):
+    sentence = f"^masks/{name} must end in one of .png, .*, not '.*'; {remedy}, or remove it"
+    with pytest.raises(DataError, match=sentence):
         split_ending(tmp_path / name, f"masks/{name}")
+
+
+@pytest.mark.parametrize("ending", [".nii.gz", ".mha", ".nrrd"])
+@pytest.mark.parametrize("values", [BRAIN, Values({1: "organ", 4: "lesion"}, of_all={1: "organ", 4: "lesion"})])
+def test_a_mask_beside_its_image_is_refused(volume, write, tmp_path, ending, values):
+    image = tmp_path / "image.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(NUMBERS[:5], AFFINE), image)
+    with pytest.raises(DataError, match=r"north': p1/seg must have the size of its image, .5, 5, 4., not .6, 5, 4."):
+        write(volume(ending), values, image)
+    shifted = AFFINE + 0.0
+    shifted[2, 3] += 7.2
+    nibabel.save(nibabel.Nifti1Image(NUMBERS, shifted), image)
+    with pytest.raises(DataError, match="p1/seg must lie where its image lies .*, not up to 7.2 mm away"):
+        write(volume(ending), values, image)
+
+
+def test_a_mask_on_an_image_without_a_readable_header_is_taken(volume, write, tmp_path):
+    # The image is told by its case where it is prepared.
+    (tmp_path / "image.nii.gz").write_bytes(b"broken")
+    assert write(volume(".nii.gz"), BRAIN, tmp_path / "image.nii.gz").exists()
+
+
+def save_segments(path, numbers, **segments):
+    image = SimpleITK.GetImageFromArray(numbers.T.astype(np.uint8))
+    for place, (name, number) in enumerate(segments.items()):
+        image.SetMetaData(f"Segment{place}_Name", name)
+        image.SetMetaData(f"Segment{place}_LabelValue", str(number))
+        image.SetMetaData(f"Segment{place}_Layer", "0")
+    SimpleITK.WriteImage(image, path)
+    return path
+
+
+@pytest.mark.parametrize("names", [{1: "organ", 2: "lesion"}, {1: "organ", 4: "lesion"}])
+def test_numbers_are_those_of_the_names_in_the_masks_header(write, tmp_path, names):
+    # In the mask the organ has 4 and the lesion 1; at the site the organ gets 1 and the lesion 2.
+    target = write(save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, lesion=1), Values(names))
+    label = read_label(target, labels={1: "organ", 2: "lesion"})
+    np.testing.assert_array_equal(label.array[0], np.select([NUMBERS == 4, NUMBERS == 1], [1, 2]))
+
+
+def test_names_in_the_masks_header_that_are_no_labels_are_refused(write, tmp_path):
+    mask = save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, cyst=1)
+    with pytest.raises(DataError, match="p1/seg must name its segments as the labels, organ, lesion, not 'cyst'"):
+        write(mask, Values({1: "organ", 2: "lesion"}))

@@ -1,8 +1,13 @@
+import shutil
 from dataclasses import replace
 
+import numpy as np
+import pydicom
 import pytest
 
-from silofl.data.layouts.cases import SiteCases
+from silofl.data.layouts.cases import SiteCases, plan_cases
+from silofl.data.layouts.masks import Values
+from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import UNKNOWN, SitePlan
 from silofl.errors import DataError
@@ -27,6 +32,8 @@ def patients(tmp_path):
         ["a,p1", "b,p2", "c,p1"],
         ["a/t1.nii,p1", "b/t2.nii,p2", "c/t2.nii,p1"],
         ["a,p1", "a/t1.nii,p1", "a/t2.nii,p1", "b,p2", "c,", "c,p1", "d,p9"],
+        ["./a/t1.nii,p1", r"b\t1.nii,p2", "c/t2.NII,p1"],
+        ["a,p1", "a,\uff501\u200b", "b, p2", "c,p1\u200b"],
     ],
 )
 def test_a_row_names_a_case_or_one_of_its_images(patients, rows):
@@ -47,9 +54,85 @@ def test_a_case_of_two_patients_is_refused(patients):
 
 
 @pytest.mark.parametrize("rows", [["a,p1", "t1.nii,p2"], ["a,p1", "b,", "c"]])
-def test_a_case_without_a_row_is_refused(patients, rows):
-    with pytest.raises(DataError, match="patients.csv of site 'north' must name the patient of b, c; add rows"):
+def test_a_case_without_a_row_is_refused_with_what_a_row_holds(patients, rows):
+    hint = "add rows whose file is the case, as b, or its image, as b/t2.nii"
+    with pytest.raises(DataError, match=f"patients.csv of site 'north' must name the patient of b, c; {hint}"):
         patients("file,patient", *rows)
+
+
+def test_patients_that_differ_in_capitals_alone_are_refused(patients):
+    with pytest.raises(DataError, match="patients.csv of site 'north' must write patient 'P1' as 'p1', or differ from"):
+        patients("file,patient", "a,p1", "b,p2", "c,P1")
+
+
+@pytest.mark.parametrize("form", ["{}.png", "images/{}.png", r"images\{}.png", "./images/{}.PNG", "{}"])
+def test_a_row_names_an_image_in_the_folder_of_the_images_or_of_the_site(tmp_path, form):
+    images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
+    rows = [f"{form.format(case)},p{case}" for case in "ab"]
+    (tmp_path / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    assert read_patients(SiteCases("north", tmp_path, images, {}, images_in="images")) == {"a": "pa", "b": "pb"}
+
+
+@pytest.mark.parametrize("images_in", [".", "images"])
+def test_a_row_may_hold_the_name_of_a_file_alone(tmp_path, images_in):
+    images = {case: (tmp_path / "images" / f"{case}_t1.nii.gz",) for case in "ab"}
+    (tmp_path / "patients.csv").write_text("file,patient\na_t1.nii.gz,p1\nb_t1.nii.gz,p2")
+    assert read_patients(SiteCases("north", tmp_path, images, {}, images_in=images_in)) == {"a": "p1", "b": "p2"}
+
+
+def test_a_row_that_names_a_mask_names_no_image(tmp_path):
+    images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
+    (tmp_path / "patients.csv").write_text("file,patient\nmasks/a.png,p1\nmasks/b.png,p2")
+    hint = "add rows whose file is the case, as a, or its image, as images/a.png"
+    with pytest.raises(DataError, match=f"must name the patient of a, b; {hint}"):
+        read_patients(SiteCases("north", tmp_path, images, {}, images_in="images"))
+
+
+@pytest.fixture
+def series(tmp_path, write_dicom):
+    """Cases that are DICOM series with these PatientIDs, without a table."""
+
+    def build(*patients):
+        for number, patient in enumerate(patients):
+            volume = np.random.default_rng(number).integers(0, 9, (4, 4, 2)).astype(np.int16)
+            for file in write_dicom(tmp_path / f"c{number}", volume).iterdir():
+                header = pydicom.dcmread(file)
+                header.PatientID = patient
+                header.save_as(file)
+        images = {f"c{number}": (tmp_path / f"c{number}",) for number in range(len(patients))}
+        return SiteCases("north", tmp_path, images, {case: tmp_path / f"{case}.nii" for case in images})
+
+    return build
+
+
+def test_without_a_table_patients_are_those_of_dicom_headers(series):
+    assert read_patients(series("p0", "p1", " p0 ")) == {"c0": "p0", "c1": "p1", "c2": "p0"}
+
+
+@pytest.mark.parametrize("patients", [("p0", "p0", "p0"), ("p0", "", "p1"), ("p0", "ANON", "p1"), ("0", "000", "p1")])
+def test_patients_whom_headers_do_not_tell_apart_are_unknown(series, patients):
+    assert read_patients(series(*patients)) == dict.fromkeys(["c0", "c1", "c2"])
+
+
+def test_a_table_comes_before_the_headers(series, tmp_path):
+    found = series("p0", "p0")
+    (tmp_path / "patients.csv").write_text("file,patient\nc0,a\nc1,b")
+    assert read_patients(found) == {"c0": "a", "c1": "b"}
+
+
+def test_what_follows_from_patients_by_headers_is_said(series, tmp_path):
+    options, values = ImportOptions(test=0.5, validation=0), Values({1: "x"})
+
+    def notes_of(found):
+        return plan_cases(found, read_patients(found), values, options).notes
+
+    assert notes_of(series("p0", "p1", "p0")) == ("north: the patients are those of the DICOM headers (PatientID)",)
+    shutil.rmtree(tmp_path / "c0"), shutil.rmtree(tmp_path / "c1"), shutil.rmtree(tmp_path / "c2")
+    found = series("p0", "p0", "p0")
+    assert notes_of(found)[1].startswith("north: one PatientID stands in all DICOM headers that have one, as archives")
+    (tmp_path / "patients.csv").write_text("file,patient\nc0,a\nc1,b\nc2,c")
+    (note,) = notes_of(found)
+    assert note.startswith("north: 1 of 1 PatientIDs in DICOM headers stand for several patients; see that these are")
 
 
 def test_a_table_that_is_broken_is_refused(patients):

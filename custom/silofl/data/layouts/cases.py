@@ -9,13 +9,15 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
+from silofl.data.image_grid import find_turned
 from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import CaseFiles, SitePlan, copy_image, plan_pairs
-from silofl.errors import ConfigError, DataError, quote_value
+from silofl.data.patient_ids import count_shared_ids, read_own_id
+from silofl.errors import CONTROL, ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
 CASE = "{case}"
@@ -56,10 +58,22 @@ class SiteCases:
     channel_names: tuple[str, ...] = ()
     images_in: str = "."
 
+    # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
+    @cached_property
+    def patient_ids(self) -> dict[str, str | None]:
+        """The patient whom each case's DICOM files name; None where they name none, and of other forms."""
+        return {case: read_own_id(filter(None, images)) for case, images in self.images.items()}
+
     def image_names(self, case: str) -> list[str | None]:
         """Return the paths of a case's images relative to the folder of the images."""
         root = self.folder / self.images_in
         return [None if path is None else path.relative_to(root).as_posix() for path in self.images[case]]
+
+    def list_image_paths(self, case: str) -> list[str]:
+        """Return the paths of a case's images, relative to the folder of the images and to that of the site."""
+        paths = [path for path in self.images[case] if path is not None]
+        roots = dict.fromkeys([self.folder / self.images_in, self.folder])
+        return [path.relative_to(root).as_posix() for root in roots for path in paths]
 
     @property
     def missing(self) -> dict[str, int]:
@@ -160,13 +174,16 @@ def normalise_accents(name: str) -> str:
 
 
 def check_utf8_name(site: str, name: str) -> None:
-    """Refuse a file whose name is no text.
+    """Refuse a file whose name is no text on one line.
 
     Raises:
-        DataError: Its bytes are not UTF-8.
+        DataError: Its bytes are not UTF-8, or command a terminal.
     """
-    if name.encode(errors="ignore").decode() != name:
-        raise DataError(f"site {site!r} must have file names in UTF-8, not {name!r}; rename the file")
+    if CONTROL.search(name):
+        raise DataError(
+            f"site {site!r} must have file names in UTF-8, without line breaks and control characters, not "
+            f"{quote_value(name)}; rename the file"
+        )
 
 
 def plan_cases(
@@ -185,7 +202,7 @@ def plan_cases(
     """
     pairs = [_plan_pair(found, case, patients[case], values) for case in sorted(found.images)]
     plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
-    notes, annotated = list(plan.notes), values.annotated
+    notes, annotated = [*plan.notes, *_describe_cautions(found, patients)], values.annotated
     lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
     others = [name for number, name in values.labels.items() if number not in annotated]
     if lacks:
@@ -193,6 +210,29 @@ def plan_cases(
     if others:
         notes.append(f"{found.site}: nobody drew {', '.join(others)}; labels_annotated in dataset.json says so")
     return replace(plan, notes=tuple(notes), labels_annotated=annotated if others else ())
+
+
+def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:
+    """Return what a person should look at: images that are turned, and patients by DICOM's headers."""
+    pairs = [(next(filter(None, found.images[case])), found.masks[case]) for case in found.images]
+    sentences = find_turned(pairs)
+    by_header = set(found.patient_ids.values()) - {None}
+    if by_header and patients == found.patient_ids:
+        sentences.append("the patients are those of the DICOM headers (PatientID)")
+    elif len(by_header) == 1 and len(patients) > 1 and None in patients.values():
+        sentences.append(
+            "one PatientID stands in all DICOM headers that have one, as archives write it for everybody; the patients "
+            "count as unknown: name them in patients.csv"
+        )
+    else:
+        named = [(str(patients[case]), found.patient_ids[case]) for case in patients if patients[case] is not None]
+        shared, count = count_shared_ids(named)
+        if shared:
+            sentences.append(
+                f"{shared} of {count} PatientIDs in DICOM headers stand for several patients; see that these are "
+                "different persons, and that no other patient has two names in the table"
+            )
+    return [f"{found.site}: {sentence}" for sentence in sentences]
 
 
 def shorten_names(names: Iterable[str]) -> str:
@@ -254,4 +294,5 @@ def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values)
     images = tuple(None if name is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
     mask = found.masks[case]
     place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
-    return CaseFiles(case, patient, images, plan_mask(mask, case, values, place))
+    image = next(path for path in found.images[case] if path is not None)
+    return CaseFiles(case, patient, images, plan_mask(mask, image, case, values, place))

@@ -16,12 +16,13 @@ which {case} is the name of a case, a folder's or a part of a name::
     --image-pattern "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz" --mask-pattern "{case}/seg.nii.gz"
 
 A file that fits several patterns belongs to the one with most letters beside {case}. Where a case lacks a contrast, the
-import counts it and dataset.json has null. In patients.csv file is then the case, or the path of one of its images.
+import counts it and dataset.json has null. In patients.csv file is the case, or the path of one of its images.
 
-Without patients.csv nobody knows whose images they are: they are split by file.
+Without patients.csv the patients are those of the DICOM headers (PatientID), where these differ. Otherwise nobody knows
+whose images they are: they are split by file.
 
 --labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
-Masks with another number are refused.
+Masks of 3D Slicer are numbered by the names of their segments. Masks with another number or name are refused.
 """
 
 from pathlib import Path
@@ -40,6 +41,7 @@ from silofl.data.layouts.masks import Values, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import SitePlan, visible_folders
+from silofl.data.segments import UNNAMED_LABEL
 from silofl.errors import ConfigError, DataError
 
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
@@ -69,7 +71,7 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     ]
     if patterns is not None:
         _check_patterns(sites, patterns)
-    names = options.labels or ("foreground",)
+    names = options.labels or (UNNAMED_LABEL,)
     values = Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
     return warn_unknown_patients(
         {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}

@@ -1,16 +1,19 @@
 """The masks of a site: their numbers checked when they are imported, and renumbered from 1 where they are others."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
-from silofl.data.images import Image, check_values, read_label
+from silofl.data.image_grid import has_grid
+from silofl.data.images import Image, check_grid, check_values, read_image, read_label
 from silofl.data.layouts.plan import File, copy_image, number_labels
+from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
@@ -80,10 +83,10 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
         if path.name.lower().endswith(ending):
             return path.name[: -len(ending)], path.name[-len(ending) :]
     known = ", ".join(ENDINGS)
-    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; remove or convert it")
+    raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
-def plan_mask(mask: Path, case: str, values: Values, name: str) -> File:
+def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> File:
     """Plan a case's mask with the site's numbers.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
@@ -91,21 +94,48 @@ def plan_mask(mask: Path, case: str, values: Values, name: str) -> File:
 
     Args:
         mask: The file, or the folder of a DICOM series.
+        image: The image that it must lie on, of several contrasts the first.
         case: The name of its case.
         values: What it may hold.
         name: What messages call it.
     """
     _, ending = split_ending(mask, name)
+    read = partial(read_mask, mask, image, values, name)
     if ending.lower() in PICTURES:
-        return f"masks/{case}.png", partial(_save_picture, mask, values, name)
+        return f"masks/{case}.png", partial(_save_picture, read, values)
     if values.is_kept:
-        return f"masks/{case}{ending}", partial(copy_checked, mask, values, name)
-    return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, values, name)
+        return f"masks/{case}{ending}", partial(copy_checked, mask, read)
+    return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
 
 
-def copy_checked(mask: Path, values: Values, name: str, target: Path) -> None:
-    """Copy a mask if it holds no other number; arguments as `plan_mask`."""
-    values.check(read_label(mask, name).array, name)
+def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
+    """Read a mask and check it; arguments as `plan_mask`.
+
+    Raises:
+        DataError: It cannot be read, holds another number, or does not lie on its image.
+    """
+    label = read_label(mask, name, labels=values.names)
+    if mask.suffix.lower() in PICTURES and list(values.names) == [1] and np.isin(label.array, (0, 255)).all():
+        label = replace(label, array=label.array // 255)
+    values.check(label.array, name)
+    _check_on_image(label, image, name)
+    return label
+
+
+def _check_on_image(label: Image, image: Path, name: str) -> None:
+    # The image is decoded only where its header alone does not tell that the mask lies on it.
+    if has_grid(image, label.spatial_shape, label.affine):
+        return
+    try:
+        decoded = read_image(image)
+    except DataError:
+        return  # That the image itself is broken is told, with its case, where it is prepared.
+    check_grid(label, decoded, name, "its image")
+
+
+def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> None:
+    """Copy a mask once it has been read and checked."""
+    read()
     copy_image(mask, target)
 
 
@@ -119,27 +149,23 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     """
     import nibabel
 
-    image = nibabel.load(stored)
-    header = image.header.copy()
+    header = read_nifti_header(stored)
     header.set_data_dtype(np.uint8)
-    nibabel.save(type(image)(numbers, image.affine, header), target)
+    header.set_slope_inter(1, 0)
+    kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
+    nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 
 
-def _save_picture(mask: Path, values: Values, name: str, target: Path) -> None:
+def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> None:
     from PIL import Image as Picture
 
-    numbers = read_label(mask, name).array
-    if list(values.names) == [1] and np.isin(numbers, (0, 255)).all():
-        numbers = numbers // 255
-    values.check(numbers, name)
-    Picture.fromarray(values.renumber(numbers)[0]).save(target)
+    Picture.fromarray(values.renumber(read().array)[0]).save(target)
 
 
-def _save_volume(mask: Path, values: Values, name: str, target: Path) -> None:
+def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> None:
     import nibabel
 
-    label = read_label(mask, name)
-    values.check(label.array, name)
+    label = read()
     numbers = values.renumber(label.array)[0]
     if mask.name.lower().endswith(NIFTI):
         save_with_header(mask, numbers, target)

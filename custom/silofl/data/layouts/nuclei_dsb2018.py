@@ -98,7 +98,7 @@ def _read_named_tiles(source: Path, labels: dict[int, str]) -> tuple[dict[str, l
         image, mask = sample_file(source, sample, "image"), sample_file(source, sample, "mask")
         case = str(sample["id"])
         images = ((f"images/{image.name}", partial(copy_image, image)),)
-        pair = CaseFiles(case, str(sample["group"]), images, plan_mask(mask, case, Values(labels), mask.name))
+        pair = CaseFiles(case, str(sample["group"]), images, plan_mask(mask, image, case, Values(labels), mask.name))
         pairs.setdefault(str(sample["site"]), []).append(pair)
     return pairs, ()
 

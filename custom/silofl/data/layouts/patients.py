@@ -1,7 +1,8 @@
 """A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
 
 import csv
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,45 +10,70 @@ from silofl.data.access import read_bytes
 from silofl.data.layouts.cases import SiteCases, normalise_accents, shorten_names
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.plan import UNKNOWN, SitePlan
+from silofl.data.patient_names import normalise_name
 from silofl.errors import DataError
 
 TABLES = ("patients.csv", "patients.tsv")
 
 
 def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
-    """Return the patient of each case of a site by patients.csv or patients.tsv in its folder; None without a table.
+    """Return the patient of each case of a site by patients.csv or patients.tsv in its folder.
 
-    Its column ``file`` holds a case, or one of the case's images, by its path.
+    Its column ``file`` holds a case, or one of the case's images, by its path in the folder of the images or of the
+    site, or by its name where no other case has it. Without a table the patient is the one whom each case's DICOM files
+    name; None for all where one case has none, or all have the same, as archives write it.
 
     Raises:
         DataError: The table cannot be read, lacks a column, or does not name one patient for each case.
     """
     tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
     if not tables:
-        return dict.fromkeys(found.images)
+        is_known = None not in found.patient_ids.values() and len({*found.patient_ids.values()}) > 1
+        return found.patient_ids if is_known else dict.fromkeys(found.images)
     table = f"{tables[0].name} of site {found.site!r}"
     rows: dict[str, set[str]] = {}
     for name, patients in read_columns(tables[0], table, "file", "patient").items():
-        rows.setdefault(_normalise_name(name), set()).update(patients)
+        rows.setdefault(_normalise_path(name), set()).update(filter(None, map(normalise_name, patients)))
+    # A file's name alone is enough where no other case has it.
+    file_names = {case: {path.name for path in images if path is not None} for case, images in found.images.items()}
+    num_cases = Counter(name for names in file_names.values() for name in names)
     named = {
         case: {
             one
-            for name in (case, *filter(None, found.image_names(case)))
-            for one in rows.get(_normalise_name(name), ())
+            for name in (case, *found.list_image_paths(case), *(name for name in names if num_cases[name] == 1))
+            for one in rows.get(_normalise_path(name), ())
         }
-        for case in found.images
+        for case, names in file_names.items()
     }
     missing = [case for case, patients in named.items() if not patients]
     if missing:
-        raise DataError(f"{table} must name the patient of {shorten_names(missing)}; add rows")
+        example = found.list_image_paths(missing[0])[-1]
+        raise DataError(
+            f"{table} must name the patient of {shorten_names(missing)}; add rows whose file is the case, as "
+            f"{missing[0]}, or its image, as {example}"
+        )
     for case, patients in named.items():
         if len(patients) > 1:
             raise DataError(f"{table} must name one patient of {case}, not {shorten_names(patients)}; correct its rows")
-    return {case: patients.pop() for case, patients in named.items()}
+    patient_of = {case: patients.pop() for case, patients in named.items()}
+    _check_capitals(patient_of.values(), table)
+    return patient_of
 
 
-def _normalise_name(name: str) -> str:
-    """Return a name as it is compared: its letters in one form, the ending of a file without capitals."""
+def _check_capitals(patients: Iterable[str], table: str) -> None:
+    first: dict[str, str] = {}
+    for patient in patients:
+        other = first.setdefault(patient.casefold(), patient)
+        if other != patient:
+            raise DataError(
+                f"{table} must write patient {patient!r} as {other!r}, or differ from it in more than capitals; "
+                "correct its rows"
+            )
+
+
+def _normalise_path(name: str) -> str:
+    """Return a path as it is compared: its letters and signs in one form, the ending of a file without capitals."""
+    name = name.replace("\\", "/").removeprefix("./")
     ending = next((ending for ending in ENDINGS if name.lower().endswith(ending)), "")
     return normalise_accents(name[: len(name) - len(ending)]) + ending
 

@@ -10,6 +10,7 @@ from silofl.data.access import read_bytes
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
+from silofl.documents import build_table
 from silofl.errors import ConfigError, DataError
 
 Writer = Callable[[Path], object]
@@ -183,7 +184,7 @@ def read_description(source: Path, wanted: Iterable[str]) -> dict:
     """
     name = f"dataset.json in {source.name}"
     try:
-        content = json.loads(read_bytes(source / "dataset.json", name))
+        content = json.loads(read_bytes(source / "dataset.json", name), object_pairs_hook=build_table)
     except DataError:
         raise
     except ValueError as error:

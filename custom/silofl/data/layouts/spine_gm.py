@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import Values, copy_checked, save_with_header
+from silofl.data.layouts.masks import Values, copy_checked, read_mask, save_with_header
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.plan import (
     CaseFiles,
@@ -155,9 +155,8 @@ def _add_volume(plan: SitePlan, source: Path, sample: dict) -> None:
     names = f"images/{volume.name}", f"labels/{label.name}"
     if names[0] in plan.files:  # every slice of the public set is a sample; the volume is added once
         return
-    plan.files.update(
-        {names[0]: partial(copy_image, volume), names[1]: partial(copy_checked, label, Values(plan.labels), label.name)}
-    )
+    read = partial(read_mask, label, volume, Values(plan.labels), label.name)
+    plan.files.update({names[0]: partial(copy_image, volume), names[1]: partial(copy_checked, label, read)})
     stem = volume.name.split(".")[0]
     for part, slices in slices_by_part(read_image(volume).spatial_shape[-1]).items():
         record: JsonRecord = {"image": names[0], "label": names[1], "patient": SESSION.sub("", str(sample["group"]))}

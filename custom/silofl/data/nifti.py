@@ -1,0 +1,164 @@
+"""NIfTI files (.nii, .nii.gz), read by nibabel; what it takes for something else in a header is judged here.
+
+Sources: nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2. Lengths are returned in millimetres.
+"""
+
+import gzip
+import math
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.errors import DataError
+
+GZIP, GZIP_BLOCK = b"\x1f\x8b", 1 << 20
+# The length of a header of NIfTI-1 and NIfTI-2, with which a file begins in either order of bytes.
+LENGTHS = {length.to_bytes(4, order): length for length in (348, 540) for order in ("little", "big")}
+# They say whether more than the header follows.
+EXTENSION_BYTES = 4
+# The lowest bits of xyzt_units, and the millimetres of each unit; most writers leave the unit out.
+SPACE_BITS, MILLIMETRES = 7, {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
+# Of a quaternion, whose three numbers are rounded: beyond it they are wrong.
+ROUNDING = 0.01
+# Intents of CIFTI: greyordinates along the axes of a matrix.
+CIFTI = range(3000, 3100)
+
+
+def read_nifti_header(path: Path) -> Any:  # noqa: ANN401 (nibabel has no types)
+    """Return nibabel's header of a file, with a rounded quaternion of length 1, as ITK takes it.
+
+    Raises:
+        Exception: Whatever nibabel raises of a broken header.
+    """
+    with _open(path) as stream:
+        return _read_header(stream)
+
+
+def unit_mm(header: Any) -> float | None:  # noqa: ANN401 (as above)
+    """Return the millimetres of a header's unit of length; None of a number that stands for no unit."""
+    return MILLIMETRES.get(int(header["xyzt_units"]) & SPACE_BITS)
+
+
+def affine_mm(header: Any) -> NDArray[np.float64]:  # noqa: ANN401 (as above)
+    """Return voxel indices to millimetres (right, front, head), (4, 4): by sform, by qform, or by sizes alone."""
+    factor = unit_mm(header) or 1.0
+    return np.diag([factor, factor, factor, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
+
+
+def read_nifti(path: Path, name: str) -> Decoded:
+    """Read a volume with its channels: those of a colour, or the fourth or fifth axis.
+
+    Raises:
+        DataError: It is no volume of numbers, its scale is not finite, it is too large, or its name's ending is wrong.
+        Exception: Whatever nibabel raises of a file that is not whole.
+    """
+    from nibabel.arrayproxy import ArrayProxy
+
+    is_packed = path.name.lower().endswith(".gz")
+    _check_ending(path, name, is_packed)
+    with _open(path) as stream:
+        header = _read_header(stream)
+        _check_header(header, name)
+        # Without compression the voxels stay in the file until they are needed.
+        voxels = ArrayProxy(stream if is_packed else path, header)
+        array = _read_voxels(voxels, name)
+        if is_packed:
+            _check_end(stream, int(voxels.offset) + math.prod(voxels.shape) * voxels.dtype.itemsize)
+    return _split_channels(array, affine_mm(header), name)
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
+    import nibabel
+
+    length = LENGTHS.get(stream.read(4))
+    if length is None:
+        raise ValueError("it does not begin with the length of its header, 348 or 540")
+    stream.seek(0)
+    header = (nibabel.Nifti1Header if length == 348 else nibabel.Nifti2Header).from_fileobj(stream)
+    keys = ("quatern_b", "quatern_c", "quatern_d")
+    norm = math.hypot(*(float(header[key]) for key in keys))
+    if 1 < norm < 1 + ROUNDING:
+        for key in keys:
+            header[key] = header[key] / norm
+    return header
+
+
+def _check_ending(path: Path, name: str, is_packed: bool) -> None:
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith(GZIP) and not is_packed:
+        raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
+    if start in LENGTHS and is_packed:
+        raise DataError(f"{name} must end in .nii, as its content is not compressed; rename it")
+
+
+def _check_header(header: Any, name: str) -> None:  # noqa: ANN401 (as above)
+    """Refuse what holds no volume of numbers, and a scale that is none."""
+    if int(header["intent_code"]) in CIFTI:
+        raise DataError(
+            f"{name} must be an image of voxels, not of a brain's surface and regions (CIFTI, intent "
+            f"{int(header['intent_code'])}); name the volume from which it was computed"
+        )
+    if header["magic"].item() in (b"ni1", b"ni2"):
+        raise DataError(
+            f"{name} must hold its voxels itself, not lie beside an .img file (magic ni1); save it as one .nii file"
+        )
+    offset, least = float(header["vox_offset"]), int(header["sizeof_hdr"]) + EXTENSION_BYTES
+    if not offset >= least:
+        raise DataError(
+            f"{name} must have its voxels behind its header (vox_offset of {least} or more), not at {offset:g}; export "
+            "it again"
+        )
+    if header.get_data_dtype().kind == "c":
+        raise DataError(f"{name} must hold real numbers, not complex ones; save their magnitude")
+    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if not math.isfinite(slope) or (slope != 0 and not math.isfinite(inter)):
+        raise DataError(
+            f"{name} must have a finite scale of its intensities (scl_slope and scl_inter), not {slope:g} and "
+            f"{inter:g}; export it again, or write 1 and 0 if its numbers need none"
+        )
+
+
+def _read_voxels(voxels: Any, name: str) -> NDArray:  # noqa: ANN401 (as above)
+    """Return the voxels by their scale; as stored where it is 1, since intensities and labels are checked by type."""
+    is_stored = voxels.dtype.names is not None or (voxels.slope, voxels.inter) == (1, 0)
+    if is_stored:
+        check_bytes(name, voxels.shape, voxels.dtype.itemsize)
+        return voxels.get_unscaled()
+    # Numbers of 16 bits lose nothing in a float32: a CT of the whole body has 2 GiB and more in float64.
+    is_large = math.prod(voxels.shape) * 8 > MAX_BYTES and voxels.dtype.itemsize <= 2
+    dtype = np.dtype(np.float32 if is_large else np.float64)
+    check_bytes(name, voxels.shape, dtype.itemsize)
+    return np.asanyarray(voxels, dtype)
+
+
+def _check_end(stream: BinaryIO, end: int) -> None:
+    """Read a file to its end, where gzip compares the checksum."""
+    while stream.read(GZIP_BLOCK):
+        if stream.tell() > end + GZIP_BLOCK:
+            raise ValueError("much more than its voxels")
+
+
+def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> Decoded:
+    while array.ndim > 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    # NIfTI's fifth axis is that of a voxel's values; some writers leave the fourth, time, at 1 before it.
+    if array.ndim == 5 and array.shape[3] == 1:
+        array = array[:, :, :, 0]
+    is_colour = array.dtype.names is not None
+    if array.ndim not in (2, 3) if is_colour else array.ndim not in (2, 3, 4):
+        raise DataError(
+            f"{name} must hold 2 or 3 axes, or 4 with channels last, of numbers, not {array.ndim} axes of "
+            f"{'colours' if is_colour else array.dtype}; save one time point a file"
+        )
+    if array.ndim == 4:
+        return Decoded(np.moveaxis(array, 3, 0), affine, has_contrasts=True)
+    array = array.reshape(*array.shape, *([1] * (3 - array.ndim)))
+    return Decoded(np.stack([array[key] for key in "RGB"]) if is_colour else array[None], affine)

@@ -1,0 +1,70 @@
+"""Rounds that are carried out once more, because a site has lost the state that it left them with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from silofl.federation.known_sites import list_present_sites, list_state_for
+from silofl.federation.ledger import Round
+from silofl.federation.server import ServerRounds
+from silofl.methods.task import Exchange
+
+# So often a site may send the run back: one whose disk fails in each round, or that says so, would double its time.
+MOST = 3
+
+
+@dataclass
+class Repeats:
+    """The rounds that this process repeats.
+
+    Attributes:
+        first: Round -> its record as it was carried out first.
+        reasons: Round -> why it is repeated.
+        causes: Site -> how often it has lost a state that was made again.
+    """
+
+    first: dict[int, Round] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    causes: Counter[str] = field(default_factory=Counter)
+
+    def take(self, server: ServerRounds, earlier: ServerRounds, exchange: Exchange, lost: Mapping[str, int]) -> bool:
+        """Return whether the run is to go back, so that its weights are those of one in which nothing was lost.
+
+        Args:
+            server: The run.
+            earlier: The same run some rounds before.
+            exchange: What the sites were asked to do.
+            lost: Site -> the last round whose state it has.
+        """
+        again, present = server.ledger[earlier.finished_rounds :], set(list_present_sites(server))
+        answered = {site for record in again for site in record.answered}
+        if (
+            # A repeated round would spend the patients' privacy once more, and its noise would be another.
+            server.study.is_private
+            or not again
+            or any(record.round in self.first for record in again)
+            or any(self.causes[site] >= MOST for site in lost)
+            # A site that has joined or left since would make it another round.
+            or earlier.sites != server.sites
+            or not answered <= present
+            or not any(list_state_for(server, site, exchange) for site in lost)
+            or not all(_makes_again(server, earlier, exchange, site, held) for site, held in lost.items())
+        ):
+            return False
+        self.causes.update(lost.keys())
+        sites = " and ".join(f"site {site!r}" for site in sorted(lost))
+        for record in again:
+            self.first[record.round] = record
+            self.reasons[record.round] = (
+                f"round {record.round} was carried out once more, because the state that it left at {sites} was "
+                "missing or damaged"
+            )
+        return True
+
+
+def _makes_again(server: ServerRounds, earlier: ServerRounds, exchange: Exchange, site: str, held: int) -> bool:
+    """Return whether the rounds after an earlier one make a site's lost state, from one that it has."""
+    number = earlier.finished_rounds
+    return server.should_hold(site, exchange.models_round) > number and held >= earlier.should_hold(site, number)

@@ -1,0 +1,48 @@
+"""Compare each site's number with the other sites', which one site alone cannot move far."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+# Times the others' median from which on a number is unlike theirs.
+BEYOND = 3.0
+
+
+def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
+    """Return site -> the median of the other sites' numbers; of at least two sites."""
+    return {site: float(np.median([values[other] for other in values if other != site])) for site in values}
+
+
+def compare_to_others(values: Mapping[str, float]) -> dict[str, float]:
+    """Return site -> how many times the median of the other sites' its number is, where that median is above 0."""
+    medians = medians_of_others(values) if len(values) > 1 else {}
+    return {site: values[site] / median for site, median in medians.items() if median > 0}
+
+
+def find_unlike(values: Mapping[str, float], min_sites: int) -> dict[str, float]:
+    """Return site -> how many times the others' median its number is, beyond 3 times or below a third.
+
+    Those beyond are found first, and are no others to those below: a single one that is far too large would lift the
+    median of two so that the honest numbers look small.
+
+    Args:
+        values: Site -> number.
+        min_sites: With fewer sites nobody knows who is unlike whom.
+    """
+    ratios = compare_to_others(values) if len(values) >= min_sites else {}
+    large = {site: ratio for site, ratio in ratios.items() if ratio > BEYOND}
+    rest = {site: value for site, value in values.items() if site not in large}
+    ratios = compare_to_others(rest) if len(rest) >= min_sites else {}
+    return large | {site: ratio for site, ratio in ratios.items() if ratio < 1 / BEYOND}
+
+
+def cap_claims(claims: Mapping[str, int], most: float) -> dict[str, float]:
+    """Return what counts of numbers that nobody can check: at most so many times the median of the others'.
+
+    Args:
+        claims: Site -> the number that it says.
+        most: Times the median; a site alone is believed.
+    """
+    if len(claims) < 2:
+        return dict(claims)
+    return {site: min(claims[site], most * median) for site, median in medians_of_others(claims).items()}

@@ -1,0 +1,711 @@
+"""Whether all pixels are there and mean what is read: by files that are built, and by those that pydicom ships."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from PIL import Image as Picture
+from pydicom import uid
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate, generate_frames
+from pydicom.pixels import apply_color_lut
+
+from silofl.data.header import read_header
+from silofl.data.images import read_image, read_label
+from silofl.errors import DataError
+from tests.conftest import group
+
+GREY = np.add.outer(np.arange(16) * 9, np.arange(24) * 4).astype(np.uint8)
+NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+COLOUR = np.stack([GREY, 255 - GREY, GREY // 2], axis=-1)
+SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
+
+
+@pytest.fixture
+def build(write_dicom, tmp_path):
+    """Write pixels (rows, columns), or frames or colours of them, with some elements, as one DICOM file."""
+
+    def write(pixels, **elements):
+        folder = write_dicom(tmp_path / f"base{len(list(tmp_path.iterdir()))}", np.zeros((2, 2, 1), np.int16))
+        data = pydicom.dcmread(folder / "99.dcm")
+        del data.RescaleSlope, data.RescaleIntercept
+        # Whose numbers are no measure, so that it may have colours and MONOCHROME1.
+        data.Modality, data.SOPClassUID = "OT", uid.MultiFrameGrayscaleWordSecondaryCaptureImageStorage
+        data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID
+        bits, has_colours = pixels.itemsize * 8, elements.get("SamplesPerPixel") == 3
+        data.Rows, data.Columns = pixels.shape[-3:-1] if has_colours else pixels.shape[-2:]
+        data.BitsAllocated, data.BitsStored, data.HighBit = bits, bits, bits - 1
+        data.PixelRepresentation = int(pixels.dtype.kind == "i")
+        data.PixelData = pixels.tobytes() + b"\0" * (pixels.nbytes % 2)
+        if has_colours:
+            data.PhotometricInterpretation, data.PlanarConfiguration = "RGB", 0
+        if pixels.ndim == 3 + has_colours:
+            data.NumberOfFrames = len(pixels)
+        data["PixelData"].VR = "OB" if bits == 8 else "OW"
+        syntax = elements.pop("syntax", uid.ExplicitVRLittleEndian)
+        data.update(elements.pop("palette", {}))
+        for key, value in elements.items():
+            setattr(data, key, value)
+        data.file_meta.TransferSyntaxUID = syntax
+        if syntax.is_encapsulated:
+            data["PixelData"].is_undefined_length = True
+        pydicom.dcmwrite(folder.with_suffix(".dcm"), data, enforce_file_format=True)
+        return folder.with_suffix(".dcm")
+
+    return write
+
+
+def jpeg(pixels, **options):
+    stream = io.BytesIO()
+    Picture.fromarray(pixels).save(stream, quality=100, subsampling=0, **{"format": "JPEG"} | options)
+    return stream.getvalue()
+
+
+def jpeg_2000(pixels):
+    stream = io.BytesIO()
+    Picture.fromarray(pixels).save(stream, "JPEG2000", no_jp2=True)
+    return stream.getvalue()
+
+
+def rle(pixels):
+    """Encode a frame of 8 bits: runs of literals of up to 128 bytes, in the only segment."""
+    content = pixels.tobytes()
+    parts = [content[place : place + 128] for place in range(0, len(content), 128)]
+    head = (1).to_bytes(4, "little") + (64).to_bytes(4, "little")
+    return head.ljust(64, b"\0") + b"".join(bytes([len(part) - 1]) + part for part in parts)
+
+
+def lossless(pixels, tmp_path):
+    """Encode a frame as lossless JPEG, by GDCM itself."""
+    writer = SimpleITK.ImageFileWriter()
+    writer.SetImageIO("GDCMImageIO")
+    writer.SetFileName(str(tmp_path / "lossless.dcm"))
+    writer.UseCompressionOn()
+    writer.SetCompressor("JPEG")
+    writer.Execute(SimpleITK.GetImageFromArray(pixels[None]))
+    return next(generate_frames(pydicom.dcmread(tmp_path / "lossless.dcm").PixelData, number_of_frames=1))
+
+
+def resize(codestream, rows, columns):
+    """State another size in the frame header (SOF) of a JPEG."""
+    place = next(
+        place for place in range(len(codestream)) if codestream[place : place + 2] in (b"\xff\xc0", b"\xff\xc3")
+    )
+    size = rows.to_bytes(2, "big") + columns.to_bytes(2, "big")
+    return codestream[: place + 5] + size + codestream[place + 9 :]
+
+
+def values(path):
+    """Return what is read: (rows, columns), or (frames, rows, columns), or with colours last."""
+    return np.squeeze(read_image(path).array.T)
+
+
+# What is not there.
+
+
+@pytest.mark.parametrize(
+    "syntax", [uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian, uid.DeflatedExplicitVRLittleEndian]
+)
+@pytest.mark.parametrize("lost", [2, 16 * 24])
+def test_a_file_with_fewer_bytes_than_its_header_says_is_refused(build, lost, syntax):
+    # 16 rows of 24 columns of 2 bytes.
+    path = build(np.ones((16, 24), np.uint16), syntax=syntax, PixelData=b"\1" * (768 - lost))
+    with pytest.raises(DataError, match=f"must hold 768 bytes of PixelData, not {768 - lost}, .*; copy it again"):
+        read_image(path)
+
+
+def test_a_file_with_fewer_frames_than_its_header_says_is_refused(build):
+    with pytest.raises(DataError, match="must hold 1152 bytes of PixelData, not 384, .*NumberOfFrames .3. say"):
+        read_image(build(GREY, NumberOfFrames=3))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_each_file_of_a_series_must_hold_its_pixels(write_dicom, tmp_path, place):
+    folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
+    file = sorted(folder.iterdir())[place]
+    data = pydicom.dcmread(file)
+    data.PixelData = data.PixelData[:-2]
+    data.save_as(file)
+    with pytest.raises(DataError, match=f"{file.name} of series must hold 48 bytes of PixelData, not 46"):
+        read_image(folder)
+
+
+def test_slices_that_say_more_rows_than_they_hold_are_refused(write_dicom, tmp_path):
+    folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
+    for file in folder.iterdir():
+        data = pydicom.dcmread(file)
+        data.Rows = 7
+        data.save_as(file)
+    with pytest.raises(DataError, match="dcm of series must hold 56 bytes of PixelData, not 48"):
+        read_image(folder)
+
+
+def test_colours_of_which_half_are_stored_fill_two_bytes_a_pixel(build):
+    # Brightness of two pixels, then the two colours, of no colour: 100, 200.
+    content = bytes([100, 200, 128, 128] * (16 * 12))
+    form = {"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_FULL_422"}
+    wanted = np.repeat(np.tile(np.uint8([100, 200]), (16, 12))[..., None], 3, axis=-1)
+    np.testing.assert_array_equal(values(build(COLOUR, PixelData=content, **form)), wanted)
+    for wrong in (content[:-2], content + content[: len(content) // 2]):
+        with pytest.raises(DataError, match=f"must hold 768 bytes of PixelData, not {len(wrong)}"):
+            read_image(build(COLOUR, PixelData=wrong, **form))
+
+
+def test_bytes_that_fill_up_are_passed_over_and_frames_that_are_not_counted_are_not(build):
+    np.testing.assert_array_equal(values(build(GREY, PixelData=GREY.tobytes() + bytes(128))), GREY)
+    np.testing.assert_array_equal(values(build(GREY[:3, :3])), GREY[:3, :3])
+    with pytest.raises(DataError, match="must hold 384 bytes of PixelData, not 768, .*NumberOfFrames .1. say"):
+        read_image(build(GREY, PixelData=GREY.tobytes() * 2))
+
+
+@pytest.mark.parametrize("key", ["FloatPixelData", "DoubleFloatPixelData"])
+def test_fractions_are_refused_whatever_else_is_stated(build, key):
+    path = build(np.float32(GREY), **{key: bytes(GREY.size * 8)})
+    data = pydicom.dcmread(path)
+    del data.PixelData
+    data.save_as(path)
+    with pytest.raises(DataError, match="must hold whole numbers with a rescale slope, not fractions"):
+        read_image(path)
+
+
+FORMS = {
+    uid.JPEGBaseline8Bit: jpeg,
+    uid.JPEGExtended12Bit: jpeg,
+    uid.JPEG2000Lossless: jpeg_2000,
+    uid.JPEG2000: jpeg_2000,
+    uid.RLELossless: rle,
+}
+
+
+@pytest.mark.parametrize("syntax", FORMS, ids=lambda syntax: syntax.name[:12])
+def test_compressed_frames_must_be_as_many_as_the_header_says(build, syntax):
+    first, second = FORMS[syntax](GREY), FORMS[syntax](GREY[::-1].copy())
+    pixels = np.stack([GREY, GREY[::-1]])
+    found = values(build(pixels, syntax=syntax, PixelData=encapsulate([first, second])))
+    np.testing.assert_allclose(np.int16(found), pixels, atol=2)
+    for frames, there in (([first], 1), ([first, second, first], 3)):
+        for has_table in (True, False):
+            path = build(pixels, syntax=syntax, PixelData=encapsulate(frames, has_bot=has_table))
+            with pytest.raises(DataError, match=f"must hold 2 frames, as its NumberOfFrames says, not {there}; copy"):
+                read_image(path)
+    with pytest.raises(DataError, match="must hold 1 frames, as its NumberOfFrames says, not 2"):
+        read_image(build(GREY, syntax=syntax, PixelData=encapsulate([first, second])))
+
+
+@pytest.mark.parametrize("syntax", FORMS, ids=lambda syntax: syntax.name[:12])
+def test_one_frame_may_lie_in_several_fragments(build, syntax):
+    # Large enough for the tables of JPEG in the first one.
+    content = encapsulate([FORMS[syntax](NOISE)], fragments_per_frame=3)
+    np.testing.assert_allclose(np.int16(values(build(NOISE, syntax=syntax, PixelData=content))), NOISE, atol=2)
+
+
+def test_fragments_of_several_frames_are_joined_or_refused(build):
+    pixels = np.stack([NOISE, NOISE[::-1]])
+    for syntax, encode in {uid.JPEGBaseline8Bit: jpeg, uid.JPEG2000Lossless: jpeg_2000}.items():
+        frames = [encode(np.ascontiguousarray(frame)) for frame in pixels]
+        path = build(pixels, syntax=syntax, PixelData=encapsulate(frames, fragments_per_frame=2))
+        if encode is jpeg:
+            np.testing.assert_allclose(np.int16(values(path)), pixels, atol=2)
+            continue
+        with pytest.raises(
+            DataError, match="must hold each of its 2 frames in one fragment of PixelData, not all in 4"
+        ):
+            read_image(path)
+
+
+@pytest.mark.parametrize("syntax", FORMS, ids=lambda syntax: syntax.name[:12])
+@pytest.mark.parametrize("frame", [0, 1])
+def test_a_compressed_frame_that_ends_early_is_refused_wherever_it_stands(build, syntax, frame):
+    frames = [FORMS[syntax](GREY), FORMS[syntax](GREY)]
+    frames[frame] = frames[frame][: len(frames[frame]) * 3 // 4]
+    path = build(np.stack([GREY, GREY]), syntax=syntax, PixelData=encapsulate(frames))
+    with pytest.raises(DataError, match="; copy it again"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+@pytest.mark.parametrize("form", ["baseline", "lossless"])
+def test_a_jpeg_with_an_end_but_without_all_pixels_is_refused(build, tmp_path, form, kept):
+    noise = NOISE
+    encode, syntax = (jpeg, uid.JPEGBaseline8Bit) if form == "baseline" else (None, uid.JPEGLosslessSV1)
+    whole = encode(noise) if encode else lossless(noise, tmp_path)
+    np.testing.assert_allclose(
+        np.int16(values(build(noise, syntax=syntax, PixelData=encapsulate([whole])))), noise, atol=3
+    )
+    cut = whole[: int(len(whole) * kept)]
+    for content, sentence in (
+        (cut, "must hold a codestream with its end in frame 1 of 1; copy it again"),
+        # A file system that filled up what it lost.
+        (cut + bytes(len(whole) - len(cut)), "must hold a codestream with its end in frame 1 of 1"),
+        (cut + b"\xff\xd9", "must hold all of its compressed pixels, not a part; copy it again"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            read_image(build(noise, syntax=syntax, PixelData=encapsulate([content])))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(32, 24), (8, 24), (16, 48)])
+def test_a_compressed_frame_must_have_the_size_that_the_header_says(build, rows, columns):
+    sentence = f"must have Rows and Columns of 16 x 24, as its compressed pixels say, not {rows} x {columns} in frame 1"
+    for syntax, encode in ((uid.JPEGBaseline8Bit, jpeg), (uid.JPEG2000Lossless, jpeg_2000)):
+        with pytest.raises(DataError, match=sentence):
+            read_image(build(GREY, syntax=syntax, Rows=rows, Columns=columns, PixelData=encapsulate([encode(GREY)])))
+    with pytest.raises(
+        DataError, match=f"must hold {rows} x {columns} pixels, as its Rows and Columns say, not 384 byt"
+    ):
+        read_image(build(GREY, syntax=uid.RLELossless, Rows=rows, Columns=columns, PixelData=encapsulate([rle(GREY)])))
+
+
+def test_a_jpeg_that_says_more_rows_than_it_holds_is_refused(build):
+    # The rest is grey, or what the last rows were.
+    content = encapsulate([resize(jpeg(GREY), 32, 24)])
+    with pytest.raises(DataError, match="must hold all of its compressed pixels, not a part"):
+        read_image(build(np.vstack([GREY, GREY]), syntax=uid.JPEGBaseline8Bit, PixelData=content))
+
+
+def test_a_jpeg_ls_that_ends_early_is_refused(tmp_path):
+    data = pydicom.dcmread(SHIPPED / "MR_small_jpeg_ls_lossless.dcm")
+    whole = next(generate_frames(data.PixelData, number_of_frames=1))
+    for content in (whole[:2000], whole[:2000] + b"\xff\xd9"):
+        data.PixelData = encapsulate([content])
+        data.save_as(tmp_path / "cut.dcm")
+        with pytest.raises(DataError, match="cut.dcm must .*; copy it again"):
+            read_image(tmp_path / "cut.dcm")
+
+
+@pytest.mark.parametrize(("lost", "there"), [(1, 383), (11, 373), (129, 256)])
+def test_rle_of_which_a_segment_holds_too_few_bytes_is_refused(build, lost, there):
+    # Three runs of 128 bytes, each after a byte with its length.
+    content = encapsulate([rle(GREY)[:-lost]])
+    with pytest.raises(DataError, match=f"must hold 16 x 24 pixels, as its Rows and Columns say, not {there} bytes"):
+        read_image(build(GREY, syntax=uid.RLELossless, PixelData=content))
+
+
+def test_rle_without_a_byte_of_each_pixel_is_refused(build):
+    with pytest.raises(DataError, match="must hold 2 segments of RLE, not 1 in frame 1 of 1"):
+        read_image(build(np.uint16(GREY), syntax=uid.RLELossless, PixelData=encapsulate([rle(GREY)])))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "stream", "elements", "sentence"),
+    [
+        (GREY, jpeg(COLOUR), {}, "must have SamplesPerPixel 3, as its compressed pixels say, not 1"),
+        (
+            COLOUR,
+            jpeg(GREY),
+            {"SamplesPerPixel": 3},
+            "must have SamplesPerPixel 1, as its compressed pixels say, not 3",
+        ),
+        # A JFIF file holds brightness and two colours, which this header calls red, green and blue.
+        (
+            COLOUR,
+            jpeg(COLOUR),
+            {"SamplesPerPixel": 3},
+            "must have the PhotometricInterpretation YBR_FULL_422, .* not RGB",
+        ),
+        (GREY, b"\xff\xd8\xff\xd9", {}, "must hold a codestream that states its size in frame 1"),
+    ],
+)
+def test_a_compressed_frame_must_be_what_the_header_says(build, pixels, stream, elements, sentence):
+    with pytest.raises(DataError, match=sentence):
+        read_image(build(pixels, syntax=uid.JPEGBaseline8Bit, PixelData=encapsulate([stream]), **elements))
+
+
+def test_a_jpeg_of_colours_is_read_by_what_it_and_the_header_say(build):
+    for stream, colours in ((jpeg(COLOUR), "YBR_FULL_422"), (jpeg(COLOUR, keep_rgb=True), "RGB")):
+        form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
+        path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=encapsulate([stream]), **form)
+        np.testing.assert_allclose(np.int16(values(path)), COLOUR, atol=4)
+
+
+def test_more_bits_than_the_header_allocates_are_refused(build, tmp_path):
+    content = encapsulate([lossless(np.uint16(GREY) * 200, tmp_path)])
+    with pytest.raises(DataError, match="must have BitsAllocated of 16 or more, as its compressed pixels need, not 8"):
+        read_image(build(GREY, syntax=uid.JPEGLosslessSV1, PixelData=content))
+
+
+# What is another thing than it seems.
+
+
+@pytest.mark.parametrize(
+    "text", ["1,5", "0,1", "abc", "0x2", "inf", "nan", "1.5 x", "1_0", "1d1", "--1", "1e400", " ", "1\\2"]
+)
+@pytest.mark.parametrize("key", ["RescaleSlope", "RescaleIntercept"])
+def test_a_scale_that_is_no_decimal_number_is_refused(build, key, text):
+    path = build(GREY, RescaleSlope="7.7777", RescaleIntercept="8.8888")
+    old = b"7.7777" if key == "RescaleSlope" else b"8.8888"
+    path.write_bytes(path.read_bytes().replace(old, text.ljust(6).encode()))
+    with pytest.raises(DataError, match=f"must have 1 decimal number.s. as {key}, not '.*'; correct it"):
+        read_image(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "slope"),
+    [("1.5", 1.5), ("+1.5", 1.5), (" 1.5", 1.5), ("1.5\0", 1.5), (".5", 0.5), ("5.", 5), ("1E+1", 10), ("1e-6", 1e-6)]
+    + [("-1", -1), ("0.5", 0.5), ("1000", 1000)],
+)
+def test_a_scale_is_read_as_dicom_writes_decimal_numbers(build, text, slope):
+    path = build(GREY, RescaleSlope="7.7777", RescaleIntercept="0.25")
+    path.write_bytes(path.read_bytes().replace(b"7.7777", text.ljust(6).encode()))
+    np.testing.assert_allclose(values(path), np.float64(GREY) * slope + 0.25, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "count"),
+    [
+        ("PixelSpacing", ["0.7777", "1"], 2),
+        ("ImagePositionPatient", ["0.7777", "1", "1"], 3),
+        ("ImageOrientationPatient", ["0.7777", "0", "0", "0", "1", "0"], 6),
+    ],
+)
+def test_a_place_that_is_no_decimal_number_is_refused_by_name(build, key, values, count):
+    path = build(GREY, **{key: values})
+    assert read_image(path).affine is not None
+    path.write_bytes(path.read_bytes().replace(b"0.7777", b"0,7777"))
+    assert not read_header(path).has_spacing
+    with pytest.raises(DataError, match=f"must have {count} decimal number.s. as {key}, not '0,7777, "):
+        read_image(path)
+    path = build(GREY, **{key: values[:1]})
+    assert not read_header(path).has_spacing
+    with pytest.raises(DataError, match=f"must have {count} decimal number.s. as {key}, not '0.7777'"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("colours", ["RGB", "YBR_FULL"])
+@pytest.mark.parametrize(("slope", "intercept"), [(1, -1024), (2, 0)])
+def test_colours_are_never_scaled(build, colours, slope, intercept):
+    form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
+    plain = values(build(COLOUR, **form))
+    np.testing.assert_array_equal(values(build(COLOUR, **form, RescaleSlope=1, RescaleIntercept=0)), plain)
+    sentence = f"must have no RescaleSlope and RescaleIntercept beside colours .{colours}., not {slope} and {intercept}"
+    with pytest.raises(DataError, match=sentence):
+        read_image(build(COLOUR, **form, RescaleSlope=slope, RescaleIntercept=intercept))
+
+
+def palette(entries, **more):
+    table = np.arange(entries, dtype=np.uint16) % 256 * 256
+    parts = Dataset()
+    for shift, colour in enumerate(("Red", "Green", "Blue")):
+        parts.add_new(f"{colour}PaletteColorLookupTableDescriptor", "US", [entries, 0, 16])
+        parts.add_new(f"{colour}PaletteColorLookupTableData", "OW", np.roll(table, shift).tobytes())
+    return {"PhotometricInterpretation": "PALETTE COLOR", "palette": parts} | more
+
+
+def test_a_palette_is_read_as_its_colours_and_never_scaled(build):
+    path = build(GREY, **palette(256))
+    # Colours of 16 bits come with the upper 8.
+    np.testing.assert_array_equal(values(path), apply_color_lut(GREY, pydicom.dcmread(path)) >> 8)
+    with pytest.raises(
+        DataError, match="must have no RescaleSlope and RescaleIntercept beside colours .PALETTE COLOR."
+    ):
+        read_image(build(GREY, **palette(256, RescaleSlope=1, RescaleIntercept=-1024)))
+
+
+def test_a_palette_of_few_colours_for_pixels_of_16_bits_is_refused(build):
+    path = build(np.uint16(GREY), **palette(300))
+    np.testing.assert_array_equal(values(path), apply_color_lut(np.uint16(GREY), pydicom.dcmread(path)))
+    with pytest.raises(DataError, match="must have BitsAllocated 8 with a palette of 256 colours, not 16"):
+        read_image(build(np.uint16(GREY), **palette(256)))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32])
+def test_big_endian_is_read_as_the_numbers_that_are_meant_or_refused(build, dtype):
+    pixels = np.arange(24).reshape(4, 6).astype(dtype) * (1 if dtype is np.uint8 else 1000)
+    path = build(
+        pixels, syntax=uid.ExplicitVRBigEndian, PixelData=pixels.astype(pixels.dtype.newbyteorder(">")).tobytes()
+    )
+    if pixels.itemsize < 4:
+        np.testing.assert_array_equal(values(path), pixels)
+        return
+    with pytest.raises(
+        DataError, match="must have its 32 bits a pixel in little endian, not as Explicit VR Big Endian"
+    ):
+        read_image(path)
+
+
+@pytest.mark.parametrize(
+    ("elements", "sentence"),
+    [
+        ({"BitsStored": 12, "HighBit": 15}, "have a HighBit of BitsStored - 1, 11, not 15; export it again"),
+        ({"BitsStored": 16, "HighBit": 14}, "have a HighBit of BitsStored - 1, 15, not 14"),
+        ({"BitsStored": 17, "HighBit": 16}, "have BitsStored of 1 to 16 for BitsAllocated 16, not 17"),
+        ({"BitsStored": 0, "HighBit": 0}, "have BitsStored of 1 to 16 for BitsAllocated 16, not 0"),
+        ({"BitsAllocated": 24, "BitsStored": 24, "HighBit": 23}, "have BitsAllocated of 1, 8, 12, 16 or 32, not 24"),
+        ({"PixelRepresentation": 2}, "have a PixelRepresentation of 0 or 1, not 2"),
+        ({"SamplesPerPixel": 4}, "have SamplesPerPixel of 1 or 3, not 4"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "HSV"}, "PhotometricInterpretation RGB, .*, not HSV"),
+        (
+            {"SamplesPerPixel": 3, "PhotometricInterpretation": "MONOCHROME2"},
+            "PhotometricInterpretation RGB, .*, not MONO",
+        ),
+        (
+            {"PhotometricInterpretation": "RGB"},
+            "have the PhotometricInterpretation MONOCHROME1, .* SamplesPerPixel 1, not",
+        ),
+        (
+            {"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_RCT"},
+            "RGB or YBR_FULL without JPEG 2000, not YBR_RCT",
+        ),
+        (
+            {"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_FULL"},
+            "BitsAllocated 8 with the .* YBR_FULL, not 16",
+        ),
+        ({"SamplesPerPixel": 3, "PlanarConfiguration": 2}, "have a PlanarConfiguration of 0 or 1, not 2"),
+        (
+            {"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]},
+            "hold a slice, not many .* MOSAIC .*with dcm2niix",
+        ),
+        ({"TotalPixelMatrixRows": 32, "TotalPixelMatrixColumns": 48}, "not tiles of a whole slide of 32 x 48 pixels"),
+        ({"SOPClassUID": uid.RTDoseStorage, "DoseGridScaling": "0"}, "have a rescale slope other than 0"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Invalid value")
+def test_a_form_that_is_read_as_other_numbers_is_refused_by_its_element(build, elements, sentence):
+    has_colours = elements.get("SamplesPerPixel") == 3
+    pixels = np.uint16(COLOUR if has_colours else GREY)
+    with pydicom.config.disable_value_validation(), pytest.raises(DataError, match=f"dcm must .*{sentence}"):
+        read_image(build(pixels, **elements))
+
+
+def test_a_number_of_frames_that_is_no_number_is_refused(build):
+    path = build(GREY, NumberOfFrames="17")
+    path.write_bytes(path.read_bytes().replace(b"\x28\0\x08\0IS\2\x0017", b"\x28\0\x08\0IS\2\x001A"))
+    with pytest.raises(DataError, match="must have a whole number as NumberOfFrames, not '1A'"):
+        read_image(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "slope", "intercept", "is_read"),
+    [
+        # 0 to 63 twice is 0 to 126: eight bits, of which GDCM makes every other one of sixteen.
+        (np.uint16, 6, 2, 0, False),
+        (np.int16, 8, -1, 127, False),
+        # From 0 to 127.5 the type has fractions, from 0 to 510 it has sixteen bits.
+        (np.uint16, 8, 0.5, 0, True),
+        (np.uint16, 8, 2, 0, True),
+        (np.uint8, 8, 1, -128, True),
+        # From 0 to 255, which GDCM reads as -128 to 127.
+        (np.int8, 8, -1, 127, False),
+        (np.uint32, 32, 1, -1024, True),
+    ],
+)
+def test_scaled_numbers_are_read_or_refused_where_they_fit_in_8_bits(build, dtype, stored, slope, intercept, is_read):
+    lowest = -(1 << stored - 1) if dtype in (np.int8, np.int16) else 0
+    pixels = np.linspace(lowest, lowest + (1 << stored) - 1, 24).reshape(4, 6).astype(dtype)
+    form = {"BitsStored": stored, "HighBit": stored - 1, "RescaleSlope": slope, "RescaleIntercept": intercept}
+    if is_read:
+        np.testing.assert_array_equal(values(build(pixels, **form)), np.float64(pixels) * slope + intercept)
+        return
+    with pytest.raises(DataError, match=f"must need more than 8 bits once scaled.*RescaleSlope {slope} and"):
+        read_image(build(pixels, **form))
+
+
+def test_32_bits_are_read_where_all_are_stored(build):
+    pixels = np.uint32(GREY) * 1000
+    np.testing.assert_array_equal(values(build(pixels)), pixels)
+    for stored in (12, 24):
+        with pytest.raises(DataError, match=f"must have BitsStored of 32 to 32 for BitsAllocated 32, not {stored}"):
+            read_image(build(pixels, BitsStored=stored, HighBit=stored - 1))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16])
+def test_what_lies_above_the_stored_bits_is_passed_over(build, dtype):
+    pixels = (np.uint16(GREY) | 0xA000).view(dtype)
+    np.testing.assert_array_equal(values(build(pixels, BitsStored=12, HighBit=11)), GREY)
+
+
+def test_colours_are_read_in_both_orders_of_planes(build):
+    for pixels in (COLOUR, np.uint16(COLOUR) * 250, np.stack([COLOUR, COLOUR[::-1]])):
+        planes = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).tobytes()
+        for order, content in ((0, pixels.tobytes()), (1, planes)):
+            path = build(pixels, SamplesPerPixel=3, PlanarConfiguration=order, PixelData=content)
+            found = read_image(path).array.transpose(3, 2, 1, 0)
+            np.testing.assert_array_equal(np.squeeze(found), pixels)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (3, 8, 8), (16, 24), (3, 5, 8)])
+def test_pixels_of_one_bit_are_0_and_1(build, shape):
+    mask = np.random.default_rng(0).integers(0, 2, shape, dtype=np.uint8)
+    bits = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0}
+    path = build(mask, PixelData=np.packbits(mask, bitorder="little").tobytes(), **bits)
+    np.testing.assert_array_equal(values(path), mask)
+    assert read_image(path).dtype_max == 1
+    np.testing.assert_array_equal(np.squeeze(read_label(path).array.T), mask)
+
+
+def test_pixels_of_one_bit_that_end_within_a_byte_are_refused(build):
+    # Of whose last byte GDCM reads none.
+    mask = np.ones((3, 5, 5), np.uint8)
+    bits = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": np.packbits(mask).tobytes()}
+    with pytest.raises(DataError, match="must fill its last byte where a pixel is one bit .*, not hold 75 pixels"):
+        read_image(build(mask, **bits))
+    with pytest.raises(DataError, match="must have 8 bits with MONOCHROME1, not BitsAllocated 1"):
+        read_image(build(np.ones((8, 8), np.uint8), **bits | {"PhotometricInterpretation": "MONOCHROME1"}))
+
+
+def test_a_slide_that_is_one_tile_is_a_picture(build):
+    whole = {"TotalPixelMatrixRows": 16, "TotalPixelMatrixColumns": 24}
+    np.testing.assert_array_equal(values(build(COLOUR, SamplesPerPixel=3, **whole)), COLOUR)
+
+
+@pytest.mark.parametrize("storage", ["EncapsulatedPDFStorage", "RTPlanStorage", "ComprehensiveSRStorage"])
+def test_what_is_no_image_is_called_what_it_is(build, storage):
+    kind = getattr(uid, storage)
+    path = build(GREY, SOPClassUID=kind)
+    data = pydicom.dcmread(path)
+    del data.PixelData, data.Rows, data.Columns
+    data.save_as(path)
+    with pytest.raises(DataError, match=f"must be an image, not a DICOM file of the kind '{kind.name}'; name the file"):
+        read_image(path)
+
+
+def test_frames_of_energies_and_slices_are_no_one_volume(build):
+    pixels = np.stack([GREY] * 4)
+    vectors = {"EnergyWindowVector": [1, 1, 2, 2], "SliceVector": [1, 2, 1, 2]}
+    pointer = {"FrameIncrementPointer": [0x00540010, 0x00540080]}
+    with pytest.raises(DataError, match="not those that EnergyWindowVector and SliceVector tell apart"):
+        read_image(build(pixels, **vectors, **pointer))
+    vectors["EnergyWindowVector"] = [1, 1, 1, 1]
+    assert read_image(build(pixels, **vectors, **pointer)).spatial_shape == (24, 16, 4)
+
+
+def scaled(slope, intercept):
+    return group("PixelValueTransformationSequence", RescaleSlope=slope, RescaleIntercept=intercept)
+
+
+@pytest.mark.parametrize(
+    "storage", ["EnhancedMRImageStorage", "XRay3DAngiographicImageStorage", "EnhancedXAImageStorage"]
+)
+def test_a_scale_of_frames_is_applied_or_refused(build, storage):
+    pixels = np.stack([GREY, GREY])
+    path = build(pixels, SOPClassUID=getattr(uid, storage), SharedFunctionalGroupsSequence=[scaled(2, 5)])
+    if storage != "EnhancedXAImageStorage":
+        np.testing.assert_array_equal(values(path), np.int32(pixels) * 2 + 5)
+        return
+    with pytest.raises(DataError, match="must state RescaleSlope and RescaleIntercept in the header itself"):
+        read_image(path)
+    both = {"SharedFunctionalGroupsSequence": [scaled(2, 5)], "RescaleSlope": 2, "RescaleIntercept": 5}
+    np.testing.assert_array_equal(
+        values(build(pixels, SOPClassUID=uid.EnhancedXAImageStorage, **both)), np.int32(pixels) * 2 + 5
+    )
+
+
+def test_what_numbers_measure_must_be_one_for_all_frames(build):
+    def measured(slope):
+        return group("RealWorldValueMappingSequence", RealWorldValueSlope=slope, RealWorldValueIntercept=0.0)
+
+    pixels = np.stack([GREY, GREY])
+    frames = {
+        "ImagePositionPatient": None,
+        "SOPClassUID": uid.EnhancedPETImageStorage,
+        "PerFrameFunctionalGroupsSequence": [measured(2.0), measured(2.0)],
+    }
+    np.testing.assert_array_equal(values(build(pixels, **frames)), pixels)
+    frames["PerFrameFunctionalGroupsSequence"] = [measured(2.0), measured(3.0)]
+    with pytest.raises(DataError, match="must have one RealWorldValueSlope and -Intercept for all slices"):
+        read_image(build(pixels, **frames))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_a_dose_is_read_in_its_unit_where_its_planes_lie(build, dtype):
+    pixels = np.arange(24).reshape(3, 2, 4).astype(dtype)
+    dose = {
+        "SOPClassUID": uid.RTDoseStorage,
+        "Modality": "RTDOSE",
+        "DoseGridScaling": "0.125",
+        "PixelSpacing": [0.75, 0.5],
+    }
+    place = {"ImagePositionPatient": [10, 20, 30], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
+    # Upwards from the first plane, downwards, and by their heights.
+    for offsets, step in (([0, 2.5, 5], 2.5), ([0, -2.5, -5], -2.5), ([30, 32.5, 35], 2.5)):
+        path = build(pixels, **dose, **place, GridFrameOffsetVector=offsets)
+        np.testing.assert_array_equal(values(path), pixels * 0.125)
+        wanted = [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, step, 30]]
+        np.testing.assert_allclose(read_image(path).affine[:3], wanted)
+    for offsets, sentence in (
+        (["0", "2.7777", "5"], "have 3 decimal number.s. as GridFrameOffsetVector, not '0, 2,7777, 5'"),
+        ([0, 2.5, 10], "planes at even distances .GridFrameOffsetVector., not 2.5 to 7.5 mm apart; resample"),
+        ([3, 5.5, 8], "begin its GridFrameOffsetVector with 0 or with the height of its first plane, not with 3"),
+        ([0, 2.5], "have 3 numbers as GridFrameOffsetVector, one a frame, not 2"),
+    ):
+        path = build(pixels, **dose, **place, GridFrameOffsetVector=offsets)
+        path.write_bytes(path.read_bytes().replace(b"2.7777", b"2,7777"))
+        with pytest.raises(DataError, match=sentence):
+            read_image(path)
+        assert not read_header(path).has_spacing or offsets[1] != "2.7777"
+
+
+def test_a_series_of_grey_and_coloured_slices_is_refused(write_dicom, tmp_path):
+    folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
+    data = pydicom.dcmread(folder / "98.dcm")
+    data.SamplesPerPixel, data.PhotometricInterpretation, data.PlanarConfiguration = 3, "RGB", 0
+    data.PixelData *= 3
+    data.save_as(folder / "98.dcm")
+    with pytest.raises(DataError, match="series must hold slices of one kind: of intensities or of colours"):
+        read_image(folder)
+
+
+@pytest.mark.parametrize("syntax", [uid.AllTransferSyntaxes[-1], uid.JPEG2000MC, uid.UID("1.2.840.113619.5.2")])
+def test_other_transfer_syntaxes_are_refused_by_name(build, tmp_path, syntax):
+    path = build(GREY)
+    # Which pydicom does not write.
+    old = b"1.2.840.10008.1.2.1\0"
+    content = path.read_bytes()
+    length = len(syntax) + len(syntax) % 2
+    place = content.index(old)
+    whole = int.from_bytes(content[140:144], "little") + length - len(old)
+    content = content[:140] + whole.to_bytes(4, "little") + content[144:]
+    new = length.to_bytes(2, "little") + syntax.encode().ljust(length, b"\0")
+    path.write_bytes(content[: place - 2] + new + content[place + len(old) :])
+    with pytest.raises(DataError, match="must be compressed as JPEG, .*, or not at all, not as "):
+        read_image(path)
+
+
+# By files of others.
+
+
+def decode(data):
+    """Return pydicom's own reading with the file's scale, (frames, rows, columns, colours)."""
+    pixels = pydicom.pixels.pixel_array(data)
+    if data.PhotometricInterpretation == "PALETTE COLOR":
+        pixels = apply_color_lut(pixels, data) >> 8
+    if data.PhotometricInterpretation == "MONOCHROME1":
+        pixels = (1 << data.BitsStored) - 1 - pixels.astype(np.int64)
+    slope = data.get("DoseGridScaling") or data.get("RescaleSlope") or 1
+    pixels = pixels * float(slope) + float(data.get("RescaleIntercept") or 0)
+    pixels = pixels.reshape(int(data.get("NumberOfFrames") or 1), data.Rows, data.Columns, -1)
+    return pixels.astype(np.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_files_that_pydicom_ships_are_read_as_pydicom_reads_them_or_refused(tmp_path):
+    refused, compared = {}, 0
+    for path in sorted(file for file in SHIPPED.parent.rglob("*") if file.is_file()):
+        copy = tmp_path / f"{path.name}.dcm"
+        copy.write_bytes(path.read_bytes())
+        try:
+            found = read_image(copy).array.transpose(3, 2, 1, 0)
+        except DataError as error:
+            refused[path.name] = str(error)
+            continue
+        try:
+            wanted = decode(pydicom.dcmread(path, force=True))
+        except (RuntimeError, NotImplementedError):
+            # A compression of which no decoder is there for pydicom.
+            continue
+        compared += 1
+        # Decoders of JPEG round differently.
+        atol = 3 if ".4.5" in pydicom.dcmread(path).file_meta.TransferSyntaxUID else 1e-6 * np.abs(wanted).max()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol, err_msg=path.name)
+    assert compared > 70
+    refused_images = {name for name in refused if name.startswith(("SC_", "MR_", "CT_", "JPEG", "rtdose", "examples"))}
+    # GDCM reads wrongly what has colours of more than 8 bits in RLE, and 32 bits in big endian; some describe 15 planes
+    # of a single frame, and two are broken on purpose.
+    assert refused_images == {
+        *(f"SC_rgb_rle_{bits}bit{frames}.dcm" for bits in (16, 32) for frames in ("", "_2frame")),
+        *(f"rtdose{form}.dcm" for form in ("_1frame", "_expb", "_expb_1frame", "_rle_1frame")),
+        *("MR_truncated.dcm", "JPEG2000-embedded-sequence-delimiter.dcm"),
+    }

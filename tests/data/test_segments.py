@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import SimpleITK
+
+from silofl.data.images import read_label
+from silofl.data.segments import UNNAMED_LABEL, Segment, read_segments
+from silofl.errors import DataError
+
+LABELS = {1: "liver", 2: "tumor"}
+# (X, Y, Z) of 2 x 2 x 1: background, 1, 2, 2.
+STORED = np.array([[[0], [1]], [[2], [2]]], np.uint8)
+TURNED = [[[0], [2]], [[1], [1]]]
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Write a label map as 3D Slicer does, with its segments as (name, number) and further keys."""
+
+    def write(*segments, array=STORED, ending=".nrrd", layers=(), **keys):
+        image = SimpleITK.GetImageFromArray(array.T)
+        for place, (name, number) in enumerate(segments):
+            image.SetMetaData(f"Segment{place}_ID", f"Segment_{place + 1}")
+            image.SetMetaData(f"Segment{place}_Name", name)
+            image.SetMetaData(f"Segment{place}_LabelValue", str(number))
+            image.SetMetaData(f"Segment{place}_Layer", str(layers[place]) if layers else "0")
+        for key, value in keys.items():
+            image.SetMetaData(key, value)
+        path = tmp_path / f"seg{ending}"
+        SimpleITK.WriteImage(image, path)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".mha"])
+def test_numbers_are_those_of_the_labels_by_the_names_in_the_header(save, ending):
+    path = save(("tumor", 1), ("liver", 2), ending=ending)
+    assert read_segments(path, "seg") == (Segment("tumor", 1, "0"), Segment("liver", 2, "0"))
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], TURNED)
+    np.testing.assert_array_equal(read_label(path).array[0], STORED)
+
+
+def test_a_file_in_the_order_of_the_labels_stays_as_it_is(save):
+    np.testing.assert_array_equal(read_label(save(("liver", 1), ("tumor", 2)), labels=LABELS).array[0], STORED)
+
+
+@pytest.mark.parametrize("number", [3, 200])
+def test_a_number_that_no_label_has_gets_that_of_its_name(save, number):
+    path = save(("tumor", 1), ("liver", number), array=np.where(STORED == 2, number, STORED).astype(np.uint8))
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], TURNED)
+
+
+def test_capitals_and_signs_between_words_make_no_other_name(save):
+    path = save(("Tumor ", 1), ("LEFT__liver", 2))
+    labels = {1: "left-liver", 2: "tumor"}
+    np.testing.assert_array_equal(read_label(path, labels=labels).array[0], TURNED)
+
+
+def test_a_label_of_the_very_name_comes_before_one_that_is_like_it(save):
+    path = save(("Liver", 1), ("liver", 2))
+    np.testing.assert_array_equal(read_label(path, labels={1: "liver", 2: "Liver"}).array[0], TURNED)
+
+
+def test_names_with_accents_are_read_in_the_encoding_of_the_file(save):
+    path = save(("L\u00e4sion", 1), ("liver", 2))
+    np.testing.assert_array_equal(read_label(path, labels={1: "liver", 2: "L\u00e4sion"}).array[0], TURNED)
+
+
+def test_segments_that_nobody_has_named_keep_their_numbers(save):
+    path = save(("Segment_1", 1), ("Segment_2", 2))
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], STORED)
+
+
+def test_names_cannot_disagree_with_the_label_that_nobody_has_named(save):
+    path = save(("lesion", 1), array=np.minimum(STORED, 1))
+    np.testing.assert_array_equal(read_label(path, labels={1: UNNAMED_LABEL}).array[0], np.minimum(STORED, 1))
+
+
+def test_a_segment_that_is_nowhere_drawn_may_have_any_name(save):
+    path = save(("tumor", 1), ("liver", 2), ("skin", 3))
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], TURNED)
+
+
+def test_a_segment_that_is_none_of_the_labels_is_refused(save):
+    path = save(("liver", 1), ("spleen", 2))
+    with pytest.raises(DataError, match="c0 must name its segments as the labels, liver, tumor, not 'spleen'; rename"):
+        read_label(path, "c0", labels=LABELS)
+
+
+def test_a_number_without_a_segment_is_refused(save):
+    with pytest.raises(DataError, match="c0 must name a segment for each number that it holds, not none for 2; save"):
+        read_label(save(("liver", 1)), "c0", labels=LABELS)
+
+
+def test_two_segments_of_one_label_are_refused(save):
+    path = save(("liver", 1), ("Liver", 2))
+    with pytest.raises(DataError, match="c0 must have one segment for liver, not 'liver' and 'Liver'; join or rename"):
+        read_label(path, "c0", labels=LABELS)
+    path = save(("Segment_1", 2), ("tumor", 1))
+    with pytest.raises(DataError, match="c0 must have one segment for tumor, not 'Segment_1' and 'tumor'"):
+        read_label(path, "c0", labels=LABELS)
+
+
+def test_segments_of_one_number_are_refused(save):
+    with pytest.raises(DataError, match="give each segment a number .LabelValue. of its own, not 1 to 'liver' and"):
+        read_label(save(("liver", 1), ("tumor", 1)), "c0", labels=LABELS)
+
+
+@pytest.mark.parametrize("number", ["x", "0", "-1", "1.5"])
+def test_a_segment_without_a_number_is_refused(save, number):
+    with pytest.raises(DataError, match=f"give segment 'liver' a whole number above 0 .LabelValue., not '{number}'"):
+        read_label(save(("liver", number)), "c0", labels=LABELS)
+
+
+@pytest.mark.parametrize("labels", [LABELS, None])
+def test_segments_in_several_layers_are_refused(save, labels):
+    path = save(("liver", 1), ("tumor", 1), layers=(0, 1))
+    with pytest.raises(DataError, match="c0 must hold its segments in one layer .Layer., not in 2, in which they may"):
+        read_label(path, "c0", labels=labels)
+
+
+def test_layers_of_a_file_with_a_channel_each_are_named_as_such(tmp_path):
+    header = ["NRRD0004", "type: uint8", "dimension: 4", "space: left-posterior-superior", "sizes: 2 2 2 1"]
+    header += ["space directions: none (1,0,0) (0,1,0) (0,0,1)", "kinds: list domain domain domain", "encoding: raw"]
+    header += ["space origin: (0,0,0)", "Segment0_Name:=liver", "Segment0_LabelValue:=1", "Segment0_Layer:=0"]
+    header += ["Segment1_Name:=tumor", "Segment1_LabelValue:=1", "Segment1_Layer:=1"]
+    path = tmp_path / "seg.nrrd"
+    path.write_bytes("\n".join([*header, "", ""]).encode() + bytes([1, 0, 1, 1, 0, 1, 0, 0]))
+    with pytest.raises(DataError, match="must hold its segments in one layer .Layer., not in 2"):
+        read_label(path, "c0", labels=LABELS)
+
+
+def test_one_segment_of_an_older_file_has_the_number_1(save):
+    path = save(array=np.minimum(STORED, 1), Segment0_Name="tumor")
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], 2 * np.minimum(STORED, 1))
+
+
+@pytest.mark.parametrize("key", ["Segmentation_MasterRepresentation", "SegmentName", "content"])
+def test_other_keys_are_no_segments(save, key):
+    path = save(**{key: "spleen"})
+    assert read_segments(path, "seg") == ()
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], STORED)

@@ -1,0 +1,173 @@
+import struct
+from itertools import product
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.images import read_image, read_label
+from silofl.errors import DataError
+
+from .test_jpeg import encode
+
+RNG = np.random.default_rng(0)
+DEEP = RNG.integers(1, 2**16, (64, 48), dtype=np.uint16)
+PIXELS = {
+    "1": RNG.integers(0, 2, (64, 48)).astype(bool),
+    "u1": RNG.integers(1, 256, (64, 48), dtype=np.uint8),
+    "u2": DEEP,
+    "f4": DEEP.astype(np.float32),
+    "rgb": RNG.integers(1, 256, (64, 48, 3), dtype=np.uint8),
+}
+WAYS = dict.fromkeys(("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"), PIXELS)
+WAYS |= {"jpeg": ("u1", "rgb"), **dict.fromkeys(("group3", "group4", "tiff_ccitt"), ("1",))}
+FORMS = [(way, kind) for way, kinds in WAYS.items() for kind in kinds]
+ROWS_PER_STRIP, STRIP_STARTS, STRIP_BYTES, LENGTH = 278, 273, 279, 257
+
+
+def write(path, kind, way, rows=64):
+    """Write a picture in strips of so many rows."""
+    options = {} if way == "raw" else {"compression": way}
+    Image.fromarray(PIXELS[kind]).save(path, tiffinfo={ROWS_PER_STRIP: rows}, **options)
+
+
+def change(path, tag, value, index=0):
+    """Write another number into the table of tags of a little-endian file."""
+    content = bytearray(path.read_bytes())
+    table = struct.unpack_from("<I", content, 4)[0]
+    for entry in range(table + 2, table + 2 + 12 * struct.unpack_from("<H", content, table)[0], 12):
+        found, kind, count, start = struct.unpack_from("<HHII", content, entry)
+        if found == tag:
+            form, size = {3: ("<H", 2), 4: ("<I", 4)}[kind]
+            place = (entry + 8 if size * count <= 4 else start) + size * index
+            old = struct.unpack_from(form, content, place)[0]
+            struct.pack_into(form, content, place, value(old))
+    path.write_bytes(content)
+
+
+SHORT = {
+    "no bytes": (STRIP_BYTES, lambda old: 0),
+    "half": (STRIP_BYTES, lambda old: old // 2),
+    "nine bytes less": (STRIP_BYTES, lambda old: old - 9),
+    "nowhere": (STRIP_STARTS, lambda old: 0),
+    "behind the end": (STRIP_STARTS, lambda old: 1 << 24),
+}
+
+
+@pytest.mark.parametrize(("way", "kind"), FORMS)
+@pytest.mark.parametrize(("fault", "rows"), [*product([*SHORT, "more rows"], [64, 16]), ("one strip of more rows", 64)])
+def test_a_tiff_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_path, kind, way, rows, fault):
+    path = tmp_path / "a.tif"
+    write(path, kind, way, rows)
+    image = read_image(path)
+    if way != "jpeg":
+        np.testing.assert_array_equal(image.array, np.moveaxis(np.atleast_3d(PIXELS[kind]), 2, 0))
+    if fault in SHORT:
+        tag, value = SHORT[fault]
+        change(path, tag, value, index=64 // rows - 1)
+    else:
+        change(path, LENGTH, lambda old: 128)
+        if fault == "one strip of more rows":
+            change(path, ROWS_PER_STRIP, lambda old: 128)
+    with pytest.raises(DataError, match="a.tif must be a whole file"):
+        read_image(path)
+
+
+def build(path, tags, content, texts=None):
+    """Write a file whose table of tags lies behind its pixels, and its texts behind that."""
+    texts = texts or {}
+    table = 8 + len(content)
+    entries, notes = {tag: (4, 1, value) for tag, value in tags.items()}, b""
+    for tag, text in texts.items():
+        entries[tag] = (2, len(text) + 1, table + 2 + 12 * (len(tags) + len(texts)) + 4 + len(notes))
+        notes += text.encode() + b"\0"
+    head = struct.pack("<H", len(entries))
+    head += b"".join(struct.pack("<HHII", tag, *entry) for tag, entry in sorted(entries.items())) + bytes(4)
+    path.write_bytes(struct.pack("<2sHI", b"II", 42, table) + content + head + notes)
+    return path
+
+
+def grey_tags(rows, columns, **changes):
+    tags = {256: columns, 257: rows, 258: 16, 259: 1, 262: 1, 273: 8, 277: 1, 278: rows, 279: 2 * rows * columns}
+    return tags | {int(tag[1:]): value for tag, value in changes.items()}
+
+
+PLANES = RNG.integers(0, 60000, (3, 20, 30)).astype("<u2")
+TEXTS = {
+    "ImageJ": "ImageJ=1.54f\nimages=3\nslices=3\n",
+    "tifffile": '{"shape": [3, 20, 30], "axes": "ZYX"}',
+    "OME": '<OME><Image><Pixels ID="0" SizeX="30" SizeY="20" SizeZ="3" SizeT="1"/></Image></OME>',
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_stack_with_one_table_of_tags_is_refused(tmp_path, text):
+    path = build(tmp_path / "a.tif", grey_tags(20, 30), PLANES.tobytes(), {270: TEXTS[text]})
+    with pytest.raises(DataError, match="a.tif must hold one picture, not 3; save each as a file of its own"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_plane_that_tells_of_the_stack_from_which_it_was_taken_is_read(tmp_path, text):
+    path = build(tmp_path / "a.tif", grey_tags(20, 30), PLANES[0].tobytes(), {270: TEXTS[text]})
+    np.testing.assert_array_equal(read_image(path).array[0], PLANES[0])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"_279": PLANES.nbytes}, {"_32997": 3}], ids=["bytes of three planes", "depth of SGI"]
+)
+def test_a_stack_without_a_text_is_refused(tmp_path, changes):
+    path = build(tmp_path / "a.tif", grey_tags(20, 30, **changes), PLANES.tobytes())
+    with pytest.raises(DataError, match="a.tif must hold one picture, not 3"):
+        read_image(path)
+
+
+def test_planes_behind_the_one_that_the_tags_name_are_refused(tmp_path):
+    # The table of tags, then three planes; the tags name the first.
+    tags = grey_tags(20, 30)
+    tags[273] = start = 8 + 2 + 12 * len(tags) + 4
+    head = struct.pack("<2sHI", b"II", 42, 8) + struct.pack("<H", len(tags))
+    head += b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items())) + bytes(4)
+    assert len(head) == start
+    (tmp_path / "a.tif").write_bytes(head + PLANES.tobytes())
+    with pytest.raises(DataError, match="a.tif must hold one picture, not 3"):
+        read_image(tmp_path / "a.tif")
+    (tmp_path / "a.tif").write_bytes(head + PLANES[0].tobytes() + b"notes")
+    np.testing.assert_array_equal(read_image(tmp_path / "a.tif").array[0], PLANES[0])
+
+
+def test_a_strip_in_jpeg_of_fewer_rows_than_its_tags_state_is_refused(tmp_path):
+    content = encode((64, 48), False)
+    tags = grey_tags(64, 48, _258=8, _259=7, _279=len(content))
+    build(tmp_path / "a.tif", tags, content)
+    assert read_image(tmp_path / "a.tif").spatial_shape == (64, 48)
+    build(tmp_path / "a.tif", tags | {257: 96, 278: 96}, content)
+    with pytest.raises(DataError, match="a.tif must be a whole file, .* of 48 x 64 pixels, not 48 x 96"):
+        read_image(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_grey_tiff_of_fewer_bits_keeps_its_numbers_as_a_label(tmp_path, bits):
+    numbers = np.arange(2**bits, dtype=np.uint8).reshape(-1, 4)
+    text = "".join(f"{number:0{bits}b}" for number in numbers.ravel())
+    content = int(text, 2).to_bytes(len(text) // 8, "big")
+    build(tmp_path / "a.tif", grey_tags(len(numbers), 4, _258=bits, _279=len(content)), content)
+    np.testing.assert_array_equal(read_label(tmp_path / "a.tif").array[0], numbers)
+
+
+def test_two_numbers_a_pixel_of_which_one_has_no_meaning_are_refused(tmp_path):
+    tags = grey_tags(2, 3, _258=8, _277=2, _279=12, _338=0)
+    build(tmp_path / "a.tif", tags, bytes(range(12)))
+    with pytest.raises(DataError, match="a.tif must hold one number a pixel, not a second one of unknown meaning"):
+        read_image(tmp_path / "a.tif")
+    build(tmp_path / "a.tif", tags | {338: 2}, bytes(range(12)))
+    assert read_image(tmp_path / "a.tif").array.tolist() == [[[0, 2, 4], [6, 8, 10]]]
+
+
+def test_a_label_map_that_does_not_say_which_colour_its_zero_has_is_refused(tmp_path):
+    # Pillow takes it for white, and turns the numbers round.
+    tags = grey_tags(2, 3, _258=8, _279=6)
+    del tags[262]
+    build(tmp_path / "a.tif", tags, bytes(range(6)))
+    with pytest.raises(DataError, match="a.tif must have 0 as black, not as white"):
+        read_label(tmp_path / "a.tif")

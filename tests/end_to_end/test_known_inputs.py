@@ -1,0 +1,254 @@
+"""Small files as scanners, annotation tools and careless exporters write them: each is read rightly or refused."""
+
+import importlib.util
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from silofl.data.images import read_image, read_label
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
+
+from .conftest import JOBS, carried_out, write_small_job
+
+SHARED = JOBS.parents[1] / "shared"
+MARKS = "training validation test".split()
+TINY = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device=cpu", "--set", "guard=false"]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Build a case in a folder of its own, once."""
+    path, root = SHARED / "cases" / "build.py", tmp_path_factory.mktemp("cases")
+    if not path.is_file():
+        pytest.skip("no built inputs beside the repository")
+    spec = importlib.util.spec_from_file_location("build_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def build(name):
+        if not (root / name).is_dir():
+            module.main(name, root / name)
+        return root / name
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def super_model(tmp_path_factory, phantoms):
+    """Return the super model of one round of two phantom hospitals, whose voxels are of 1.5 x 1.5 x 8 mm."""
+    root = tmp_path_factory.mktemp("super")
+    job = write_small_job(root / "job", "fedsm_phantoms", rounds=1)
+    carried_out("simulate", job, "--data", phantoms, "--out", root / "run", "--alone")
+    return root / "run" / "supermodel"
+
+
+@pytest.fixture
+def import_folders(silofl, tmp_path):
+    """Import images/ and masks/ of all hospitals in a folder; returns exit code, error output and the data's folder."""
+
+    def run(source, labels):
+        code, out, error = silofl("import", "folders", source, tmp_path / "data", "--labels", labels)
+        return code, out + error, tmp_path / "data"
+
+    return run
+
+
+@pytest.fixture
+def train(silofl, tmp_path):
+    """Begin a study with a folder of hospitals and carry out a round of it; returns exit code and error output."""
+
+    def run(data, job=tmp_path / "job", out=tmp_path / "run"):
+        code, printed, error = silofl("new-study", job, "--from", JOBS / "fedavg_phantoms", "--data", data)
+        if code:
+            return code, printed + error
+        code, printed, error = silofl("simulate", job, "--data", data, "--out", out, "--alone", *TINY)
+        return code, printed + error
+
+    return run
+
+
+# -------- files
+
+
+@pytest.mark.parametrize(
+    ("case", "file"),
+    [
+        ("big_endian_32", "x.dcm"),
+        ("high_bit", "x.dcm"),
+        ("mosaic", "mosaic.dcm"),
+        ("whole_slide", "slide.dcm"),
+    ],
+)
+def test_an_image_is_read_as_its_file_defines_it_or_refused_by_name(build, case, file):
+    folder = build(case)
+    try:
+        array = read_image(folder / file).array
+    except DataError as error:
+        assert file in str(error) and ";" in str(error)
+    else:
+        np.testing.assert_array_equal(array, np.load(folder / "right.npy"))
+
+
+def test_a_colour_capture_with_a_rescale_is_the_one_without_or_refused(build):
+    folder = build("colour_rescale")
+    plain = read_image(folder / "plain.dcm").array
+    try:
+        array = read_image(folder / "capture.dcm").array
+    except DataError as error:
+        assert "Rescale" in str(error)
+    else:
+        np.testing.assert_array_equal(array, plain)
+
+
+@pytest.mark.parametrize("name", ["comma", "small", "word", "hex", "inf", "nan", "rest"])
+def test_a_slope_that_is_no_decimal_number_is_refused(build, name):
+    with pytest.raises(DataError, match=f"{name}.dcm.*RescaleSlope"):
+        read_image(build("slope_text") / f"{name}.dcm")
+
+
+@pytest.mark.parametrize("patient", ["patient_c.dcm", "patient_d"])
+def test_pixels_that_are_not_there_are_not_those_of_another_patient(build, patient):
+    folder = build("short_pixels")
+    read_image(folder / "patient_a")
+    with pytest.raises(DataError, match="PixelData"):
+        read_image(folder / patient)
+
+
+def test_a_dose_of_uneven_planes_is_refused(build):
+    with pytest.raises(DataError, match="dose.dcm.*(even|GridFrameOffsetVector)"):
+        read_image(build("dose_uneven") / "dose.dcm")
+
+
+@pytest.mark.parametrize("name", ["shaped", "imagej"])
+def test_a_stack_in_one_directory_of_a_tiff_is_refused(build, name):
+    with pytest.raises(DataError, match=rf"{name}.tif.*\b5\b"):
+        read_image(build("tiff_stack") / f"{name}.tif")
+
+
+def test_a_quaternion_beyond_one_by_rounding_is_read(build):
+    image = read_image(build("quaternion") / "x.nii")
+    np.testing.assert_allclose(image.affine[:3, :3], [[0, 1, 0], [1, 0, 0], [0, 0, -2]], atol=1e-4)
+
+
+def test_rgb_voxels_are_three_channels_or_refused_as_such(build):
+    try:
+        array = read_image(build("rgb_nifti") / "rgb.nii.gz").array
+    except DataError as error:
+        assert "RGB" in str(error) and "time point" not in str(error)
+    else:
+        assert array.shape == (3, 48, 48, 6) and (array[0] == 200).all() and not array[1:].any()
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_label_map_of_few_grey_bits_keeps_its_numbers(build, bits):
+    folder = build("grey_bits")
+    np.testing.assert_array_equal(read_label(folder / f"label{bits}.png").array, np.load(folder / "right.npy"))
+
+
+# -------- folders of hospitals
+
+
+def test_masks_of_zero_and_255_whose_slope_is_a_255th_are_zero_and_one(build, import_folders, train):
+    code, said, data = import_folders(build("mask_slope") / "in", "organ")
+    assert code == 0, said
+    (path,) = (data / "south").rglob("masks/c0.nii.gz")
+    assert sorted(np.unique(read_label(path).array)) == [0, 1]
+    code, said = train(data)
+    assert code == 0, said
+
+
+def test_segments_count_by_their_names_in_the_header(build, import_folders, train, tmp_path):
+    code, said, data = import_folders(build("slicer_names") / "in", "liver,tumor")
+    assert code == 0, said
+    code, said = train(data)
+    assert code == 0, said
+    study = load_study(study_file(tmp_path / "run" / "job"))
+    for site in ("north", "south"):
+        found = load_site_data(data / site, study, tmp_path / "cache" / site)
+        for part in (found.training, found.validation, found.test):
+            # a liver has 14 x 14 pixels, a tumor 10 x 10, in each slice of each case
+            sizes = [[(truth == number).sum() for number in (1, 2)] for truth in part.targets]
+            assert all(1.7 < liver / tumor < 2.3 for liver, tumor in sizes)
+
+
+def test_label_maps_in_jpeg_are_refused(build, import_folders):
+    code, said, _ = import_folders(build("jpeg_labels") / "in", "organ")
+    assert code == 2 and re.search("(?i)jpe?g", said) and "c0.jpg" in said
+
+
+def test_images_that_a_tag_turns_beside_masks_without_one_are_counted(build, import_folders):
+    code, said, _ = import_folders(build("exif_turn") / "in", "organ")
+    assert code == 0 and re.search(r"\b8\b.*(EXIF|turned)", said)
+
+
+def test_a_mask_of_another_size_is_refused_at_the_import(build, import_folders):
+    code, said, _ = import_folders(build("mask_size") / "in", "organ")
+    assert code == 2 and "c5.png" in said and "40" in said
+
+
+def test_the_patient_of_a_series_is_the_one_in_its_header(build, import_folders):
+    code, said, data = import_folders(build("patient_in_header") / "in", "organ")
+    assert code == 0, said
+    content = json.loads((data / "north" / "dataset.json").read_text())
+    parts = {part: {record["patient"] for record in content.get(part, ())} for part in MARKS}
+    assert set().union(*parts.values()) and sum(map(len, parts.values())) == len(set().union(*parts.values()))
+
+
+@pytest.mark.parametrize("kind", ["accents", "zero_width", "full_width"])
+def test_one_patient_in_two_spellings_is_one(build, train, kind):
+    code, said = train(build("patient_spelling") / kind)
+    assert code == 2 and "patient" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(("case", "names"), [("same_volume", ("i0", "i3")), ("same_index", ("0", "5"))])
+def test_the_same_pixels_in_two_parts_are_refused(build, train, case, names):
+    code, said = train(build(case) / "data")
+    assert code == 2 and all(name in said for name in names) and "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["octal", "sexagesimal", "underscore", "hex", "binary"])
+def test_a_number_that_people_and_programs_read_differently_is_refused(silofl, tmp_path, build, name, monkeypatch):
+    monkeypatch.chdir(JOBS.parent)
+    study = build("yaml_numbers") / name / "app" / "config" / "study.yaml"
+    text = re.search("(?m)^rounds: *(.*)$", study.read_text())[1]
+    for arguments in (
+        ("estimate", build("yaml_numbers") / name, "--sites", 2, "--bandwidth", "50Mbit"),
+        ("estimate", JOBS / "fedavg_phantoms", "--sites", 2, "--bandwidth", "50Mbit", "--set", f"rounds={text}"),
+    ):
+        code, out, error = silofl(*arguments)
+        assert code == 2 and text in error and "Traceback" not in error
+
+
+# -------- a new patient
+
+
+def test_an_organ_of_34_thousand_litres_is_not_reported(build, silofl, super_model, tmp_path):
+    folder = build("huge_spacing")
+    scans = (folder / "huge.nii.gz", folder / "usual.nii.gz")
+    code, out, error = silofl("predict", super_model, *scans, "-o", tmp_path / "o")
+    assert code == 3 and "145" in out + error and "usual.nii.gz" in out
+    assert "huge" not in "".join(path.name for path in (tmp_path / "o").iterdir())
+
+
+def test_a_name_of_dots_writes_nothing_outside_of_its_folder(build, silofl, super_model, tmp_path):
+    folder = tmp_path / "here"
+    shutil.copytree(build("dotdot_name"), folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    silofl("predict", super_model, folder / "in" / "..nii.gz", "-o", folder / "out" / "precious")
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {path: after.get(path) for path in before} == before
+    assert all((folder / "out" / "precious") in path.parents for path in after.keys() - before.keys())
+
+
+def test_a_short_file_predicts_nothing_after_another_patient(build, silofl, super_model, tmp_path):
+    folder = build("short_pixels")
+    scans = (folder / "patient_a", folder / "patient_c.dcm")
+    code, out, error = silofl("predict", super_model, *scans, "-o", tmp_path / "o")
+    assert code == 3 and "patient_c.dcm" in out + error and "PixelData" in out + error
+    assert not [path for path in (tmp_path / "o").iterdir() if "patient_c" in path.name]

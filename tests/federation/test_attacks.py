@@ -1,0 +1,132 @@
+"""What one hospital of three can do to a study, and what the ledger says of it."""
+
+import numpy as np
+import pytest
+
+from silofl.methods.amplitude import MEAN
+from silofl.methods.task import Message
+
+ATTACKER = "west"
+
+
+def scaled(factor, of=lambda name: True, **meta):
+    """Return an attack that sends a multiple of its honest arrays, and says something else of itself."""
+
+    def attack(task, site, answer):
+        if (task, site) != ("train", ATTACKER):
+            return answer
+        arrays = {name: factor * array if of(name) else array for name, array in answer.arrays.items()}
+        return Message(arrays, answer.meta | meta)
+
+    return attack
+
+
+def is_amplitude(name):
+    return name == MEAN
+
+
+def is_update(name):
+    return name != MEAN
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "harmofl", "adafed", "scaffold", "ditto", "fedsm"])
+def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_honest_site(play, algorithm):
+    training = {"optimizer": "sgd", "momentum": 0} if algorithm == "scaffold" else {}
+    game = play(name=algorithm, training=training, rounds=4)
+    # The others have 5 and 4 examples, 4.5 in the median: ten times that.
+    record = game.round(change=scaled(-3, is_update, num_examples=45))
+    assert record.refused == {} and record.unlike.keys() == {ATTACKER}
+    assert record.unlike[ATTACKER]["cosine"] < -0.1
+    assert any("'west' sent an update that points away from the mean of the others'" in note for note in record.notes)
+    if game.study.recipe.counts_examples:
+        assert record.unlike[ATTACKER]["examples"] == 10
+        assert any("'west' says that it has 10 times as many training examples" in note for note in record.notes)
+
+
+def test_a_flipped_sign_is_named(play):
+    game = play()
+    records = [game.round(change=scaled(-1)) for _ in range(2)]
+    assert [record.unlike.keys() for record in records] == [{ATTACKER}] * 2
+    assert all(record.unlike[ATTACKER]["cosine"] < 0 for record in records)
+    # The sentence stands once, the number in every round.
+    assert len(records[0].notes) == 1 and records[1].notes == [] and game.warnings == records[0].notes
+
+
+def test_parameters_turned_round_behind_honest_statistics_are_named(play):
+    game = play(model={"normalization": "batch"})
+    record = game.round(change=scaled(-1, lambda name: "running" not in name))
+    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["cosine"] < 0
+
+
+def test_a_long_update_is_named_below_the_bound_that_refuses_it(play):
+    record = play().round(change=scaled(20))
+    assert record.refused == {} and record.unlike.keys() == {ATTACKER}
+    assert 3 < record.unlike[ATTACKER]["length"] < 100
+
+
+def test_patients_that_cannot_be_are_refused(play):
+    record = play().round(change=scaled(1, num_patients=10**7))
+    assert record.refused.keys() == {ATTACKER}
+    assert "patients in training as examples, 3, not 10000000" in record.refused[ATTACKER]
+
+
+def test_honest_sites_are_not_named(play):
+    game = play(rounds=2)
+    game.finish()
+    assert [record.unlike for record in game.server.ledger] == [None, None]
+
+
+def test_two_sites_are_not_compared(play):
+    record = play(("east", ATTACKER)).round(change=scaled(-3, num_examples=45))
+    assert record.unlike is None and record.refused == {}
+
+
+def test_extra_rounds_in_which_nobody_listens_compare_nothing(play):
+    game = play(name="finetuning", extra_rounds=1, rounds=1)
+    game.round()
+    assert game.round(change=scaled(-3)).unlike is None
+
+
+def test_a_site_that_joins_late_is_compared_as_the_others_are(play):
+    game, late = play(sites=("east", "north"), rounds=4), play(sites=(ATTACKER,), folder="late", rounds=4)
+    game.round()
+    game.server.join(ATTACKER)
+    game.sites[ATTACKER] = late.sites[ATTACKER]
+    assert game.round(change=scaled(-1)).unlike[ATTACKER]["cosine"] < 0
+
+
+def test_an_amplitude_times_ten_is_left_out_before_the_mean_is_fixed_and_named(play):
+    game = play(name="harmofl")
+    record = game.round(change=scaled(10, is_amplitude))
+    honest = [game.answers["train"][site].arrays[MEAN] for site in ("east", "north")]
+    np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(honest, axis=0), rtol=1e-6)
+    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] > 3
+    assert any("the amplitude of site 'west' is left out of the mean: it is" in note for note in record.notes)
+    # Its update counts, and it goes on with the others' mean.
+    assert record.answered == ["east", "north", ATTACKER] and record.refused == {}
+    game.round()
+    assert MEAN in game.sent["train"][ATTACKER].arrays and game.server.ledger[1].unlike is None
+
+
+def test_a_tenth_of_an_amplitude_is_left_out_too(play):
+    game = play(name="harmofl")
+    record = game.round(change=scaled(0.05, is_amplitude))
+    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] < 1 / 3
+    assert any("times the smallest of the other sites'" in note for note in record.notes)
+
+
+@pytest.mark.parametrize("preset", ["paper", "reference"])
+def test_the_published_presets_keep_the_published_mean_and_the_ledger_names_the_site(play, preset):
+    game = play(name="harmofl", preset=preset)
+    record = game.round(change=scaled(10, is_amplitude))
+    amplitudes = [answer.arrays[MEAN] for answer in game.answers["train"].values()]
+    np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
+    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["amplitude"] > 3
+    assert any("'west' sent its amplitude that is" in note for note in record.notes)
+    assert not any("left out" in note for note in record.notes)
+
+
+def test_of_two_amplitudes_nobody_knows_which_is_odd(play):
+    game = play(("east", ATTACKER), name="harmofl")
+    record = game.round(change=scaled(10, is_amplitude))
+    assert record.unlike is None and record.notes == []

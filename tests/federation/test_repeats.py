@@ -1,0 +1,170 @@
+"""What stays at a site goes with the rounds that the server has taken, and a round is repeated where that is right."""
+
+import numpy as np
+import pytest
+
+from silofl.federation.checkpoint import checkpoint, restore_run
+from silofl.federation.course import Course
+from silofl.federation.outcome import finished_results
+from silofl.federation.repeats import MOST
+from silofl.settings import parse
+from silofl.study import Study
+
+from ..conftest import SMALL_UNET, UNET
+from ..feddyn import add_feddyn
+
+SITES = ("east", "north", "west")
+PLAIN = {"training": {"optimizer": "sgd", "momentum": 0}}
+RECIPES = {
+    "fedavg": {"name": "fedavg"},
+    "harmofl": {"name": "harmofl"},
+    "local": {"name": "local"},
+    "ditto": {"name": "ditto"},
+    "scaffold": PLAIN | {"name": "scaffold"},
+    "moon": PLAIN | {"name": "moon", "network": UNET},
+    "feddyn": PLAIN | {"name": "feddyn"},
+}
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch):
+    add_feddyn(monkeypatch)
+
+
+def flatten(value, name=""):
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        return {name: np.asarray(value)}
+    return {path: one for key, part in inner for path, one in flatten(part, f"{name}/{key}").items()}
+
+
+def everything(game, number):
+    """Return the models at the server, and all that the sites keep after a round."""
+    return flatten({site: [game.models(site), game.kept(site, number)] for site in game.sites})
+
+
+def assert_same(left, right):
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        np.testing.assert_array_equal(array, right[name], err_msg=name)
+
+
+def spoilt(task, site, answer):
+    """Have the answer of one site refused, for a site without examples cannot have trained."""
+    return type(answer)(answer.arrays, answer.meta | {"num_examples": 0}) if site == "east" else answer
+
+
+def lost(task, site, answer):
+    return answer.failed("lost on the way") if site == "east" else answer
+
+
+@pytest.mark.parametrize("change", [spoilt, lost])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_update_that_the_server_does_not_take_has_not_happened_at_its_site_either(play, recipe, change):
+    found = []
+    for folder, missed in (("changed", {"change": change}), ("absent", {"absent": ("east",)})):
+        game = play(folder=folder, **RECIPES[recipe])
+        game.round()
+        assert game.round(**missed).answered == ["north", "west"]
+        assert game.round().answered == [*SITES]
+        found.append(everything(game, 3))
+    assert_same(*found)
+
+
+def test_the_servers_h_of_feddyn_is_the_mean_of_the_sites_also_after_a_refused_update(play):
+    game = play(**RECIPES["feddyn"])
+    game.round()
+    game.round(change=spoilt)
+    game.round()
+    kept = [game.kept(site, 3)["feddyn"]["h"] for site in SITES]
+    for name, array in game.server.parts["feddyn"].h.items():
+        np.testing.assert_allclose(array, np.mean([h[name].numpy() for h in kept], axis=0), rtol=1e-4, atol=1e-7)
+
+
+# --- when a round is repeated
+
+
+class Kept:
+    """A run with its checkpoints in memory, which may go back one round."""
+
+    def __init__(self, game):
+        self.game, self.states = game, {}
+
+    def carry_out(self, lying=None):
+        """Carry out the run; a site may say in each training that it has lost its last state."""
+        game = self.game
+        game.change = lying
+
+        def save():
+            self.states[game.server.finished_rounds] = checkpoint(game.server)
+
+        def before():
+            state = self.states.get(game.server.finished_rounds - 1)
+            return state and restore_run(game.study, state)
+
+        return Course(game.server, game.ask, save, game.warnings.append, before=before).run()
+
+
+def test_a_site_cannot_send_a_run_back_without_end(play):
+    game, said = play(rounds=7), set()
+
+    def change(task, site, answer):
+        """Say once in each training that the state of the last round is lost."""
+        number = answer.meta["round"]
+        if site != "east" or task != "train" or number < 3 or number in said:
+            return answer
+        said.add(number)
+        return type(answer)(meta=answer.failed("lost").meta | {"held": number - 2})
+
+    Kept(game).carry_out(change)
+    again = [record.round for record in game.server.ledger if any("carried out once more" in n for n in record.notes)]
+    assert again == [2, 3, 4] and len(again) == MOST
+    # After that it is asked to go on from what it says it has.
+    (note,) = game.server.losses
+    assert note.startswith("site 'east' began the train of round 6 without its state of round 5, from that of round 4")
+
+
+def lose(game, site, number):
+    (game.folder(site) / "rounds" / f"round_{number:04d}.pt").unlink()
+
+
+def test_a_private_round_is_not_repeated_for_it_would_spend_the_patients_privacy_again(play, make_study):
+    plain = make_study(network=SMALL_UNET | {"normalization": "instance"}).model_dump(mode="json", exclude={"privacy"})
+    privacy = {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}
+    game = play(study=parse(Study, plain | {"privacy": privacy}, "study.yaml"))
+
+    def change(task, site, answer):
+        if (task, answer.meta["round"], site) == ("train", 2, "west"):
+            lose(game, "east", 2)
+        return answer
+
+    tests = Kept(game).carry_out(change)
+    (reason,) = finished_results(game.server, tests).reasons
+    assert reason.startswith(
+        "site 'east' began the train of round 3 without its state of round 2, from that of round 1"
+    )
+    assert game.asked.count("train") == 4
+
+
+def test_a_repeated_round_asks_those_whose_updates_were_in_it_and_gives_the_same(play):
+    found = []
+    for folder in ("whole", "lost"):
+        game = play(folder=folder, name="fedbn", federation={"max_missed_rounds": 1})
+        kept, asked = Kept(game), []
+
+        def change(task, site, answer, game=game, folder=folder, asked=asked):
+            asked.append((task, answer.meta["round"], site))
+            # The first time in round 2: north fails in it, and then the state of east is gone.
+            if task == "train" and answer.meta["round"] == 2 and asked.count(("train", 2, site)) == 1:
+                if folder == "lost" and site == "west":
+                    lose(game, "east", 2)
+                return answer.failed("no GPU") if site == "north" else answer
+            return answer
+
+        kept.carry_out(lying=change)
+        found.append(everything(game, 3))
+        record = game.server.ledger[1]
+        assert record.failed == {"north": "no GPU"} and record.missed == ["north"]
+        assert asked.count(("train", 2, "north")) == 1
+        assert any("was carried out once more" in note for note in record.notes) == (folder == "lost")
+    assert_same(*found)

@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+
+from silofl.federation.unlike import (
+    PIECE,
+    describe_unlike,
+    find_opposed,
+    find_outweighing,
+    find_unlike_updates,
+    join_unlike,
+    multiply_updates,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def updates(**arrays):
+    return multiply_updates({site: {"w": np.float32(array)} for site, array in arrays.items()})
+
+
+def alike(products):
+    return dict.fromkeys(products.sites, 1.0)
+
+
+def find(products, min_sites=3):
+    return find_unlike_updates(products, alike(products), alike(products), min_sites)
+
+
+def test_products_are_those_of_all_arrays_together():
+    given = {
+        site: {"w": RNG.normal(size=(3, PIECE)).astype(np.float32), "b": np.float32(RNG.normal())} for site in "abc"
+    }
+    flat = np.array([np.concatenate([one["w"].ravel(), [one["b"]]]) for one in given.values()], np.float64)
+    products = multiply_updates(given)
+    np.testing.assert_allclose(products.parameters, flat @ flat.T, rtol=1e-5, atol=1e-2)
+    assert products.statistics.tolist() == np.zeros((3, 3)).tolist()
+
+
+def test_the_length_is_that_of_all_arrays_and_does_not_overflow():
+    # sqrt(3^2 + 4^2 + 12^2) = 13, of which the statistics 12
+    products = multiply_updates({"a": {"w": np.float32([[3, 4]]), "mean": np.float32(12)}}, statistics={"mean"})
+    assert products.lengths() == {"a": 13} and products.lengths(products.parameters) == {"a": 5}
+    most = multiply_updates({"a": {"w": np.full(2 * PIECE, 1e15, np.float32)}})
+    assert most.lengths()["a"] == pytest.approx(np.sqrt(2 * PIECE) * 1e15, rel=1e-5)
+    assert multiply_updates({}).lengths() == {}
+
+
+def test_an_array_that_a_site_keeps_back_counts_as_zeros():
+    products = multiply_updates({"a": {"v": np.float32([1, 2])}, "b": {"v": np.float32([3, 4]), "w": np.float32([5])}})
+    # 1 + 4; 3 + 8; 9 + 16 + 25
+    assert products.parameters.tolist() == [[5, 11], [11, 50]]
+
+
+def test_some_of_the_sites_are_compared_without_the_others():
+    products = updates(a=[1, 0], b=[2, 0], c=[0, 3]).select({"a", "c"})
+    assert products.sites == ("a", "c") and products.parameters.tolist() == [[1, 0], [0, 9]]
+
+
+def test_updates_of_one_direction_are_alike():
+    assert find(updates(a=[1, 1], b=[1, 2], c=[2, 1])) == {}
+
+
+def test_an_update_that_is_turned_round_is_named_and_no_honest_one_with_it():
+    # It is so long, and counts for so much, that the mean is turned round too: by it the others would look opposed.
+    products = updates(a=[1, 0.1], b=[1, 0.2], c=[1, 0], d=[-30, -3])
+    shares = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 3.0}
+    assert find_opposed(products, shares, 3).keys() == {"d"}
+    assert find(products).keys() == {"d"}
+
+
+def test_the_cosine_is_that_to_the_weighted_mean_of_the_others_directions():
+    products = updates(a=[1, 0], b=[0, 1], c=[-1, -1])
+    # Of c: directions (1, 0) with 3 and (0, 1) with 1 have the mean (3, 1): -(3 + 1) / (sqrt(2) * sqrt(10)).
+    found = find_opposed(products, {"a": 3.0, "b": 1.0, "c": 0.1}, 3)
+    assert found == {"c": pytest.approx(-4 / np.sqrt(20))}
+
+
+def test_of_two_sites_nobody_knows_which_is_opposed_or_too_long():
+    products = updates(a=[1, 0], b=[-9, 0])
+    assert find(products) == {} and find(products, min_sites=2) == {"a": {"cosine": -1}, "b": {"length": 9}}
+    assert find(updates(a=[1, 0]), min_sites=1) == {} == find(updates(), min_sites=1)
+
+
+def test_a_site_that_has_not_moved_is_opposed_to_nobody():
+    assert find(updates(a=[0, 0], b=[1, 0], c=[1, 0])) == {}
+    assert find(updates(a=[0, 0], b=[0, 0], c=[0, 0])) == {}
+
+
+def test_what_is_above_three_times_the_others_median_by_step_is_named():
+    assert find(updates(a=[1, 0], b=[1, 0], c=[3, 0])) == {}
+    products = updates(a=[1, 0], b=[1, 0], c=[4, 0])
+    assert find(products) == {"c": {"length": 4}}
+    # Four times as long after four times as many steps.
+    assert find_unlike_updates(products, {"a": 1, "b": 1, "c": 4}, alike(products), 3) == {}
+
+
+def test_statistics_are_compared_by_themselves_and_their_direction_says_nothing():
+    given = {
+        site: {"w": np.float32([1, 0]), "mean": np.float32(mean)} for site, mean in {"a": 1, "b": -1, "c": 40}.items()
+    }
+    products = multiply_updates(given, statistics={"mean"})
+    assert find(products) == {"c": {"statistics": 40}}
+
+
+def test_examples_are_named_from_three_times_the_others_median_on():
+    assert find_outweighing({"a": 10, "b": 10, "c": 29}, 3) == {}
+    assert find_outweighing({"a": 10, "b": 10, "c": 30}, 3) == {"c": 3}
+    assert find_outweighing({"a": 10, "c": 10**7}, 3) == {} == find_outweighing({}, 3)
+
+
+def test_several_comparisons_are_joined_by_site_with_three_digits():
+    several = [{"west": {"cosine": -0.12345}}, {}, {"west": {"examples": 1234.0}, "east": {"length": 4.0}}]
+    joined = join_unlike(several)
+    assert joined == {"east": {"length": 4.0}, "west": {"cosine": -0.123, "examples": 1230.0}}
+    assert list(joined) == ["east", "west"]
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("cosine", "site 'west' sent an update that points away from the mean of the others' (cosine 4.2)"),
+        ("statistics", "site 'west' sent a change of BatchNorm's statistics 4.2 times as long by step"),
+        ("amplitude", "site 'west' sent its amplitude that is 4.2 times the others' median"),
+    ],
+)
+def test_what_is_unlike_is_said_in_one_sentence(what, sentence):
+    assert describe_unlike("west", what, 4.2).startswith(sentence)

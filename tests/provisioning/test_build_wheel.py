@@ -1,0 +1,101 @@
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from provisioning.build_wheel import build_wheel
+from provisioning.supply import LOCK, read_lock
+from provisioning.workspace import REPOSITORY
+from silofl.errors import ConfigError
+
+SETTINGS = """[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "tiny"
+version = "1"
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The source of a package of two modules."""
+    folder = tmp_path / "source"
+    (folder / "tiny").mkdir(parents=True)
+    for name in ("__init__", "ä"):
+        (folder / "tiny" / f"{name}.py").write_text(f'"""Tiny {name}."""\n', encoding="utf-8")
+    (folder / "pyproject.toml").write_text(SETTINGS)
+    return folder
+
+
+@pytest.fixture
+def umask():
+    """Set the account's umask until the test ends."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.slow
+def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_time(source, umask, tmp_path):
+    # What an earlier build left behind.
+    (source / "build" / "lib" / "tiny").mkdir(parents=True)
+    (source / "build" / "lib" / "tiny" / "deleted.py").write_text("")
+    first = build_wheel(source, tmp_path / "first")
+    umask(0o077)
+    other = shutil.copytree(source, tmp_path / "other place" / "clone")
+    for path in [other, *other.rglob("*")]:
+        path.chmod(0o700 if path.is_dir() else 0o640)
+        os.utime(path, (1e9, 1e9))
+    second = build_wheel(other, tmp_path / "second")
+    assert first.read_bytes() == second.read_bytes()
+    with zipfile.ZipFile(first) as wheel:
+        modules = [name for name in wheel.namelist() if name.endswith(".py")]
+        assert modules == ["tiny/__init__.py", "tiny/ä.py"] and wheel.testzip() is None
+        # For everybody who may install it, and by no packing that differs between machines.
+        assert {entry.external_attr >> 16 for entry in wheel.infolist()} == {0o100644}
+        assert {entry.compress_type for entry in wheel.infolist()} == {zipfile.ZIP_STORED}
+        assert wheel.namelist()[-1] == "tiny-1.dist-info/top_level.txt"
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_checksum_of_a_wheel_that_pip_installs(tmp_path):
+    command = [sys.executable, "-m", "provisioning", "build-wheel", tmp_path / "wheel"]
+    printed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
+    wheel = Path(printed[1])
+    assert printed[0] == hashlib.sha256(wheel.read_bytes()).hexdigest() and wheel.parent == tmp_path / "wheel"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        tmp_path / "installed",
+        wheel,
+    ]
+    subprocess.run(install, check=True, capture_output=True)
+    found = {path.relative_to(tmp_path / "installed") for path in (tmp_path / "installed" / "silofl").rglob("*.py")}
+    assert found == {
+        path.relative_to(REPOSITORY / "custom") for path in (REPOSITORY / "custom" / "silofl").rglob("*.py")
+    }
+
+
+def test_the_wheel_is_built_by_the_locks_version_of_the_builder():
+    (wanted,) = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert wanted in {f"{one.name}=={one.version}" for one in read_lock(REPOSITORY / LOCK)}
+
+
+def test_a_folder_that_is_no_package_is_one_sentence(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        ConfigError, match="empty must be a package that pip can build; .*; or name a built one, --wheel"
+    ):
+        build_wheel(tmp_path / "empty", tmp_path / "wheel")

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+
+from silofl.algorithms.guard import BIASES, SHARES
+from silofl.inference.geometry import decide_labels
+from silofl.training import grid_scores
+from silofl.training.grid_scores import score_classes, score_label_maps
+from silofl.training.metrics import compare_overlaps, dice_by_case
+
+SINGLE, BOTH = {1: (1,), 2: (2,)}, {"all": (1, 2), "core": (2,)}
+
+
+def draw(channels, shape=(3, 8, 9), seed=0):
+    """Return two models' probabilities (n, channels, ...), in double precision, which no border of biases rounds."""
+    logits = 2 * np.random.default_rng(seed).normal(size=(2, shape[0], max(channels, 2), *shape[1:]))
+    found = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    return found if channels > 1 else found[:, :, 1:]
+
+
+def shift(mean, bias):
+    """Add a bias to the foreground's log-odds, by the logits: log p of every label, more by the bias of foreground."""
+    if mean.shape[1] == 1:
+        return 1 / (1 + np.exp(-(np.log(mean / (1 - mean)) + bias)))
+    logits = np.log(mean)
+    logits[:, 1:] += bias
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("channels", "regions", "has_background", "annotated"),
+    [
+        (1, {1: (1,)}, False, None),
+        (3, SINGLE, False, None),
+        (3, BOTH, False, None),
+        (3, SINGLE, True, None),
+        (3, {1: (1,)}, False, (1,)),
+    ],
+    ids=["sigmoid", "softmax", "regions", "background", "annotated"],
+)
+@pytest.mark.parametrize("kind", ["labels", "empty"])
+def test_every_point_has_the_score_of_its_label_maps(channels, regions, has_background, annotated, kind, monkeypatch):
+    monkeypatch.setattr(grid_scores, "PIECE", 10)
+    federated, local = draw(channels)
+    truth = np.random.default_rng(1).integers(0, 2 if channels == 1 else 3, size=(3, 8, 9)).astype(np.uint8)
+    truth = truth * (kind == "labels")
+    if annotated:
+        truth[truth == 2] = 0
+    found = score_label_maps(federated, local, truth, regions, has_background, annotated)
+    assert found.shape == (len(SHARES), len(BIASES))
+    for row in (0, 4, 10):
+        mean = (1 - SHARES[row]) * federated + SHARES[row] * local
+        for column in (0, 21, 30, 47, 60):
+            labels = decide_labels(shift(mean, BIASES[column]))
+            wanted = dice_by_case(labels, truth, "aaa", regions, has_background, annotated).compared["a"]
+            assert found[row, column] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_case_with_nothing_to_find_counts_one_where_nothing_is_found_and_else_nothing():
+    truth = np.zeros((1, 4, 4), np.uint8)
+    # Log-odds of -2: a bias of more than 2 finds something.
+    quiet = np.full((1, 1, 4, 4), 1 / (1 + np.exp(2.0)))
+    found = score_label_maps(quiet, quiet, truth, {1: (1,)}, False, None)
+    np.testing.assert_array_equal(found[0], np.where(BIASES > 2, 0, 1))
+
+
+def test_a_sure_voxel_is_decided_by_no_bias():
+    truth = np.uint8([[[1, 0]]])
+    sure = np.float32([[[[1, 0]]]])
+    assert (score_label_maps(sure, sure, truth, {1: (1,)}, False, None) == 1).all()
+
+
+def test_where_nothing_is_scored_there_is_no_score():
+    overlaps = np.ones((5, 2, 2), np.int64)
+    assert np.isnan(compare_overlaps(overlaps, {})).all()
+
+
+def test_a_class_counts_by_the_probability_of_the_true_one():
+    federated, local = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.5, 0.5], [0.6, 0.4]])
+    found = score_classes(federated, local, np.array([0, 1]))
+    # (0.9 + 0.8) / 2 and (0.5 + 0.4) / 2, and half of both.
+    np.testing.assert_allclose(found[[0, 5, 10], 0], [0.85, 0.65, 0.45])
