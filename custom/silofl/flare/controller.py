@@ -64,8 +64,9 @@ class RoundsController(ModelController):
     """Controller of a study: asks every site in each round, waits for a limited time and saves a checkpoint.
 
     A late site, and one that has left the job, is asked again in every round, but no round waits for it until it takes
-    a task again; and where it takes one task after another and answers none in time, only for a short while. It runs any
-    algorithm; a subclass names the one whose studies it takes.
+    a task again; and where it takes one task after another and answers none in time, only for a short while.
+
+    It runs any algorithm; a subclass names the one whose studies it takes.
     """
 
     algorithm: ClassVar[str | None] = None
