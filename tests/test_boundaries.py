@@ -14,6 +14,7 @@ CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of the package -> the rooms and files that it may import besides itself.
 BELOW = {
     "errors": set(),
+    "parent": set(),
     "documents": {"errors"},
     "files": {"documents", "errors"},
     "settings": {"documents", "errors"},

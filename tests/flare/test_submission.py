@@ -9,6 +9,7 @@ import yaml
 
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
+from silofl.flare.components import name_components
 from silofl.flare.submission import READY, check_job
 from silofl.models import build_plain_model
 from silofl.settings import parse, read_yaml
@@ -29,6 +30,8 @@ def said(tmp_path):
         file = study_file(job)
         file.write_text(yaml.safe_dump(read_yaml(file) | sections))
         study = load_study(file)
+        if "algorithm" in sections:
+            name_components(file.parent, study)
         digest, *others = check_job(job, study)
         assert digest.endswith(f"have pinned this digest: {study.digest}")
         return others

@@ -6,6 +6,7 @@ from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 from silofl.errors import ConfigError
+from silofl.flare.components import GENERIC
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.settings import load_settings
 from silofl.site import Server, Site
@@ -52,7 +53,8 @@ def class_paths(config):
 def test_simulated_sites_may_build_only_what_jobs_name_and_the_egress_filters(workspace):
     allowed = json.loads((workspace / "local" / "resources.json").read_text())["class_allow_list"]
     named = {path for job in JOBS for path in class_paths(json.loads(job.read_text()))}
-    assert {*allowed} - named == {"silofl.flare.egress.RunNote", "silofl.flare.egress.Egress"}
+    filters = {"silofl.flare.egress.RunNote", "silofl.flare.egress.Egress"}
+    assert {*allowed} - named == {*filters, *GENERIC.values()}
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda path: f"{path.parents[2].name}-{path.stem}")

@@ -110,9 +110,9 @@ def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
     measured = lambda work, volume: costs["local" in work.learners()]  # noqa: E731
     monkeypatch.setattr(module, "measure_cost", measured)
     found = estimate(study, Setting(2, 1e9))
-    # 1 - 1.5 / 2; four rounds of four models, and two in what is kept.
+    # 1 - 1.5 / 2; five rounds of four models, and two in what is kept.
     model = needs.models_bytes(study)
-    assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (4 * 4 + 2) * model)
+    assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (5 * 4 + 2) * model)
     console = Console(record=True, width=200)
     print_estimate(found, console)
     assert "the guard: 25% of the training and 0." in console.export_text()
