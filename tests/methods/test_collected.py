@@ -316,7 +316,7 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
     (game.folder("north") / "rounds" / "round_0002.pt").unlink()
     record = game.round()
     assert record.answered == ["east", "west"]
-    assert "site 'north' must hold its personal model, which is not in its state" in record.failed["north"]
+    assert "site 'north' must hold its personal model of round 2, which is not in its state" in record.failed["north"]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *FROM_SHARED])
