@@ -33,12 +33,12 @@ def test_products_are_those_of_all_arrays_together():
     flat = np.array([np.concatenate([one["w"].ravel(), [one["b"]]]) for one in given.values()], np.float64)
     products = multiply_updates(given)
     np.testing.assert_allclose(products.parameters, flat @ flat.T, rtol=1e-5, atol=1e-2)
-    assert products.statistics.tolist() == np.zeros((3, 3)).tolist()
+    assert products.buffers.tolist() == np.zeros((3, 3)).tolist()
 
 
 def test_the_length_is_that_of_all_arrays_and_does_not_overflow():
     # sqrt(3^2 + 4^2 + 12^2) = 13, of which the statistics 12
-    products = multiply_updates({"a": {"w": np.float32([[3, 4]]), "mean": np.float32(12)}}, statistics={"mean"})
+    products = multiply_updates({"a": {"w": np.float32([[3, 4]]), "mean": np.float32(12)}}, buffers={"mean"})
     assert products.lengths() == {"a": 13} and products.lengths(products.parameters) == {"a": 5}
     most = multiply_updates({"a": {"w": np.full(2 * PIECE, 1e15, np.float32)}})
     assert most.lengths()["a"] == pytest.approx(np.sqrt(2 * PIECE) * 1e15, rel=1e-5)
@@ -98,8 +98,8 @@ def test_statistics_are_compared_by_themselves_and_their_direction_says_nothing(
     given = {
         site: {"w": np.float32([1, 0]), "mean": np.float32(mean)} for site, mean in {"a": 1, "b": -1, "c": 40}.items()
     }
-    products = multiply_updates(given, statistics={"mean"})
-    assert find(products) == {"c": {"statistics": 40}}
+    products = multiply_updates(given, buffers={"mean"})
+    assert find(products) == {"c": {"buffers": 40}}
 
 
 def test_examples_are_named_from_three_times_the_others_median_on():
@@ -119,7 +119,7 @@ def test_several_comparisons_are_joined_by_site_with_three_digits():
     ("what", "sentence"),
     [
         ("cosine", "site 'west' sent an update that points away from the mean of the others' (cosine 4.2)"),
-        ("statistics", "site 'west' sent a change of BatchNorm's statistics 4.2 times as long by step"),
+        ("buffers", "site 'west' sent a change of BatchNorm's running buffers 4.2 times as long by step"),
         ("amplitude", "site 'west' sent its amplitude that is 4.2 times the others' median"),
     ],
 )

@@ -47,7 +47,7 @@ def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without
 
 def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_has_lost_some(scaffold):
     def forgotten(task, site, answer):
-        return answer | Message(meta=answer.meta | {"num_examples": 3}) if site == "east" else answer
+        return answer | Message(meta=answer.meta | {"num_examples": 3, "num_patients": 3}) if site == "east" else answer
 
     game = scaffold(weights="examples")
     # 5, 4 and 3 training examples, then 2 fewer.
@@ -64,7 +64,7 @@ def test_what_a_site_keeps_back_counts_by_the_examples_that_it_has_now_too(scaff
         if site != "east":
             return answer
         sent = {name: array for name, array in answer.arrays.items() if not name.startswith("control/")}
-        return Message(sent, answer.meta | {"num_examples": 3})
+        return Message(sent, answer.meta | {"num_examples": 3, "num_patients": 3})
 
     game = scaffold(weights="examples")
     game.round()

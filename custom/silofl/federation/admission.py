@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from silofl.algorithms.others import BEYOND, cap_claims
 from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import (
     check_image_shape,
@@ -19,7 +20,6 @@ from silofl.federation.unlike import (
     sort_by_site,
 )
 from silofl.methods.answer import SiteAnswer, explain_refusal
-from silofl.methods.others import BEYOND, cap_claims
 from silofl.methods.task import TRAIN, Exchange, Message, Unlike
 
 A = TypeVar("A")

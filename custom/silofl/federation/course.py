@@ -23,7 +23,7 @@ from silofl.federation.known_sites import (
 )
 from silofl.federation.ledger import Round
 from silofl.federation.numbers import find_odd_ranges
-from silofl.federation.repeats import Repeats
+from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.federation.unlike import describe_unlike, join_unlike
@@ -245,7 +245,7 @@ class Course:
         """
         earlier = self.before()
         if earlier is not None and self.repeats.take(self.server, earlier, exchange, lost):
-            self.server.return_to(earlier)
+            return_to(self.server, earlier)
             self.warn(self.repeats.reasons[earlier.finished_rounds + 1])
             raise _GoneBackError
 

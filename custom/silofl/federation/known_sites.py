@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.methods.part import Kept
-from silofl.methods.parts import is_learning, list_kept
+from silofl.methods.parts import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.methods.task import Exchange
 from silofl.software import Software, read_software
+from silofl.study import Study
 
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
@@ -24,7 +25,7 @@ def list_present_sites(server: ServerRounds) -> list[str]:
 def find_departed_sites(server: ServerRounds) -> dict[str, int]:
     """Return site -> the last round that its update went into, 0 for none, of the sites that have left the study."""
     gone = [site for site in server.sites if site in server.study.federation.sites_left]
-    return {site: server.should_hold(site, server.finished_rounds) for site in gone}
+    return {site: should_hold(server, site, server.finished_rounds) for site in gone}
 
 
 def is_over(server: ServerRounds) -> bool:
@@ -65,6 +66,32 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
     server.software[site] = said
 
 
+def check_sites(server: ServerRounds) -> None:
+    """Refuse sites that the recipe does not allow, and names that are roles.
+
+    Raises:
+        ConfigError: A site has the name of a model, or there are too many or too few.
+    """
+    for site in server.sites:
+        if site in server.parts:
+            raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
+    for answer in server.study.recipe.answers:
+        answer.check_sites(len(server.sites))
+
+
+def last_with_state(study: Study) -> int:
+    """Return the last round of a study that leaves the sites a state."""
+    return study.total_rounds if keeps_in_extra_rounds(study) else study.training_rounds
+
+
+def should_hold(server: ServerRounds, site: str, number: int) -> int:
+    """Return the last round, up to one, that a site's update went into and that left it a state; 0 for none."""
+    if number > server.finished_rounds and site in server.trained:
+        return server.finished_rounds + 1
+    rounds = server.ledger[: min(number, last_with_state(server.study))]
+    return max((record.round for record in rounds if site in record.answered), default=0)
+
+
 def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int]) -> dict[str, int]:
     """Return the sites that have lost the state from which a task begins, each with the last round whose state it has.
 
@@ -80,7 +107,7 @@ def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int])
 def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[Kept]:
     """Return what of its state a site needs for a task."""
     is_training = is_learning(server.study, exchange.task, exchange.round)
-    kept = list_kept(server.study, server.should_hold(site, exchange.models_round))
+    kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
     return [one for one in kept if is_training or not one.is_for_training]
 
 
@@ -90,7 +117,7 @@ def vital_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str |
     if not vital:
         return None
     return (
-        f"site {site!r} must hold {' and '.join(vital)} of round {server.should_hold(site, exchange.models_round)}, "
+        f"site {site!r} must hold {' and '.join(vital)} of round {should_hold(server, site, exchange.models_round)}, "
         "which is not in its state; restore its state folder, or start the study anew"
     )
 
@@ -107,7 +134,7 @@ def lost_sentence(server: ServerRounds, site: str, exchange: Exchange) -> str | 
     said += [f"{' and '.join(came)} came from the server, to within rounding"] if came else []
     return (
         f"site {site!r} began the {exchange.task} of round {exchange.round} without its state of round "
-        f"{server.should_hold(site, number)}, {older}: {'; '.join(said)}"
+        f"{should_hold(server, site, number)}, {older}: {'; '.join(said)}"
     )
 
 

@@ -34,8 +34,8 @@ class Round:
         refused: Site -> why its answer was not mixed.
         unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
             its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
-            ``length`` by step of its update or of its BatchNorm ``statistics``, its number of ``examples``, or what a
-            part compares, as the ``amplitude``, which is named below a third too. Null where nothing was.
+            ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
+            compares under its own name, which is named below a third too. Null where nothing was.
         withheld: Site -> names that the site's policy kept back.
         weights: Site -> the weights it listens with, by site.
         examples: Site -> training examples.

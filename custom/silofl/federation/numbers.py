@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
 
+from silofl.algorithms.others import medians_of_others
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, quote_value
 from silofl.methods.answer import TRAINING, Metrics, Numbers
-from silofl.methods.others import medians_of_others
 from silofl.methods.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from silofl.federation.known_sites import list_present_sites, list_state_for
+from silofl.federation.known_sites import list_present_sites, list_state_for, should_hold
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import Exchange
@@ -64,7 +64,12 @@ class Repeats:
         return True
 
 
+def return_to(server: ServerRounds, earlier: ServerRounds) -> None:
+    """Make a run what it was earlier; what is known of the sites' software stays known."""
+    vars(server).update(vars(earlier) | {"software": server.software})
+
+
 def _makes_again(server: ServerRounds, earlier: ServerRounds, exchange: Exchange, site: str, held: int) -> bool:
     """Return whether the rounds after an earlier one make a site's lost state, from one that it has."""
     number = earlier.finished_rounds
-    return server.should_hold(site, exchange.models_round) > number and held >= earlier.should_hold(site, number)
+    return should_hold(server, site, exchange.models_round) > number and held >= should_hold(earlier, site, number)

@@ -19,13 +19,14 @@ from silofl import schema
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, ConfigError
+from silofl.errors import AggregationError
+from silofl.federation.known_sites import check_sites, last_with_state, should_hold
 from silofl.federation.ledger import Round, is_better, validators
 from silofl.federation.numbers import check_numbers
 from silofl.federation.reported import Reported, choose_reported, is_better_than_best
 from silofl.methods.answer import Metrics, SiteAnswer, read_answer
 from silofl.methods.part import Part, WeightsOf
-from silofl.methods.parts import keeps_in_extra_rounds, start_parts
+from silofl.methods.parts import start_parts
 from silofl.methods.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.models.precision import widen_arrays
 from silofl.software import Software, read_software
@@ -75,7 +76,7 @@ class ServerRounds:
         """
         sites = sorted(sites)
         server = cls(study, run, sites, start_parts(study, sites, pretrained))
-        server._check_sites()
+        check_sites(server)
         return server
 
     @property
@@ -106,23 +107,12 @@ class ServerRounds:
 
     def held(self, site: str, number: int) -> int:
         """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
-        should = self.should_hold(site, number)
+        should = should_hold(self, site, number)
         return min(should, self.lost.get(site, should))
-
-    def should_hold(self, site: str, number: int) -> int:
-        """Return the last round, up to one, that a site's update went into and that left it a state; 0 for none."""
-        if number > self.finished_rounds and site in self.trained:
-            return self.finished_rounds + 1
-        rounds = self.ledger[: min(number, self._last_with_state)]
-        return max((record.round for record in rounds if site in record.answered), default=0)
 
     def has_lost(self, site: str, number: int) -> bool:
         """Return whether a site goes on, after a round, from an older state than it should."""
-        return self.held(site, number) < self.should_hold(site, number)
-
-    def return_to(self, earlier: ServerRounds) -> None:
-        """Be the run as it was earlier; what is known of the sites' software stays known."""
-        vars(self).update(vars(earlier) | {"software": self.software})
+        return self.held(site, number) < should_hold(self, site, number)
 
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether nobody else's model went into a site's own one in a round: its own share is exactly 1."""
@@ -131,7 +121,7 @@ class ServerRounds:
     def join(self, site: str) -> None:
         """Add a site that joins a resumed run."""
         self.sites = sorted([*self.sites, site])
-        self._check_sites()
+        check_sites(self)
         self.parts = {role: part.joined(site) for role, part in self.parts.items()}
         self.best_parts = {role: part.joined(site) for role, part in self.best_parts.items()}
 
@@ -198,7 +188,7 @@ class ServerRounds:
         record.close(weights_of(self.study.recipe.roles[-1]), replies.examples, metrics)
         self.ledger.append(record)
         self.trained = frozenset()
-        if record.round <= self._last_with_state:
+        if record.round <= last_with_state(self.study):
             self.lost = {site: number for site, number in self.lost.items() if site not in record.answered}
 
     def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
@@ -223,11 +213,6 @@ class ServerRounds:
         """Return whether other models' validation after the last round is better than the best round's."""
         return is_better_than_best(self, validation)
 
-    @property
-    def _last_with_state(self) -> int:
-        """The last round of the study that leaves the sites a state."""
-        return self.study.total_rounds if keeps_in_extra_rounds(self.study) else self.study.training_rounds
-
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""
         is_of_best = exchange.is_of_models and exchange.task != TRAIN and exchange.round == self.best_round
@@ -241,11 +226,3 @@ class ServerRounds:
                 return weights
         is_uniform = self.study.recipe.weights == "uniform"
         return uniform_weights(len(replies.sites)) if is_uniform else example_weights(list(replies.examples.values()))
-
-    def _check_sites(self) -> None:
-        """Refuse sites that the recipe does not allow, and names that are roles."""
-        for site in self.sites:
-            if site in self.parts:
-                raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
-        for answer in self.study.recipe.answers:
-            answer.check_sites(len(self.sites))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays, limit_threads
-from silofl.methods.others import BEYOND, compare_to_others
+from silofl.algorithms.others import BEYOND, compare_to_others
 from silofl.methods.task import Unlike
 
 # Numbers of two updates that are multiplied at once, which a processor's cache holds. Numbers of up to 1e15 are
@@ -20,7 +20,7 @@ SENTENCES = {
     "cosine": "sent an update that points away from the mean of the others' (cosine {:.2g}): its images or labels are "
     "unlike theirs, or it undoes what they learn",
     "length": "sent an update {:.3g} times as long by step as the others' median",
-    "statistics": "sent a change of BatchNorm's statistics {:.3g} times as long by step as the others' median",
+    "buffers": "sent a change of BatchNorm's running buffers {:.3g} times as long by step as the others' median",
     "examples": "says that it has {:.3g} times as many training examples as the others' median, and counts by them: "
     "ask it, or choose algorithm: {{weights: uniform}}",
 }
@@ -28,7 +28,7 @@ SENTENCES = {
 SHORT = {
     "cosine": "its update points away from their mean",
     "length": "the length of its update by step",
-    "statistics": "the change of its BatchNorm statistics by step",
+    "buffers": "the change of its BatchNorm buffers by step",
     "examples": "its number of training examples",
 }
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
@@ -41,39 +41,39 @@ class Products:
     Attributes:
         sites: The sites, in the order of rows and columns.
         parameters: Sum over all parameters of the product of two updates, shape (K, K).
-        statistics: The same over BatchNorm's statistics.
+        buffers: The same over BatchNorm's running buffers.
     """
 
     sites: tuple[str, ...]
     parameters: NDArray[np.float64]
-    statistics: NDArray[np.float64]
+    buffers: NDArray[np.float64]
 
     def lengths(self, of_these: NDArray[np.float64] | None = None) -> dict[str, float]:
-        """Return site -> the Euclidean length of its update: of the whole, or of parameters or statistics alone."""
-        products = self.parameters + self.statistics if of_these is None else of_these
+        """Return site -> the Euclidean length of its update: of the whole, or of parameters or buffers alone."""
+        products = self.parameters + self.buffers if of_these is None else of_these
         return dict(zip(self.sites, np.sqrt(products.diagonal()).tolist(), strict=True))
 
     def select(self, sites: Collection[str]) -> Products:
         """Return the products of some of the sites."""
         rows = [row for row, site in enumerate(self.sites) if site in sites]
         names, places = tuple(self.sites[row] for row in rows), np.ix_(rows, rows)
-        return Products(names, self.parameters[places], self.statistics[places])
+        return Products(names, self.parameters[places], self.buffers[places])
 
 
-def multiply_updates(updates: Mapping[str, Arrays], statistics: Collection[str] = ()) -> Products:
+def multiply_updates(updates: Mapping[str, Arrays], buffers: Collection[str] = ()) -> Products:
     """Multiply all pairs of updates; an array that a site keeps back counts as one of zeros.
 
     Args:
         updates: Site -> {name: array}.
-        statistics: Names of arrays that are no parameters.
+        buffers: Names of arrays that are no parameters.
     """
     sites = tuple(updates)
-    sums = {is_statistic: np.zeros((len(sites), len(sites))) for is_statistic in (False, True)}
+    sums = {is_buffer: np.zeros((len(sites), len(sites))) for is_buffer in (False, True)}
     with limit_threads():
         for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
             flat = {row: updates[site][name].reshape(-1) for row, site in enumerate(sites) if name in updates[site]}
-            _add_products(sums[name in statistics], flat)
-    whole = {is_statistic: lower + np.tril(lower, -1).T for is_statistic, lower in sums.items()}
+            _add_products(sums[name in buffers], flat)
+    whole = {is_buffer: lower + np.tril(lower, -1).T for is_buffer, lower in sums.items()}
     return Products(sites, whole[False], whole[True])
 
 
@@ -91,7 +91,7 @@ def find_unlike_updates(
     if len(products.sites) < min_sites:
         return {}
     found = {"cosine": find_opposed(products, weights, min_sites)}
-    for what, of_these in (("length", products.parameters), ("statistics", products.statistics)):
+    for what, of_these in (("length", products.parameters), ("buffers", products.buffers)):
         by_step = {site: length / steps[site] for site, length in products.lengths(of_these).items()}
         found[what] = {site: ratio for site, ratio in compare_to_others(by_step).items() if ratio > BEYOND}
     return sort_by_site(found)
@@ -170,6 +170,6 @@ def _cosine_to_mean(
 ) -> float:
     """Return the cosine of an update to the mean of the directions of the others that are here."""
     others = [one for one in here if one != row]
-    pulls = shares[others] / lengths[others]
-    length = np.sqrt(pulls @ products[np.ix_(others, others)] @ pulls)
-    return float(products[row, others] @ pulls / (lengths[row] * length)) if length > 0 else 0.0
+    directions = shares[others] / lengths[others]
+    length = np.sqrt(directions @ products[np.ix_(others, others)] @ directions)
+    return float(products[row, others] @ directions / (lengths[row] * length)) if length > 0 else 0.0

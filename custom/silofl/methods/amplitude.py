@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.harmofl import AmplitudeNorm, amplitude_level, find_odd_levels, half_spectrum, mean_amplitude
 from silofl.algorithms.mixing import Arrays
+from silofl.algorithms.others import find_unlike
 from silofl.errors import TrainingError
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.others import find_unlike
 from silofl.methods.part import Compared, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.study import Study
