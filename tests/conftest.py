@@ -25,6 +25,7 @@ from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
+from silofl.flare.components import name_components
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
@@ -145,6 +146,7 @@ def write_windows_job(tmp_path):
         study["training"]["batch_size"] = 4
         study["algorithm"] = (algorithm or study["algorithm"]) | changes
         path.write_text(yaml.safe_dump(study))
+        name_components(path.parent, study["algorithm"]["name"])
         return job
 
     return write

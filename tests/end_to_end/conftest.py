@@ -19,6 +19,7 @@ import yaml
 
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
+from silofl.flare.components import name_components
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 LIMIT_S = 540
@@ -67,7 +68,9 @@ def write_small_job(job, name="harmofl_phantoms", **changes):
     study = yaml.safe_load(path.read_text())
     study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
     study["model"]["features"] = [8, 8, 8, 8, 8, 8]
-    path.write_text(yaml.safe_dump(study | {"rounds": 3, "guard": False} | changes))
+    study |= {"rounds": 3, "guard": False} | changes
+    path.write_text(yaml.safe_dump(study))
+    name_components(path.parent, study["algorithm"]["name"])
     return job
 
 

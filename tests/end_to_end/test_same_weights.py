@@ -21,6 +21,7 @@ import yaml
 
 from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
+from silofl.flare.components import name_components
 from silofl.studies import simulate
 
 from ..conftest import WINDOWS
@@ -305,6 +306,7 @@ def write_job(job, run):
     for key, value in run.study.items():
         study[key] = study.get(key, {}) | value if isinstance(value, dict) else value
     (job / "app" / "config" / "study.yaml").write_text(yaml.safe_dump(study))
+    name_components(job / "app" / "config", run.algorithm["name"])
     return job
 
 

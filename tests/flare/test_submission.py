@@ -31,7 +31,7 @@ def said(tmp_path):
         file.write_text(yaml.safe_dump(read_yaml(file) | sections))
         study = load_study(file)
         if "algorithm" in sections:
-            name_components(file.parent, study)
+            name_components(file.parent, study.algorithm.name)
         digest, *others = check_job(job, study)
         assert digest.endswith(f"have pinned this digest: {study.digest}")
         return others

@@ -249,8 +249,12 @@ def change_rights(kit, role, **rights):
             "shell_commands in local/authorization.json must",
         ),
         (
+            lambda kit: change_json(kit / "local/resources.json", class_allow_list=[*SITE_CLASSES, "acme.Widget"]),
+            "class_allow_list in local/resources.json must not have 'acme.Widget', which no job needs; delete it",
+        ),
+        (
             lambda kit: change_json(kit / "local/resources.json", class_allow_list=[*SITE_CLASSES, "subprocess.Popen"]),
-            "class_allow_list in local/resources.json must not have 'subprocess.Popen', which no job needs; delete it",
+            "class_allow_list in local/resources.json must not name 'subprocess.Popen', by which a job starts any",
         ),
         (lambda kit: change_json(kit / "local/resources.json", app_validator=None), "app_validator in local/resources"),
         (lambda kit: (kit / "SHA256SUMS").unlink(), "SHA256SUMS must have the wheel's checksum; fill the kit"),

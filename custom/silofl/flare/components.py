@@ -53,26 +53,25 @@ def check_algorithm(component: object, algorithm: str | None, study: Study) -> N
     raise ConfigError(_disagreement(f"{named} of {file}", algorithm, file, name))
 
 
-def check_components(configurations: Path, study: Study) -> None:
+def check_components(configurations: Path, algorithm: str) -> None:
     """Refuse a job whose configurations name the executor or controller of another algorithm than its study's.
 
     Args:
         configurations: The job's folder ``app/config``.
-        study: The job's study.
+        algorithm: The ``algorithm.name`` of its study.
 
     Raises:
         ConfigError: They disagree, or a configuration cannot be read.
     """
     for file in GENERIC:
-        name = study.algorithm.name
-        others = {find_component(file, one): one for one in PAPERS if one != name}
+        others = {find_component(file, one): one for one in PAPERS if one != algorithm}
         for entry in _list_entries(read_json(configurations / file)):
             if (path := entry.get("path")) in others:
-                raise ConfigError(_disagreement(f"{path} of {configurations / file}", others[path], file, name))
+                raise ConfigError(_disagreement(f"{path} of {configurations / file}", others[path], file, algorithm))
 
 
-def name_components(configurations: Path, study: Study) -> None:
-    """Have a job's configurations name the executor and the controller of its study's algorithm.
+def name_components(configurations: Path, algorithm: str) -> None:
+    """Have a job's configurations name the executor and the controller of an algorithm.
 
     A class of another package stays.
     """
@@ -80,7 +79,7 @@ def name_components(configurations: Path, study: Study) -> None:
         known, content = list_components(file), read_json(configurations / file)
         for entry in _list_entries(content):
             if entry.get("path") in known:
-                entry["path"] = find_component(file, study.algorithm.name)
+                entry["path"] = find_component(file, algorithm)
         write_json(configurations / file, content)
 
 

@@ -39,7 +39,7 @@ def check_job(job: Path, study: Study) -> list[str]:
     for name in FILES:
         if not (app / "config" / name).is_file():
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
-    check_components(app / "config", study)
+    check_components(app / "config", study.algorithm.name)
     doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
     if (app / "custom").exists():
         doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")

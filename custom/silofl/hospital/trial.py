@@ -163,6 +163,8 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
             message = server.task(site, one)
             answer = rounds.carry_out(one.task, message)
             left.append(filter_answer(scope, site, study, rounds.site, one.task, message, answer))
+            # What comes after the training begins from the state that it left.
+            server = replace(server, trained=frozenset({site}))
         return left
 
 

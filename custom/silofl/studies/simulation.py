@@ -93,7 +93,7 @@ def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> 
     """
     study = changed_study(job, with_weights(changes, wanted.weights))
     # Where the command changes the algorithm, the run's copy of the job is fitted to it.
-    check_components(study_file(job).parent, load_study(study_file(job)))
+    check_components(study_file(job).parent, load_study(study_file(job)).algorithm.name)
     if wanted.data is None and study.labels != LABELS:
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
@@ -172,7 +172,7 @@ def fit_configurations(job: Path, study: Study) -> None:
     They name its executor and its controller, and have the filter that keeps BatchNorm at home only where it must stay.
     """
     path = study_file(job).with_name("config_fed_client.json")
-    name_components(path.parent, study)
+    name_components(path.parent, study.algorithm.name)
     is_guarded, config = study.recipe.stays_home == "batchnorm", read_json(path)
     guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
     # Taken out first, so that a job that has it already does not get it twice.
