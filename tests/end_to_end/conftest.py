@@ -109,7 +109,9 @@ class Federation:
     def site_process(self, name):
         """Return the process that does a site's work."""
         self.descendants()
-        (found,) = [p for p in self.alive() if Path(p.cwd()).name == name]
+        # The process that decodes its files lies in the same folder.
+        own = [p for p in self.alive() if "silofl.data.decoder" not in p.cmdline()]
+        (found,) = [p for p in own if Path(p.cwd()).name == name]
         return found
 
     def kill_all(self):
