@@ -1,7 +1,9 @@
 """Read one image, label map or window of an npz file, whose arrays are kept from one to the next."""
 
+import math
 import zipfile
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from silofl.errors import DataError
 IMAGES, LABELS = ("images", "windows"), ("labels",)
 # For the images and the labels of the file that is being read.
 MOST_KEPT = 2
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _kept: dict[tuple[Path, tuple[str, ...], int, int], tuple[str, NDArray | None]] = {}
 
 
@@ -70,8 +73,24 @@ def _load_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray | None]
             return key, None
         check_bytes(path.name, (archive.getinfo(f"{key}.npy").file_size,), 1)
         with archive.open(f"{key}.npy") as stream:
+            _check_stated_bytes(stream, archive.getinfo(f"{key}.npy").file_size)
+        with archive.open(f"{key}.npy") as stream:
             array = np.lib.format.read_array(stream, allow_pickle=False)
             # The checksum is compared at the end, which NumPy need not reach.
             if stream.read(1):
                 raise ValueError("bytes after its array")
             return key, array
+
+
+def _check_stated_bytes(stream: IO[bytes], size: int) -> None:
+    """Refuse an array whose header states more than its file holds: NumPy takes memory for what is stated.
+
+    Raises:
+        ValueError: It states more, or has a header of an unknown version.
+    """
+    version = np.lib.format.read_magic(stream)
+    if version not in HEADERS:
+        raise ValueError(f"a header of version {version}")
+    shape, _, dtype = HEADERS[version](stream)
+    if stream.tell() + math.prod(shape) * dtype.itemsize > size:
+        raise ValueError("fewer bytes than its header states")
