@@ -1,6 +1,7 @@
 """Whether all pixels are there and mean what is read: by files that are built, and by those that pydicom ships."""
 
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -557,8 +558,13 @@ def test_what_is_no_image_is_called_what_it_is(build, storage):
     data = pydicom.dcmread(path)
     del data.PixelData, data.Rows, data.Columns
     data.save_as(path)
-    with pytest.raises(DataError, match=f"must be an image, not a DICOM file of the kind '{kind.name}'; name the file"):
-        read_image(path)
+    alone = path.parent / "export" / "report.dcm"
+    alone.parent.mkdir()
+    shutil.copy(path, alone)
+    for file, given in ((path, path), (alone, alone.parent)):
+        sentence = f"{file.name} must be an image, not a DICOM file of the kind '{kind.name}'; name the file"
+        with pytest.raises(DataError, match=sentence):
+            read_image(given)
 
 
 def test_frames_of_energies_and_slices_are_no_one_volume(build):

@@ -40,6 +40,6 @@ def test_in_one_process_files_and_memory_stay_the_same(tmp_path, settings_in, ma
     settings = settings_in(tmp_path / "sites")
     run_alone(study, tmp_path, SITES, settings, None, measure)
     assert [record["answered"] for record in ledger(tmp_path)] == [list(SITES)] * ROUNDS
-    # A site keeps the best round's state too, unless it is one of the last two.
+    # A site keeps the best round's state too, unless it is one of the last three.
     assert max(files[10:ROUNDS]) - min(files[10:ROUNDS]) <= len(SITES), files
     check_memory(memory[:ROUNDS])

@@ -113,6 +113,9 @@ def _list_series_files(path: Path, name: str) -> tuple[str, ...]:
     reader = SimpleITK.ImageSeriesReader
     found = [reader.GetGDCMSeriesFileNames(str(path), series) for series in reader.GetGDCMSeriesIDs(str(path))]
     if not found:
+        for file in list_files(path):
+            if _read_series(file) is not None:
+                _read_checked_header(file, file.name)
         has_folders = any(member.is_dir() for member in path.iterdir())
         there = "folder in it that does, or an image's own file"
         remedy = there if has_folders else "image's own file, or another folder"
