@@ -185,7 +185,7 @@ def test_a_path_in_brackets_is_printed_as_it_is(capsys):
 
 def test_a_command_must_be_given(refused):
     assert "COMMAND" in refused()
-    assert "--frob" in refused("--frob", "resume", "run")
+    assert "--frob" in refused("--frob", "resume", ".")
 
 
 @pytest.mark.parametrize("name", ["trian", "Simulate", "--simulate"])

@@ -76,8 +76,9 @@ def parsed(program, arguments, monkeypatch):
     module = {"silofl": cli, "provisioning": provisioning}[program]
     seen = []
     monkeypatch.setattr(module, "run_command", lambda name, command, options: seen.append(options) or 0)
-    # The paths of a page are its reader's.
+    # The paths of a page are its reader's, and so is the algorithm of the example.
     monkeypatch.setattr("os.path.exists", lambda path: True)
+    monkeypatch.setattr("silofl.studies.methods.algorithm_names", lambda: [*algorithm_names(), WRITTEN])
     assert module.main(arguments) == 0
     return seen[0]
 

@@ -207,13 +207,13 @@ def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monk
 
 @pytest.mark.parametrize("scales", ["0", "-1", "a", "1,1", "inf", "nan", ""])
 def test_scales_are_different_numbers_above_0(refused_script, scales):
-    assert "must be different numbers above 0, as 0.125,1" in refused_script(main, "run", f"--scales={scales}")
+    assert "must be different numbers above 0, as 0.125,1" in refused_script(main, ".", f"--scales={scales}")
 
 
 @pytest.mark.parametrize(("steps", "message"), [("0", "at least 1, not '0'"), ("101", "at most 100, not '101'")])
 def test_steps_are_few_enough_to_be_measured(refused_script, steps, message):
-    assert message in refused_script(main, "run", "--steps", steps)
+    assert message in refused_script(main, ".", "--steps", steps)
 
 
 def test_the_figure_is_a_png(refused_script, make_run):
-    assert "--out must end in .png, not x.pdf" in refused_script(main, "run", "--out", "x.pdf")
+    assert "--out must end in .png, not x.pdf" in refused_script(main, ".", "--out", "x.pdf")
