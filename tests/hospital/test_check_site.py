@@ -126,8 +126,8 @@ def test_a_check_to_skip_that_does_not_exist_is_refused(candidate):
 
 
 def test_check_site_asks_for_kit_and_study(refused):
-    assert "--kit" in refused("site", "check", "--study", "study.yaml")
-    assert "--study" in refused("site", "check", "--kit", "kit")
+    assert "--kit" in refused("site", "check", "--study", ".")
+    assert "--study" in refused("site", "check", "--kit", ".")
 
 
 def test_check_site_names_a_folder_that_is_no_kit(refused, tmp_path):

@@ -159,8 +159,8 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
     ("given", "missing"),
     [
         ([], "JOB, --out"),
-        ([JOB, "--data", "here"], "--out"),
-        (["--data", "here", "--out", "there"], "JOB"),
+        ([JOB, "--data", "."], "--out"),
+        (["--data", ".", "--out", "there"], "JOB"),
     ],
 )
 def test_simulate_names_what_must_be_given(refused, given, missing):
