@@ -26,13 +26,13 @@ from silofl.report.methods import is_comparable, methods_notes, methods_table, m
 from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
-from silofl.report.swept import NOTE, SweptRow, sweep_image, sweep_table
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
 from silofl.schema import read_file
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
 from silofl.studies.sweep import ROUNDS, read_sweep, short_names, value_text
+from silofl.studies.swept import NOTE, SweptRow, sweep_image, sweep_table
 from silofl.studies.weights import find_weights_file
 
 
