@@ -2,9 +2,10 @@
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from silofl.data.importers import LAYOUTS, PARTITIONS
 from silofl.errors import ConfigError, quote_value
 from silofl.options import (
     JOB,
@@ -66,6 +67,10 @@ def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | Non
 class _ChosenLayout(argparse.Action):
     """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
 
+    def __init__(self, *, descriptions: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._descriptions = descriptions
+
     def __call__(
         self,
         parser: argparse.ArgumentParser,
@@ -74,18 +79,21 @@ class _ChosenLayout(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         namespace.layout = values
-        parser.epilog = f"{values}:\n\n{LAYOUTS[values].description}"
+        parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
-    summaries = {name: LAYOUTS[name].description.partition("\n")[0] for name in sorted(LAYOUTS)}
-    listed = [f"  {name}\n      {summary}" for name, summary in summaries.items()]
+    # Imported here, because no other command's arguments need what reads the sets.
+    from silofl.data.importers import LAYOUTS, PARTITIONS
+
+    descriptions = {name: LAYOUTS[name].description for name in sorted(LAYOUTS)}
+    listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
     ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
     parser.epilog = "\n".join(["layouts:", *listed, "", ending])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = {"choices": sorted(LAYOUTS), "metavar": "LAYOUT", "help": "form of the set, named below"}
-    parser.add_argument("layout", action=_ChosenLayout, **known)
+    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "form of the set, named below"}
+    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
     parser.add_argument("source", type=expect_path("the downloaded set"), metavar="SOURCE", help="the downloaded set")
     parser.add_argument("target", type=Path, metavar="TARGET", help="new folder for the sites")
     labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
