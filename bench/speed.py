@@ -18,7 +18,9 @@ from measured import Row, show
 
 from silofl.training.device import keep_freed_memory
 
-MEASURES = {measure.__name__: measure for measure in (*kernels.MEASURES, *reading.MEASURES, *whole.MEASURES)}
+MEASURES = {
+    measure.__name__: measure for measure in (*kernels.MEASURES, *reading.MEASURES, whole.command_line, *whole.MEASURES)
+}
 # A gross break, on a machine that does other work beside.
 SLACK = 2.0
 

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import growth
 import scale
 import torch
-from measured import Row
+from measured import Row, medians
 from memory import GIB
 from reading import write_tiles
 
@@ -103,6 +104,21 @@ def import_seconds() -> float:
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", f"import {__name__}"], cwd=Path(__file__).parent, check=True)
     return time.perf_counter() - started
+
+
+def command_line(is_short: bool) -> Iterator[Row]:
+    """Compare what is said of a command line before its work with an import of torch, each in a new Python."""
+    lines = {"--help": ["--help"], "a job that is not there": ["simulate", "no/such/job"]}
+    lines |= {"a super model that is not there": ["predict", "no/such", "image.png"]}
+    programs = [["-c", "import torch"], *(["-m", "silofl", *line] for line in lines.values())]
+    torch_s, *found = medians(*(partial(answer, program) for program in programs), repeats=3 if is_short else 11)
+    for what, seconds in zip(lines, found, strict=True):
+        yield Row(f"silofl: {what}", seconds, "import torch", torch_s, 0.5)
+
+
+def answer(program: Sequence[str]) -> None:
+    """Run Python to its end, whatever it says."""
+    subprocess.run([sys.executable, *program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def silofl(folder: Path, name: str, *options: str) -> tuple[float, list[float]]:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from silofl.cli import CommandParser, Parser, run_command
+from silofl.cli import Command, Parser, add_commands, run_command
 
 PROGRAM = "provisioning"
 # Command -> its module and what it is for.
@@ -25,9 +25,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
     parser = Parser(prog=f"python -m {PROGRAM}", description="A network of hospitals over mutual TLS.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-    for name, (module, purpose) in COMMANDS.items():
-        commands.add_parser(name, module=module, help=purpose, description=purpose)
+    add_commands(parser, {"commands": {name: Command(*about) for name, about in COMMANDS.items()}})
     options = parser.parse_args(arguments)
     return run_command(PROGRAM, options.command, options)
 

@@ -55,7 +55,7 @@ def provision_network(stage: Stage) -> str:
     job = stage.write_job("fedavg_phantoms", LONG, rounds=5000, **federation)
     for name in HOSPITALS:
         stage.check_site(name, job)
-    return f"check-kits: all is right; check-site: {', '.join(HOSPITALS)} may join; all are connected"
+    return f"check-kits: all is right; site check: {', '.join(HOSPITALS)} may join; all are connected"
 
 
 def run_two_studies(stage: Stage) -> str:
@@ -116,7 +116,7 @@ def add_new_hospital(stage: Stage) -> str:
     stage.start(NEW)
     found = run.wait_for("the study runs", lambda one: len(one.answered) >= 2)
     require_that(NEW not in found.asked, f"{NEW} must wait for a continuation, not be asked in round {found.round}")
-    return f"check-site: {NEW} may join; it is connected; round {found.round} of the running job does not ask it yet"
+    return f"site check: {NEW} may join; it is connected; round {found.round} of the running job does not ask it yet"
 
 
 def abort_and_continue(stage: Stage) -> str:
@@ -164,7 +164,7 @@ def break_three_hospitals(stage: Stage) -> str:
     privacy = stage.kit(NEW).folder / "local" / "privacy.json"
     write_json(privacy, remove_egress_filters(read_json(privacy)))
     failed = stage.check_site(NEW, stage.out / "jobs" / LONG, "--skip", "training", may_join=False)
-    require_that("egress" in failed, f"check-site of {NEW} must name egress, not {sorted(failed)}")
+    require_that("egress" in failed, f"site check of {NEW} must name egress, not {sorted(failed)}")
     stage.restart(NEW)
     run = stage.go_on(LONG)
     found = run.wait_for("east and south answer", lambda one: sorted(one.answered) == ["east", "south"])
@@ -180,7 +180,7 @@ def break_three_hospitals(stage: Stage) -> str:
     said = (stage.out / "logs" / f"{NEW}.txt").read_text(encoding="utf-8", errors="replace")
     require_that("local/privacy.json must have" in said, f"the log of {NEW} must name what is wrong with its settings")
     return (
-        f"check-site of {NEW}: {failed['egress']}; the study goes on with east and, with its new certificate, south; "
+        f"site check of {NEW}: {failed['egress']}; the study goes on with east and, with its new certificate, south; "
         f"round {found.round} without north: {found.failed['north']}; without {NEW}: {found.failed[NEW]}; note: {note}"
     )
 
@@ -197,16 +197,16 @@ def forget_one_patient(stage: Stage) -> str:
             (data / case["label"]).unlink()
     write_json(data / "dataset.json", content | {"test": [one for one in content["test"] if one["patient"] != patient]})
     (record,) = (state / LONG / "south").glob(f"*/{EGRESS}")
-    last = stage.silofl("egress-check", record).split("hash ")[1].split()[0]
+    last = stage.silofl("site", "egress-check", record).split("hash ")[1].split()[0]
     named = find_patient_files(state, patient)
     config = stage.kit("south").folder / "local" / "site.yaml"
-    stage.silofl("forget", "--patient", patient, "--site-config", config, "--site", "south", "--yes")
-    stage.silofl("egress-check", record, "--noted", last)
+    stage.silofl("site", "forget", "--patient", patient, "--site-config", config, "--site", "south", "--yes")
+    stage.silofl("site", "egress-check", record, "--noted", last)
     left = find_patient_files(state, patient)
     require_that(
         bool(named) and not left, f"files must name the patient before ({len(named)}) and none afterwards ({len(left)})"
     )
-    return f"{len(named)} files of south named the patient, none does now; egress-check: whole before and after"
+    return f"{len(named)} files of south named the patient, none does now; site egress-check: whole before and after"
 
 
 def mend_hospitals(stage: Stage) -> str:
@@ -219,7 +219,7 @@ def mend_hospitals(stage: Stage) -> str:
     run = stage.go_on(LONG)
     found = wait_for_all(run)
     run.abort()
-    return f"check-site: {NEW} may join; all four answer in round {found.round}"
+    return f"site check: {NEW} may join; all four answer in round {found.round}"
 
 
 def upgrade_and_finish(stage: Stage) -> str:

@@ -185,9 +185,9 @@ class Stage:
             TrainingError: It finds something else.
         """
         where = ("--kit", self.kit(name).folder, "--study", study_file(study))
-        found = json.loads(self.silofl("check-site", *where, "--json", *words, code=0 if may_join else 1))
+        found = json.loads(self.silofl("site", "check", *where, "--json", *words, code=0 if may_join else 1))
         require_that(
-            found["may_join"] is may_join, f"check-site of {name} must say may_join {may_join}, not the contrary"
+            found["may_join"] is may_join, f"site check of {name} must say may_join {may_join}, not the contrary"
         )
         return {one["check"]: one["sentence"] for one in found["checks"] if one["status"] == "failed"}
 

@@ -37,9 +37,10 @@ for _room, _below in (
     ("flare", ("federation",)),
     ("report", ("federation",)),
     ("studies", ("report", "flare")),
+    ("arguments", ("studies",)),
     ("analyses", ("studies",)),
     ("hospital", ("flare",)),
-    ("cli", ("analyses", "hospital")),
+    ("cli", ("arguments", "analyses", "hospital")),
     ("__main__", ("cli",)),
 ):
     BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from silofl import __version__
-from silofl.cli import COMMANDS, CommandParser
+from silofl.cli import COMMANDS, FORMER, ROLES, CommandParser
 from silofl.data.importers import LAYOUTS
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import make_console
@@ -22,16 +22,26 @@ ENDINGS = {"import": LAYOUTS, "compare": method_names()}
 
 def arguments_of(command):
     """Return all arguments of a command's real parser but --help."""
-    parser = CommandParser(module=COMMANDS[command][0], prog=f"silofl {command}")
+    parser = CommandParser(fill=COMMANDS[command].add_arguments, prog=f"silofl {command}")
     parser.load()
     return [action for action in parser._actions if action.dest != "help"]
 
 
-def test_help_names_every_command_and_what_it_does(silofl):
+def test_help_names_every_command_and_what_it_does_under_whose_it_is(silofl):
     code, out, _ = silofl("--help")
     assert code == 0
-    for command, (_, purpose) in COMMANDS.items():
-        assert command in out and purpose in " ".join(out.split())
+    for role, commands in ROLES.items():
+        (listed,) = [part.splitlines() for part in out.split("\n\n") if part.startswith(f"{role}:")]
+        assert [line.split(command, 1)[1].strip() for line, command in zip(listed[1:], commands, strict=True)] == [
+            command.purpose for command in commands.values()
+        ]
+
+
+def test_help_of_a_group_names_its_commands(silofl):
+    code, out, _ = silofl("site", "--help")
+    assert code == 0 and "hospital, at its own site:" in out
+    for command in ("check", "egress-check", "forget", "prune"):
+        assert f"  {command} " in out and COMMANDS[f"site {command}"].purpose in out
 
 
 def test_a_path_may_begin_with_the_home_folder(refused, monkeypatch, tmp_path):
@@ -40,15 +50,15 @@ def test_a_path_may_begin_with_the_home_folder(refused, monkeypatch, tmp_path):
         "simulate", JOBS / "fedavg_phantoms", "--data=~/set", "--out=~/run"
     )
     # Nobody has such a name.
-    assert "~nobody-at-all/run must be" in refused("report", "~nobody-at-all/run")
+    assert "not ~nobody-at-all/run, which is not there" in refused("report", "~nobody-at-all/run")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_explains_every_argument(silofl, command):
-    code, out, error = silofl(command, "--help")
+    code, out, error = silofl(*command.split(), "--help")
     assert (code, error) == (0, "")
     printed = " ".join(out.split())
-    assert f"silofl {command}" in printed and COMMANDS[command][1] in printed
+    assert f"silofl {command}" in printed and COMMANDS[command].purpose in printed
     for argument in arguments_of(command):
         name = argument.option_strings[-1] if argument.option_strings else argument.metavar or argument.dest
         assert name in printed and argument.help and " ".join(argument.help.split()) in printed
@@ -57,7 +67,8 @@ def test_help_of_a_command_explains_every_argument(silofl, command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_a_command_is_used_by_a_test_of_it(command):
-    tests = [text for text in TESTS if f'"{command}"' in text]
+    words = ", ".join(f'"{word}"' for word in command.split())
+    tests = [text for text in TESTS if words in text]
     unused = [
         argument.option_strings
         for argument in arguments_of(command)
@@ -74,8 +85,74 @@ def test_help_of_all_commands_loads_none_of_them():
     assert loaded == {"silofl.cli", "silofl.errors"}
 
 
+# Each takes a second and more, and none is needed to say what is wrong with a path or a name.
+SLOW = {"torch", "monai", "nvflare", "matplotlib", "scipy", "sklearn", "SimpleITK", "nibabel", "pydicom"}
+NONE = "no/such"
+# Command -> a line that names a path that is not there, and, last, the argument that the sentence begins with.
+WRONG = {
+    "demo": ["--jobs", NONE, "--jobs"],
+    "import": ["folders", NONE, "target", "SOURCE"],
+    "new-study": ["target", "--from", NONE, "--data", NONE, "--from"],
+    "advise": [NONE, "JOB"],
+    "plan": [NONE, "JOB"],
+    "pretrain": [NONE, "--out", "f.pt", "JOB"],
+    "simulate": [NONE, "JOB"],
+    "resume": [NONE, "RUN"],
+    "compare": [NONE, "--out", "out", "JOB"],
+    "cross-test": [NONE, "RUN"],
+    "report": [NONE, "RUN"],
+    "estimate": [NONE, "--sites", "2", "--bandwidth", "1Mbit", "JOB"],
+    "run": [NONE, "--kit", ".", "--out", "out", "JOB"],
+    "watch": ["5e0e1a4c", "--kit", NONE, "--kit"],
+    "continue": ["5e0e1a4c", "--kit", NONE, "--kit"],
+    "site check": ["--kit", NONE, "--study", NONE, "--kit"],
+    "site egress-check": [NONE, "FILE"],
+    "site forget": ["study", "--site-config", NONE, "--site-config"],
+    "site prune": ["--kit", NONE, "--kit"],
+    "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
+    "export": [NONE, "--out", "out", "SUPERMODEL"],
+}
+
+
+def modules_after(*lines):
+    """Return what a fresh process has imported when each line has ended, with what it printed on standard error."""
+    code = f"""
+import sys
+from silofl.cli import main
+for line in {[list(map(str, line)) for line in lines]!r}:
+    try:
+        main(line)
+    except SystemExit:
+        pass
+print("MODULES", *sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("MODULES")[2].split()), done.stderr
+
+
+def test_a_wrong_path_is_answered_before_anything_slow_is_imported():
+    assert WRONG.keys() == COMMANDS.keys()
+    modules, error = modules_after(*([*command.split(), *line[:-1]] for command, line in WRONG.items()))
+    sentences = error.splitlines()
+    for (command, line), sentence in zip(WRONG.items(), sentences, strict=True):
+        assert sentence.startswith(f"silofl {command}: {line[-1]} must be a") or f"{line[-1]} must be the" in sentence
+        assert f"not {NONE}, which is not there" in sentence
+    assert SLOW & modules == set()
+
+
+def test_help_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
+    slips = [
+        ["simulat"],
+        ["import", "medmist"],
+        ["compare", ".", "--methods", "harmofk"],
+        ["predict", ".", "--device", "x"],
+    ]
+    modules, error = modules_after(*([*command.split(), "--help"] for command in COMMANDS), *slips)
+    assert error.count(" must be ") == len(slips) and SLOW & modules == set()
+
+
 def test_libraries_that_a_command_may_not_need_are_loaded_where_they_are_used():
-    commands = [COMMANDS[name][0] for name in ("simulate", "run", "watch", "compare", "report", "estimate")]
+    commands = [COMMANDS[name].module for name in ("simulate", "run", "watch", "compare", "report", "estimate")]
     code = f"import sys, {', '.join(commands)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     slow = {"matplotlib", "nibabel", "pydicom", "monai", "SimpleITK", "scipy.special", "scipy.stats"}
@@ -92,12 +169,13 @@ def test_an_argument_that_is_no_text_is_refused(refused, tmp_path):
 
 def test_a_path_of_two_lines_is_refused_on_one(refused):
     error = refused("resume", "two\nlines")
-    assert "two lines must hold a run" in error and error.count("\n") <= 1
+    assert "RUN must be the folder of a run, not two lines, which is not there" in error and error.count("\n") <= 1
 
 
 def test_a_path_longer_than_any_system_opens_is_cut(refused):
     error = refused("plan", JOBS / "fedavg_phantoms", "--plan", "a" * 5000)
-    assert error.startswith(f"silofl: {'a' * 200}... must be a JSON file") and len(error) < 500
+    assert f"--plan must be a JSON file, plan.json of a run in a network, not {'a' * 200}... which" in error
+    assert len(error) < 500
 
 
 def test_a_path_in_brackets_is_printed_as_it_is(capsys):
@@ -107,32 +185,56 @@ def test_a_path_in_brackets_is_printed_as_it_is(capsys):
 
 def test_a_command_must_be_given(refused):
     assert "COMMAND" in refused()
-    assert "--frob" in refused("--frob", "resume", "run")
+    assert "--frob" in refused("--frob", "resume", ".")
 
 
 @pytest.mark.parametrize("name", ["trian", "Simulate", "--simulate"])
 def test_an_unknown_command_is_refused_with_the_known_ones(refused, name):
     error = refused(name)
     assert "see silofl --help" in error
-    assert name.startswith("-") or all(command in error for command in (name, *COMMANDS))
+    assert name.startswith("-") or all(command.split()[0] in error for command in (name, *COMMANDS))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["simulat"], "(did you mean 'simulate'?)"),
+        (["site", "frget"], "not 'frget' (did you mean 'forget'?); see silofl site --help"),
+        (["import", "medmist", "a", "b"], "LAYOUT must be one of"),
+        (["import", "medmist", "a", "b"], "not 'medmist' (did you mean 'medmnist'?)"),
+        (
+            ["compare", JOBS / "fedavg_phantoms", "--out", "out", "--methods", "local,harmofk"],
+            "(did you mean 'harmofl'?)",
+        ),
+        (["simulate", JOBS / "fedavg_phantom"], "(did you mean 'fedavg_phantoms'?)"),
+    ],
+)
+def test_a_name_with_a_slip_is_refused_with_the_nearest_one(refused, line, sentence):
+    assert sentence in refused(*line)
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_name_of_a_command_is_refused_with_what_has_taken_its_place(refused, name):
+    error = refused(name, "--kit", "kit")
+    assert f"{name} must be given by its new name: " in error and FORMER[name] in error
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["resume"], "run"),
+        (["resume"], "RUN"),
         (["report"], "RUN"),
-        (["import", "folders", "here"], "target"),
-        (["resume", "one", "two"], "two"),
-        (["resume", "run", "--seeds", "0"], "--seeds"),
-        (["simulate", "job", "--out"], "--out"),
+        (["import", "folders", "."], "TARGET"),
+        (["resume", ".", "two"], "two"),
+        (["resume", ".", "--seeds", "0"], "--seeds"),
+        (["simulate", ".", "--out"], "--out"),
     ],
 )
 def test_an_argument_that_is_missing_or_too_many_is_named(refused, arguments, named):
     assert named in refused(*arguments)
 
 
-@pytest.mark.parametrize("command", [["demo"], ["import", "medmnist", "a", "b"]])
+@pytest.mark.parametrize("command", [["demo"], ["import", "medmnist", ".", "b"]])
 def test_other_commands_numbers_are_checked_too(refused, command):
     assert "must be a whole number of at least 0, not '-1'" in refused(*command, "--seed", "-1")
 

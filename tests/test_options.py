@@ -1,10 +1,12 @@
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
 
+import pytest
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from silofl.options import make_console
+from silofl.options import expect_path, make_console
 
 COMMAND = "\x1b[2J\x1b]0;all is right\x07\u202e"
 
@@ -20,3 +22,24 @@ def test_no_text_commands_the_terminal_however_it_is_printed(capsys):
     said = capsys.readouterr().out
     assert all(line.isprintable() for line in said.splitlines()) and said.count("[2J ]0;all is") == 6
     assert "c [2J ]0;all is right" in said and said.splitlines()[-2] == "g"
+
+
+def test_the_path_of_a_file_or_folder_that_is_there_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "study.yaml").touch()
+    for text, path in (("~/set", tmp_path / "set"), (f"{tmp_path}/set/study.yaml", tmp_path / "set" / "study.yaml")):
+        assert expect_path("a set")(text) == path
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/b/c", "half\udce4"])
+def test_a_path_that_is_not_there_is_refused_whatever_it_is(tmp_path, name):
+    with pytest.raises(ArgumentTypeError, match="must be a set, not .*, which is not there$"):
+        expect_path("a set")(str(tmp_path / name))
+
+
+def test_a_path_with_a_slip_is_refused_with_the_nearest_name_in_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("nuclei").mkdir()
+    with pytest.raises(ArgumentTypeError, match=r"not nucelei, which is not there \(did you mean 'nuclei'\?\)"):
+        expect_path("a set")("nucelei")

@@ -369,7 +369,7 @@ def test_a_pinned_study_may_have_a_folder_of_its_own():
 @pytest.mark.parametrize("digest", ["", "abc", "0" * 63, "G" * 64, "0" * 64 + "\n"])
 def test_a_pin_that_no_study_can_have_is_refused(digest):
     values = {"data": "/d", "state_dir": "/s", "studies": {"organs": {"sha256": digest, "lead": "a"}}}
-    with pytest.raises(ConfigError, match="studies.organs.sha256 must be the 64 digits that check-site prints, not"):
+    with pytest.raises(ConfigError, match="studies.organs.sha256 must be the 64 digits that site check prints, not"):
         parse(Site, values, "site.yaml")
 
 

@@ -1,50 +1,108 @@
 """The command line: ``python -m silofl COMMAND``.
 
-Each command is a module with the functions ``add_options`` and ``run``, loaded only when the command is given.
+The arguments of each command stand in `silofl.arguments`; its module is imported once they are checked.
 """
 
 import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from silofl import __version__
-from silofl.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value
+from silofl.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
 
-# Command -> its module and what it does.
-COMMANDS = {
-    "demo": ("silofl.studies.demo", "train on simulated hospitals and write one report"),
-    "import": ("silofl.studies.import_data", "turn a known public layout into sites with a dataset.json each"),
-    "new-study": ("silofl.studies.new_study", "write a job for own data, from another job and what the data say"),
-    "advise": ("silofl.studies.advise", "measure in what the sites' training data differ"),
-    "plan": ("silofl.studies.plan", "plan grid, patch, network and batch from the data of all sites"),
-    "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
-    "resume": ("silofl.studies.resume", "go on with an interrupted run"),
-    "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),
-    "watch": ("silofl.studies.watch", "follow a job that runs on a network, as the lead who submitted it"),
-    "continue": ("silofl.studies.continue_run", "go on with a run that was stopped on a network"),
-    "compare": ("silofl.studies.compare", "run jobs and methods with several seeds and print one table"),
-    "cross-test": ("silofl.analyses.cross_test", "test each site's model of a run on every site's test data"),
-    "layer-statistics": ("silofl.analyses.layer_statistics", "compare BatchNorm's statistics with inputs' in a run"),
-    "pretrain": ("silofl.studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
-    "landscape": ("silofl.analyses.landscape", "draw the loss around the models of finished simulated runs"),
-    "report": ("silofl.report.pages", "write report.html of one run, or compare several"),
-    "predict": ("silofl.inference.command", "label new images with a trained super model"),
-    "export": ("silofl.inference.export", "write a super model for PyTorch alone, in a MONAI bundle"),
-    "forget": ("silofl.hospital.forget", "delete what this site keeps of a study or a patient; never its data"),
-    "prune": ("silofl.hospital.prune", "delete old job folders and full logs in this site's kit, as keep_days says"),
-    "egress-check": ("silofl.hospital.egress_check", "say whether the record of what left a site is as it was written"),
-    "check-site": ("silofl.hospital.check_site", "say whether a site may join a study, before it does"),
-    "estimate": ("silofl.studies.estimate", "say what a job needs of lines, disks, memory and time"),
+
+@dataclass(frozen=True)
+class Command:
+    """A command, of which nothing is imported before it is given.
+
+    Attributes:
+        module: Its module, whose ``run`` carries it out; imported once all arguments are checked.
+        purpose: What it does.
+        arguments: The function that adds its arguments, as ``module:function``; the module's ``add_options`` if empty.
+    """
+
+    module: str
+    purpose: str
+    arguments: str = ""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments to its parser."""
+        resolve_name(self.arguments or f"{self.module}:add_options")(parser)
+        parser.set_defaults(command=self.run)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Carry it out and return its exit code."""
+        return import_module(self.module).run(options)
+
+
+def _name_commands(role: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, Command]:
+    """Return a role's commands, with their arguments from the role's file: ``add_check`` for ``site check``."""
+    functions = {name: "add_" + name.rpartition(" ")[2].replace("-", "_") for name in commands}
+    return {
+        name: Command(f"silofl.{module}", purpose, f"silofl.arguments.{role}:{functions[name]}")
+        for name, (module, purpose) in commands.items()
+    }
+
+
+RESEARCHER = {
+    "demo": ("studies.demo", "train on simulated hospitals and write one report"),
+    "import": ("studies.import_data", "turn a known public layout into sites with a dataset.json each"),
+    "new-study": ("studies.new_study", "write a job for own data, from another job and what the data say"),
+    "advise": ("studies.advise", "measure in what the sites' training data differ"),
+    "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
+    "pretrain": ("studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
+    "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
+    "resume": ("studies.resume", "go on with an interrupted simulation"),
+    "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
+    "cross-test": ("analyses.cross_test", "test each site's model of a run on every site's test data"),
+    "report": ("report.pages", "write report.html of one run, or compare several"),
 }
-
+LEAD = {
+    "estimate": ("studies.estimate", "say what a job needs of lines, disks, memory and time"),
+    "run": ("studies.run", "run a job on a network of hospitals as its study lead"),
+    "watch": ("studies.watch", "follow a job that runs on a network, as the lead who submitted it"),
+    "continue": ("studies.continue_run", "go on with a run that was stopped on a network"),
+}
+HOSPITAL = {
+    "site check": ("hospital.check_site", "say whether a site may join a study, before it does"),
+    "site egress-check": ("hospital.egress_check", "say whether the record of what left is as it was written"),
+    "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient; never its data"),
+    "site prune": ("hospital.prune", "delete old job folders and full logs in this site's kit, as keep_days says"),
+}
+CLINIC = {
+    "predict": ("inference.command", "label new images with a trained super model"),
+    "export": ("inference.export", "write a super model for PyTorch alone, in a MONAI bundle"),
+}
+# Whose commands -> name -> the command.
+ROLES: Mapping[str, Mapping[str, Command]] = {
+    "researcher, on this machine": _name_commands("researcher", RESEARCHER),
+    "study lead, on a network of hospitals": _name_commands("lead", LEAD),
+    "hospital, at its own site": _name_commands("hospital", HOSPITAL),
+    "clinic, with a trained model": _name_commands("clinic", CLINIC),
+}
+COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
+# Name in version 0.2 -> what is to be given instead; they go with the next version.
+FORMER = {
+    "check-site": "silofl site check",
+    "egress-check": "silofl site egress-check",
+    "forget": "silofl site forget",
+    "prune": "silofl site prune",
+    "landscape": "python bench/landscape.py in a clone",
+    "layer-statistics": "python bench/layer_statistics.py in a clone",
+}
 
 LONGEST_ERROR = 1500
 # Of a path that no system opens; a sentence repeats what was given all the same.
 LONG_WORD = re.compile(r"(\S{200})\S{600,}")
+# argparse names an argument so; the sentences on some values name it themselves.
+OF_ARGUMENT = re.compile(r"^argument (\S+): (?:\1 )?must ")
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,31 +110,37 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         """Exit with code 2."""
+        message = OF_ARGUMENT.sub(r"\1 must ", LONG_WORD.sub(r"\1...", message))
         # argparse repeats a bad value whole.
-        message = one_line(message, LONGEST_ERROR)
-        self.exit(ExitCode.BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(ExitCode.BAD_INPUT, f"{self.prog}: {one_line(message, LONGEST_ERROR)}; see {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a value that is none of an argument's choices, the commands among them, with the nearest one."""
+        if action.choices is not None and value not in action.choices:
+            known = list(action.choices)
+            sentence = f"must be one of {', '.join(map(str, known))}, not {quote_value(value)}"
+            raise argparse.ArgumentError(action, sentence + suggest_nearest(value, known))
 
 
 class CommandParser(Parser):
-    """The parser of one command, which imports the command's module at first use: torch and NVFlare take seconds.
+    """The parser of a command, or of a group of them, which gets its arguments at first use.
 
     Args:
-        module: The command's module.
+        fill: Adds the arguments.
         options: As for `argparse.ArgumentParser`.
     """
 
-    def __init__(self, *, module: str, **options: str) -> None:
+    def __init__(self, *, fill: Callable[[argparse.ArgumentParser], None], **options: str) -> None:
         super().__init__(**options)
         # A shell leaves the ~ of --data=~/set to the program.
         self.register("type", Path, lambda text: Path(os.path.expanduser(text)))
-        self._module: str | None = module
+        self._fill: Callable[[argparse.ArgumentParser], None] | None = fill
 
     def load(self) -> None:
-        """Add the command's options."""
-        if self._module is not None:
-            module, self._module = import_module(self._module), None
-            module.add_options(self)
-            self.set_defaults(command=module.run)
+        """Add the arguments."""
+        if self._fill is not None:
+            fill, self._fill = self._fill, None
+            fill(self)
 
     def parse_known_args(self, *arguments: object, **named: object) -> tuple[argparse.Namespace, list[str]]:
         """Load the command, then parse its arguments; argparse calls this for the chosen command only."""
@@ -84,18 +148,53 @@ class CommandParser(Parser):
         return super().parse_known_args(*arguments, **named)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
+def add_commands(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, Command]]) -> None:
+    """Add commands, and list them by group at the end of the parser's help.
+
+    Args:
+        parser: Gets them.
+        groups: Heading -> name -> command; names as ``site check`` are commands of ``site``.
+    """
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n\n".join(_list_purposes(heading, commands) for heading, commands in groups.items())
+    what = f"one of those below; {parser.prog} COMMAND --help explains its arguments"
+    known = parser.add_subparsers(
+        title="command", metavar="COMMAND", required=True, parser_class=CommandParser, help=what
+    )
+    for heading, commands in groups.items():
+        inner: dict[str, dict[str, Command]] = {}
+        for name, command in commands.items():
+            first, _, rest = name.partition(" ")
+            if rest:
+                inner.setdefault(first, {})[rest] = command
+            else:
+                known.add_parser(name, fill=command.add_arguments, description=command.purpose)
+        for first, of_first in inner.items():
+            known.add_parser(first, fill=partial(add_commands, groups={heading: of_first}))
+
+
+def _list_purposes(heading: str, commands: Mapping[str, Command]) -> str:
+    """Return the names of a group's commands and what they do, in two columns."""
+    return "\n".join([f"{heading}:", *(f"  {name:<19}{command.purpose}" for name, command in commands.items())])
+
+
+def make_parser() -> Parser:
+    """Return the parser of all commands."""
     parser = Parser(prog="silofl", description="Federated learning of medical-image models on NVFlare.")
     parser.add_argument("--version", action="version", version=f"silofl {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-    for name, (module, purpose) in COMMANDS.items():
-        commands.add_parser(name, module=module, help=purpose, description=purpose)
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    add_commands(parser, ROLES)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
+    parser, given = make_parser(), list(sys.argv[1:] if arguments is None else arguments)
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
+    if given and given[0] in FORMER:
+        parser.error(f"{given[0]} must be given by its new name: {FORMER[given[0]]}")
     options = parser.parse_args(given)
     return run_command("silofl", options.command, options)
 

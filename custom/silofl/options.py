@@ -2,14 +2,52 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from silofl.errors import ConfigError, make_printable, quote_value
+from silofl.errors import ConfigError, make_printable, quote_value, suggest_nearest
 from silofl.settings import flatten_keys, read_value
+
+# Names in a folder that are compared with a mistyped one.
+MOST_NAMES = 1000
+
+
+def expect_path(what: str) -> Callable[[str], Path]:
+    """Return the type of an argument that must be the path of something that is there.
+
+    Args:
+        what: What must be there, as "a job folder".
+    """
+
+    def read_path(text: str) -> Path:
+        # A shell leaves the ~ of --data=~/set to the program.
+        path = Path(os.path.expanduser(text))
+        # Not Path.exists, which raises where the system takes no such name.
+        if not os.path.exists(path):
+            raise argparse.ArgumentTypeError(f"must be {what}, not {path}, which is not there{_suggest_path(path)}")
+        return path
+
+    return read_path
+
+
+def _suggest_path(path: Path) -> str:
+    """Return what to say of the nearest name in the same folder."""
+    try:
+        with os.scandir(path.parent) as found:
+            return suggest_nearest(path.name, [one.name for one in islice(found, MOST_NAMES)])
+    except (OSError, ValueError):
+        return ""
+
+
+JOB = expect_path("a job folder with meta.json and app/config/study.yaml")
+RUN = expect_path("the folder of a run")
+SITES = expect_path("a folder that holds one folder a site")
+KIT = expect_path("the folder of a startup kit")
 
 
 def parse_count(text: str) -> int:
@@ -77,7 +115,7 @@ def format_set_options(changes: Mapping[str, object]) -> list[str]:
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add ``--data``."""
-    parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
+    parser.add_argument("--data", type=SITES, help="folder with one folder a site; phantoms/ by default")
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +125,7 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
 
 def add_moved(parser: argparse.ArgumentParser) -> None:
     """Add ``--data`` and ``--cache`` of a command that reads a run's data again."""
-    parser.add_argument("--data", type=Path, help="folder with one folder a site, where it was moved since the run")
+    parser.add_argument("--data", type=SITES, help="folder with one folder a site, where it was moved since the run")
     cache = "folder of decoded images that runs share, where it is not the run's"
     parser.add_argument("--cache", type=Path, metavar="DIR", help=cache)
 
@@ -125,13 +163,21 @@ def check_backend(options: argparse.Namespace) -> None:
 
 def add_pretrained(parser: argparse.ArgumentParser) -> None:
     """Add ``--pretrained``."""
-    parser.add_argument("--pretrained", type=Path, metavar="FILE", help="pretrained model, for studies that need one")
+    what = "pretrained model, for studies that need one"
+    parser.add_argument("--pretrained", type=expect_path("a pretrained model"), metavar="FILE", help=what)
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
     """Add ``--weights``."""
     what = "weights that everybody starts from: a .pt or .safetensors file, a finished run, or a MONAI bundle"
-    parser.add_argument("--weights", type=Path, metavar="FILE|DIR", help=what)
+    path = expect_path("a file of weights, a bundle or a finished run")
+    parser.add_argument("--weights", type=path, metavar="FILE|DIR", help=what)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust-code``."""
+    words = "let the job's own code run, its app/custom, and others' classes that it names"
+    parser.add_argument("--trust-code", action="store_true", help=words)
 
 
 def path_to_text(path: Path | None) -> str | None:

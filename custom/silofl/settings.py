@@ -1,5 +1,6 @@
 """Settings files in YAML: sections that check themselves, and one sentence for the first thing that is wrong."""
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -327,3 +328,8 @@ def numbers_in(value: object) -> list[int | float]:
     if isinstance(value, list | tuple):
         return [number for one in value for number in numbers_in(one)]
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def setting_text(value: object) -> str:
+    """Return a setting's value as a table shows it, without quotation marks."""
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")

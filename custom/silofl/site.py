@@ -15,7 +15,7 @@ from silofl.settings import NAME, SHA256, WORDS, Count, Name, Positive, Section
 
 def _check_pin_digest(value: str) -> str:
     if not re.fullmatch(SHA256, value):
-        raise ValueError("the 64 digits that check-site prints")
+        raise ValueError("the 64 digits that site check prints")
     return value
 
 
@@ -23,7 +23,7 @@ class PinnedStudy(Section):
     """A study that a site has read and agreed to.
 
     Attributes:
-        sha256: The digest of its settings, as ``check-site`` prints it.
+        sha256: The digest of its settings, as ``site check`` prints it.
         lead: Who submits it, by the name in the certificate.
         data: The folder that holds its ``dataset.json``; as ``data`` of site.yaml says where not given.
     """
@@ -43,12 +43,12 @@ class Site(Section):
         studies: Study -> what the site has agreed to; with any, it takes part in these alone, as they are pinned.
         paused: Studies that get no answer for as long as they are named here; read anew before every task.
         cache_dir: Where decoded images are kept; next to the state when not given.
-        keep_days: Days after which ``silofl prune`` deletes a job's folder and full logs in the kit; never where None.
+        keep_days: Days after which ``site prune`` deletes a job's folder and full logs in the kit; never where None.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
         min_patients: Patients in training below which the site shares no mean over their images; patients whom
             dataset.json does not know count as none.
-        may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``check-site`` names them; all that
+        may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``site check`` names them; all that
             a study sends where not given.
         max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
             ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.

@@ -19,7 +19,7 @@ NETWORK = "server,tls,clock,preflight"
 @pytest.fixture
 def checked(kit, study_file, pictures, capsys):
     def run(*arguments):
-        code = main(["check-site", "--kit", str(kit), "--study", str(study_file()), *arguments])
+        code = main(["site", "check", "--kit", str(kit), "--study", str(study_file()), *arguments])
         return code, capsys.readouterr().out
 
     return run
@@ -55,7 +55,7 @@ def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checke
 
 
 def test_a_strict_check_that_does_not_exist_is_refused(refused, kit, study_file):
-    error = refused("check-site", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
+    error = refused("site", "check", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
     assert "--strict must be among" in error and "(did you mean 'certificate'?)" in error
 
 
@@ -126,12 +126,12 @@ def test_a_check_to_skip_that_does_not_exist_is_refused(candidate):
 
 
 def test_check_site_asks_for_kit_and_study(refused):
-    assert "--kit" in refused("check-site", "--study", "study.yaml")
-    assert "--study" in refused("check-site", "--kit", "kit")
+    assert "--kit" in refused("site", "check", "--study", ".")
+    assert "--study" in refused("site", "check", "--kit", ".")
 
 
 def test_check_site_names_a_folder_that_is_no_kit(refused, tmp_path):
     (tmp_path / "site.yaml").write_text("data: /data\nstate_dir: /state\n")
     study = JOB / "app" / "config" / "study.yaml"
-    error = refused("check-site", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")
+    error = refused("site", "check", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")
     assert "fed_client.json must exist" in error

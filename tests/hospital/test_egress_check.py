@@ -23,11 +23,11 @@ def last_hash(out):
 
 
 def test_a_sound_record_is_said_to_be_so_with_what_it_cannot_show(silofl, record):
-    code, out, _ = silofl("egress-check", record)
+    code, out, _ = silofl("site", "egress-check", record)
     assert code == 0 and out.startswith("4 records, each as it was written")
     assert f"`{last_hash(out)}`" in record.with_suffix(".md").read_text()
     assert "cannot show whether records were cut off at the end" in out
-    assert silofl("egress-check", record.parent) == (code, out, "")
+    assert silofl("site", "egress-check", record.parent) == (code, out, "")
 
 
 def test_an_altered_byte_is_named_by_its_record(silofl, record):
@@ -36,49 +36,49 @@ def test_an_altered_byte_is_named_by_its_record(silofl, record):
     place = content.index(b'"round": 2') + len(b'"round": ')
     content[place] ^= 1
     record.write_bytes(content)
-    assert silofl("egress-check", record)[:2] == (1, "record 2 must be as it was written; it was altered\n")
+    assert silofl("site", "egress-check", record)[:2] == (1, "record 2 must be as it was written; it was altered\n")
 
 
 def test_a_deleted_line_is_named(silofl, record):
     lines = lines_of(record)
     record.write_bytes(b"".join(lines[:1] + lines[2:]))
-    assert silofl("egress-check", record)[:2] == (
+    assert silofl("site", "egress-check", record)[:2] == (
         1,
         "record 2 must stand before record 3; it was removed\n",
     )
 
 
 def test_a_cut_end_is_shown_by_the_hash_that_was_noted_and_by_nothing_else(silofl, record):
-    noted = last_hash(silofl("egress-check", record)[1])
+    noted = last_hash(silofl("site", "egress-check", record)[1])
     record.write_bytes(b"".join(lines_of(record)[:2]))
-    assert silofl("egress-check", record)[0] == 0
-    code, out, _ = silofl("egress-check", record, "--noted", noted)
+    assert silofl("site", "egress-check", record)[0] == 0
+    code, out, _ = silofl("site", "egress-check", record, "--noted", noted)
     assert code == 1 and "none of the 2 sound ones has: the end was cut off since" in out
 
 
 def test_a_record_that_went_on_holds_the_hash_that_was_noted(silofl, record):
-    noted = last_hash(silofl("egress-check", record)[1])
+    noted = last_hash(silofl("site", "egress-check", record)[1])
     EgressLog(record.parent, "north", "organs", {}).write([RECORD])
-    code, out, _ = silofl("egress-check", record, "--noted", noted)
+    code, out, _ = silofl("site", "egress-check", record, "--noted", noted)
     assert code == 0 and "the noted hash is that of record 4" in out and "number 5" in out
 
 
 def test_a_record_that_is_not_there_is_refused(refused, tmp_path):
-    assert "must be a record of what left a site" in refused("egress-check", tmp_path / "egress.jsonl")
+    assert "must be a record of what left a site" in refused("site", "egress-check", tmp_path / "egress.jsonl")
 
 
 @pytest.mark.parametrize("noted", ["", "record 4", "0" * 63])
 def test_what_is_no_hash_was_not_noted(refused, record, noted):
     # An empty one, as of a script whose file is gone, must not pass as one that was found.
-    assert "--noted: must be a hash of 64 digits" in refused("egress-check", record, "--noted", noted)
+    assert "--noted must be a hash of 64 digits" in refused("site", "egress-check", record, "--noted", noted)
 
 
 def test_a_hash_is_the_same_in_capitals_and_between_the_pages_quotes(silofl, record):
-    noted = last_hash(silofl("egress-check", record)[1])
-    assert silofl("egress-check", record, "--noted", f" `{noted.upper()}`")[0] == 0
+    noted = last_hash(silofl("site", "egress-check", record)[1])
+    assert silofl("site", "egress-check", record, "--noted", f" `{noted.upper()}`")[0] == 0
 
 
 def test_a_line_without_its_end_may_also_have_been_cut_by_somebody(silofl, record):
     record.write_bytes(record.read_bytes()[:-1])
-    code, out, _ = silofl("egress-check", record)
+    code, out, _ = silofl("site", "egress-check", record)
     assert code == 0 and "a kill cut it off before its answer left, or somebody has since" in out

@@ -141,26 +141,26 @@ def kept(tmp_path):
 
 
 def test_forget_deletes_what_the_site_keeps_and_says_what(silofl, tmp_path, kept):
-    code, out, error = silofl("forget", "organs", "--yes")
+    code, out, error = silofl("site", "forget", "organs", "--yes")
     assert (code, error) == (0, "") and not kept.exists()
     assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
     assert (tmp_path / "data" / "organs" / "dataset.json").exists()
 
 
 def test_a_name_with_a_slip_does_not_look_like_a_deletion(silofl, tmp_path, kept):
-    code, out, error = silofl("forget", "organ", "--yes")
+    code, out, error = silofl("site", "forget", "organ", "--yes")
     assert (code, out) == (2, "") and kept.exists()
     assert "STUDY must name a study of which this site keeps something, not 'organ' (did you mean 'organs'?)" in error
     assert f"nothing is in {tmp_path / 'state' / 'organ'}, and there are organs" in error
-    silofl("forget", "organs", "--yes")
-    code, _, error = silofl("forget", "organs", "--yes")
+    silofl("site", "forget", "organs", "--yes")
+    code, _, error = silofl("site", "forget", "organs", "--yes")
     assert code == 2 and "nothing was deleted" in error
 
 
 def test_a_study_of_which_the_site_has_data_alone_is_not_named_as_kept(silofl, tmp_path, kept):
     write(tmp_path / "data" / "bones" / "dataset.json")
-    assert silofl("forget", "organs", "--yes")[0] == 0
-    code, out, error = silofl("forget", "organs", "--yes")
+    assert silofl("site", "forget", "organs", "--yes")[0] == 0
+    code, out, error = silofl("site", "forget", "organs", "--yes")
     assert (code, out) == (2, "") and "did you mean" not in error
     assert f"nothing is in {tmp_path / 'state' / 'organs'}, and there is none of any study" in error
 
@@ -169,7 +169,7 @@ def test_images_that_stay_are_no_success(silofl, tmp_path, kept):
     settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
     (tmp_path / "scratch").mkdir()
     (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings | {"cache_dir": str(tmp_path / "scratch")}))
-    code, out, _ = silofl("forget", "organs", "--yes")
+    code, out, _ = silofl("site", "forget", "organs", "--yes")
     assert (
         code == 3 and not kept.exists() and f"not deleted: {tmp_path / 'scratch'}; decoded images of any study" in out
     )
@@ -178,7 +178,7 @@ def test_images_that_stay_are_no_success(silofl, tmp_path, kept):
 @pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("yes", True), ("", False), ("n", False)])
 def test_forget_asks_first(silofl, monkeypatch, kept, answer, is_deleted):
     monkeypatch.setattr("builtins.input", lambda question: answer)
-    code, out, _ = silofl("forget", "organs")
+    code, out, _ = silofl("site", "forget", "organs")
     assert code == 0 and kept.exists() != is_deleted
     assert ("nothing was deleted" in out) != is_deleted
 
@@ -188,20 +188,22 @@ def test_forget_is_refused_where_nobody_can_answer(silofl, monkeypatch, kept):
         raise EOFError
 
     monkeypatch.setattr("builtins.input", nobody)
-    code, _, error = silofl("forget", "organs")
+    code, _, error = silofl("site", "forget", "organs")
     assert code == 2 and "--yes must be given where nobody can answer" in error and kept.exists()
 
 
 def test_forget_is_refused_without_a_sites_settings_and_while_a_run_uses_them(silofl, refused, tmp_path, kept):
-    assert "nowhere.yaml must exist" in refused("forget", "organs", "--site-config", tmp_path / "nowhere.yaml")
+    assert "--site-config must be a site.yaml, not" in refused(
+        "site", "forget", "organs", "--site-config", tmp_path / "nowhere.yaml"
+    )
     with hold_lock(kept.with_name("lock")):
-        code, _, error = silofl("forget", "organs", "--yes")
+        code, _, error = silofl("site", "forget", "organs", "--yes")
     assert code == 2 and "must not be in use" in error and kept.exists()
 
 
 def test_forget_asks_for_the_sites_name_where_its_folders_hold_it(silofl, refused, tmp_path, kept):
     settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}/{{site}}"}
     (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
-    assert "--site must name the site" in refused("forget", "organs", "--yes")
-    code, _, _ = silofl("forget", "organs", "--yes", "--site", "run")
+    assert "--site must name the site" in refused("site", "forget", "organs", "--yes")
+    code, _, _ = silofl("site", "forget", "organs", "--yes", "--site", "run")
     assert code == 0 and not kept.exists()

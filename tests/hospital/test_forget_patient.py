@@ -72,7 +72,7 @@ def scores(folder):
 
 
 def test_a_patient_goes_from_caches_scores_and_pictures_and_all_others_stay(silofl, site):
-    code, out, error = silofl("forget", "--patient", "p7", "--yes")
+    code, out, error = silofl("site", "forget", "--patient", "p7", "--yes")
     assert (code, error) == (0, "")
     for study, run in (("organs", RUN), ("bones", OLDER)):
         state = site / "state" / study
@@ -88,7 +88,7 @@ def test_a_patient_goes_from_caches_scores_and_pictures_and_all_others_stay(silo
 
 
 def test_what_cannot_be_taken_back_is_said_with_runs_rounds_and_kinds(silofl, site):
-    out = silofl("forget", "--patient", "p7", "--yes")[1]
+    out = silofl("site", "forget", "--patient", "p7", "--yes")[1]
     # What was refused has not left.
     assert f"run {RUN} has sent: weights (rounds 1-2, 4); see" in out and "amplitude" not in out
     assert "What stays, in bones, organs:" in out
@@ -96,7 +96,7 @@ def test_what_cannot_be_taken_back_is_said_with_runs_rounds_and_kinds(silofl, si
 
 
 def test_one_study_alone_may_be_meant(silofl, site):
-    assert silofl("forget", "organs", "--patient", "p7", "--yes")[0] == 0
+    assert silofl("site", "forget", "organs", "--patient", "p7", "--yes")[0] == 0
     assert (
         not (site / "state/organs/cache" / ("a" * 32)).exists() and (site / "state/bones/cache" / ("a" * 32)).exists()
     )
@@ -107,7 +107,7 @@ def test_one_study_alone_may_be_meant(silofl, site):
 )
 def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site, written, asked):
     write_records(site, "bones", "p1", written)
-    error = refused("forget", "--patient", asked, "--yes")
+    error = refused("site", "forget", "--patient", asked, "--yes")
     assert (
         "dataset.json must name the patient no more, not in 1 of its records; remove these and the patient's" in error
     )
@@ -117,47 +117,47 @@ def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_remov
 @pytest.mark.parametrize("answer", ["", "n"])
 def test_nothing_is_removed_without_a_yes(silofl, monkeypatch, site, answer):
     monkeypatch.setattr("builtins.input", lambda question: answer)
-    code, out, _ = silofl("forget", "--patient", "p7")
+    code, out, _ = silofl("site", "forget", "--patient", "p7")
     assert code == 0 and "nothing was deleted" in out
     assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
 
 
 def test_nothing_is_removed_while_a_run_of_a_study_goes_on(silofl, site):
     log = EgressLog(site / "state/bones" / OLDER, "north", "bones", {})
-    code, _, error = silofl("forget", "--patient", "p7", "--yes")
+    code, _, error = silofl("site", "forget", "--patient", "p7", "--yes")
     assert code == 2 and "must not be in use" in error and log.path.is_file()
     assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
 
 
 def test_nothing_is_removed_while_a_job_makes_an_entry(silofl, site):
     with protect_entries(site / "state/organs/cache"):
-        code, _, error = silofl("forget", "--patient", "p7", "--yes")
+        code, _, error = silofl("site", "forget", "--patient", "p7", "--yes")
     assert code == 2 and "must not be in use" in error and "doe-1" in scores(site / "state/organs" / RUN)
 
 
 def test_what_a_killed_process_left_of_an_entry_goes_too(silofl, site):
     left = site / "state/organs/cache" / f".{'c' * 32}-x1"
     left.mkdir()
-    silofl("forget", "organs", "--patient", "p7", "--yes")
+    silofl("site", "forget", "organs", "--patient", "p7", "--yes")
     assert not left.exists()
 
 
 def test_pictures_that_a_killed_process_wrote_go_too(silofl, site):
     left = site / "state/organs" / RUN / ".pictures.npz.9681.tmp"
     left.write_bytes(b"some patient's slice")
-    code, out, _ = silofl("forget", "--patient", "p7", "--yes")
+    code, out, _ = silofl("site", "forget", "--patient", "p7", "--yes")
     assert code == 0 and f"{left.name}: all of it" in out and not left.exists()
 
 
 def test_a_patient_whom_nothing_names_is_no_success_where_the_selectors_features_go(silofl, site):
-    code, out, _ = silofl("forget", "--patient", "P7", "--yes")
+    code, out, _ = silofl("site", "forget", "--patient", "P7", "--yes")
     assert code == 3 and "no cache, picture or score of this site names the patient" in out
     assert not (site / "state/organs" / RUN / "selector.npz").exists()
     assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
 
 
 def test_cases_that_no_cache_knows_any_more_are_named_by_hand(silofl, site):
-    out = silofl("forget", "organs", "--patient", "p8", "--yes", "--cases", "roe")[1]
+    out = silofl("site", "forget", "organs", "--patient", "p8", "--yes", "--cases", "roe")[1]
     assert scores(site / "state/organs" / RUN) == ["case", "doe-1", "smith"]
     # The entry with case roe; the other one has none of the cases.
     assert not (site / "state/organs/cache" / ("b" * 32)).exists() and "patient was in: test" in out
@@ -175,7 +175,7 @@ def test_another_patients_case_of_the_same_name_in_another_study_stays(silofl, s
     shutil.rmtree(site / "state/bones/cache" / ("a" * 32))
     # Patient p9 takes part in the other study on.
     write_records(site, "bones", "p9")
-    assert silofl("forget", "--patient", "p7", "--yes")[0] == 0
+    assert silofl("site", "forget", "--patient", "p7", "--yes")[0] == 0
     assert entries["bones"].is_dir() and not entries["organs"].exists()
     assert "doe-1" in scores(site / "state/bones" / OLDER) and "doe-1" not in scores(site / "state/organs" / RUN)
     with np.load(site / "state/bones" / OLDER / "pictures.npz") as pictures:
@@ -186,23 +186,23 @@ def test_a_case_that_a_study_still_names_is_refused_with_the_study_to_give(silof
     write_records(site, "bones", "p9")
     path = site / "data/bones/dataset.json"
     path.write_text(path.read_text().replace('"patient": "p9"', '"patient": "p9", "case": "roe"'))
-    error = refused("forget", "--patient", "p8", "--cases", "roe", "--yes")
+    error = refused("site", "forget", "--patient", "p8", "--cases", "roe", "--yes")
     assert "not in 1 of its records" in error
     assert "where it is another patient's case, name the STUDY that is meant" in error
-    assert silofl("forget", "organs", "--patient", "p8", "--cases", "roe", "--yes")[0] == 0
+    assert silofl("site", "forget", "organs", "--patient", "p8", "--cases", "roe", "--yes")[0] == 0
     assert "roe" in scores(site / "state/bones" / OLDER) and "roe" not in scores(site / "state/organs" / RUN)
 
 
 def test_a_cache_of_other_data_is_named_and_stays(silofl, site):
     other = cached(site / "state/organs/cache", "d", "/elsewhere", ("training", "doe-1", "p7"))
-    out = silofl("forget", "organs", "--patient", "p7", "--yes")[1]
+    out = silofl("site", "forget", "organs", "--patient", "p7", "--yes")[1]
     assert f"not deleted: {other}; it names such a patient, but was made from other data" in out and other.is_dir()
 
 
 def test_pictures_of_no_other_case_go_whole(silofl, site):
     path = site / "state/organs" / RUN / "pictures.npz"
     np.savez_compressed(path, images=np.ones((1, 2)), values=np.ones(1), cases=np.array(["doe-1"]))
-    silofl("forget", "organs", "--patient", "p7", "--yes")
+    silofl("site", "forget", "organs", "--patient", "p7", "--yes")
     assert not path.exists()
 
 
@@ -225,13 +225,13 @@ def test_all_studies_that_left_anything_or_have_data_are_found(site, data, state
 
 
 def test_a_study_or_a_patient_must_be_given_and_cases_are_a_patients(refused, site):
-    assert "STUDY must be given, or --patient" in refused("forget", "--yes")
-    assert "STUDY must be given, or --patient" in refused("forget", "organs", "--cases", "a")
-    assert "study must be letters" in refused("forget", "..", "--patient", "p7")
+    assert "STUDY must be given, or --patient" in refused("site", "forget", "--yes")
+    assert "STUDY must be given, or --patient" in refused("site", "forget", "organs", "--cases", "a")
+    assert "study must be letters" in refused("site", "forget", "..", "--patient", "p7")
 
 
 @pytest.mark.parametrize("patient", ["", " "])
 def test_a_patient_without_an_id_is_refused_and_no_study_is_deleted_in_its_place(refused, site, patient):
     # As a script gives it whose variable is empty.
-    assert "--patient: must be an ID, not '" in refused("forget", "organs", "--patient", patient, "--yes")
+    assert "--patient must be an ID, not '" in refused("site", "forget", "organs", "--patient", patient, "--yes")
     assert (site / "state/organs" / RUN / "egress.jsonl").is_file()

@@ -61,7 +61,7 @@ def gone(kit, before):
 def test_jobs_and_full_logs_older_than_the_days_go_and_everything_else_stays(silofl, old, tmp_path):
     record = write(tmp_path / "state" / "small" / "run" / "egress.jsonl", 500)
     before = [*old.iterdir(), *(old / "startup").iterdir(), *(old / "local").iterdir()]
-    code, out, error = silofl("prune", "--kit", old)
+    code, out, error = silofl("site", "prune", "--kit", old)
     assert (code, error) == (0, "")
     assert gone(old, before) == {JOBS[0], JOBS[2], "log.txt.1", "log.json.10"}
     assert f"deleted: {old / JOBS[0]}, last written 40 days ago" in out and "4 job folders and full logs" in out
@@ -70,7 +70,7 @@ def test_jobs_and_full_logs_older_than_the_days_go_and_everything_else_stays(sil
 
 def test_a_dry_run_says_the_same_and_deletes_nothing(silofl, old):
     before = sorted(old.rglob("*"))
-    code, out, _ = silofl("prune", "--kit", old, "--dry-run")
+    code, out, _ = silofl("site", "prune", "--kit", old, "--dry-run")
     assert code == 0 and sorted(old.rglob("*")) == before
     assert out.count("would be deleted: ") == 4 and "\ndeleted" not in out
 
@@ -79,10 +79,10 @@ def test_the_folder_of_a_running_job_stays_however_old_it_is(silofl, old):
     with (old / JOBS[0] / "silofl.lock").open("a") as lock:
         # As the executor holds it.
         fcntl.flock(lock, fcntl.LOCK_SH)
-        out = silofl("prune", "--kit", old)[1]
+        out = silofl("site", "prune", "--kit", old)[1]
         assert (old / JOBS[0] / "log.txt").is_file() and not (old / JOBS[2]).exists()
     assert f"kept: {old / JOBS[0]}; its job still runs" in out
-    silofl("prune", "--kit", old)
+    silofl("site", "prune", "--kit", old)
     assert not (old / JOBS[0]).exists()
 
 
@@ -95,7 +95,7 @@ def test_a_folder_with_a_record_of_what_left_stays(silofl, old):
     write(old / JOBS[0] / "state" / "egress.jsonl", 40)
     for path in (old / JOBS[0] / "state", old / JOBS[0]):
         age(path, 40)
-    assert "it holds a record of what left" in silofl("prune", "--kit", old)[1]
+    assert "it holds a record of what left" in silofl("site", "prune", "--kit", old)[1]
     assert (old / JOBS[0] / "state" / "egress.jsonl").is_file()
 
 
@@ -118,7 +118,7 @@ def test_without_the_key_everything_is_kept(silofl, old, tmp_path):
     settings = yaml.safe_load((old / "local" / "site.yaml").read_text())
     del settings["keep_days"]
     (tmp_path / "other.yaml").write_text(json.dumps(settings))
-    code, out, _ = silofl("prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
+    code, out, _ = silofl("site", "prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
     assert code == 0 and "keep_days is not set" in out and (old / JOBS[2]).is_dir()
 
 
@@ -126,5 +126,5 @@ def test_without_the_key_everything_is_kept(silofl, old, tmp_path):
 def test_days_that_are_none_are_refused(refused, old, tmp_path, days):
     settings = yaml.safe_load((old / "local" / "site.yaml").read_text()) | {"keep_days": days}
     (tmp_path / "other.yaml").write_text(json.dumps(settings))
-    assert "keep_days must be" in refused("prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
+    assert "keep_days must be" in refused("site", "prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
     assert (old / JOBS[2]).is_dir()

@@ -7,7 +7,7 @@ from silofl.hospital.switch import check_pause
 
 @pytest.fixture
 def found(candidate, kit):
-    """Return what check-site says of the pause with some names under ``check_pause``."""
+    """Return what site check says of the pause with some names under ``check_pause``."""
 
     def check(*names):
         path = kit / "local" / "site.yaml"

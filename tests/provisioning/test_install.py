@@ -301,7 +301,7 @@ def test_the_firewall_lets_the_account_reach_the_servers_port_alone(kits, addres
 
 
 def test_the_server_gets_no_files_of_a_hospital(kits):
-    assert not (kits / "server" / "system").exists() and "check-site" not in page_of(kits / "server")
+    assert not (kits / "server" / "system").exists() and "site check" not in page_of(kits / "server")
 
 
 def fill(block, words):

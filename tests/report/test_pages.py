@@ -407,5 +407,5 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
 
 
 def test_another_file_than_a_page_is_refused_in_a_short_sentence(capsys):
-    assert main(["report", "one", "two", "--out", "a" * 5000]) == 2
+    assert main(["report", ".", ".", "--out", "a" * 5000]) == 2
     assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)

@@ -2,7 +2,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from silofl.report.comparison import Method
-from silofl.studies.sweep import SweptRow, sweep_image, sweep_table
+from silofl.studies.swept import SweptRow, sweep_image, sweep_table
 
 
 @pytest.fixture

@@ -121,6 +121,7 @@ def test_a_network_without_batchnorm_is_measured_with_it(advice, write_sites):
 
 
 def test_a_pretrained_model_without_batchnorm_is_refused(refused, job, write_sites, tmp_path):
+    (tmp_path / "f.pt").touch()
     arguments = ["--pretrained", tmp_path / "f.pt", "--set", "model.normalization=group"]
     error = refused("advise", job, "--data", write_sites(), *arguments)
     assert (

@@ -209,6 +209,8 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         return 3
 
     monkeypatch.setattr("silofl.studies.compare.compare", compare)
+    for name in ("one", "two", "data", "f.pt"):
+        (tmp_path / name).mkdir()
     options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
     options += ["--sweep", "training.batch_size=2,4", "--processes", 3, "--equal-rounds"]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)

@@ -183,7 +183,7 @@ def test_estimate_prints_json_alone_and_writes_the_job(silofl, tmp_path):
     ("arguments", "message"),
     [
         (["--sites", 0, "--bandwidth", "1Mbit"], "at least 1, not '0'"),
-        (["--sites", 4, "--bandwidth", "1Mbit", "--examples", 0], "argument --examples: must be a whole number of at"),
+        (["--sites", 4, "--bandwidth", "1Mbit", "--examples", 0], "--examples must be a whole number of at"),
         (["--sites", 4, "--bandwidth", "50MB"], "--bandwidth must be a number above 0"),
         (["--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", "nan"], "--seconds-per-step must be a number"),
         (["--sites", 4, "--bandwidth", "1Mbit", "--image-size", "96"], "--image-size must be height and width"),

@@ -197,6 +197,8 @@ def test_a_servers_plan_writes_no_lines_of_its_own_into_the_study(refused, tmp_p
 
 
 def test_what_cannot_be_is_refused(refused, volumes, phantoms, tmp_path):
+    assert "--plan must be a JSON file" in refused("plan", VOLUMES_JOB, "--plan", "p.json")
+    (tmp_path / "p.json").touch()
     assert "--plan must be given without --data" in refused("plan", VOLUMES_JOB, "--data", volumes, "--plan", "p.json")
     assert "--out must be a new folder" in refused("plan", VOLUMES_JOB, "--data", volumes, "--out", volumes)
     assert "p.json" in refused("plan", VOLUMES_JOB, "--plan", "p.json")

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from silofl.cli import CommandParser
+from silofl.cli import COMMANDS, CommandParser
 from silofl.errors import ConfigError
 from silofl.federation.results import Everyone
 from silofl.options import check_backend
@@ -72,7 +72,7 @@ def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows
 def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp_path):
     asked = ComparisonPlan((JOB,), seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
-    parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
+    parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
     check_backend(options)

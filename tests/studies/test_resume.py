@@ -30,7 +30,10 @@ def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path, kind):
         run.mkdir()
     elif kind == "file":
         run.write_text("a run")
-    assert "must hold a run, with a run.json; it holds none" in refused("resume", run)
+    sentence = (
+        "RUN must be the folder of a run" if kind == "absent" else "must hold a run, with a run.json; it holds none"
+    )
+    assert sentence in refused("resume", run)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"data": "x", "sites": ["north"]})])

@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from silofl.cli import CommandParser
+from silofl.cli import COMMANDS, CommandParser
 from silofl.options import read_changes
 from silofl.studies import side_by_side
 from silofl.studies.compared_runs import ComparisonPlan, plan_runs
@@ -51,7 +51,7 @@ def carry_out(runs, tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_of_a_run_means_the_run(runs):
-    parser = CommandParser(prog="simulate", module="silofl.studies.simulate")
+    parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     for run in runs:
         _, _, _, command, *arguments = side_by_side.build_command(run)
         options = parser.parse_args(arguments)

@@ -159,8 +159,8 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
     ("given", "missing"),
     [
         ([], "JOB, --out"),
-        ([JOB, "--data", "here"], "--out"),
-        (["--data", "here", "--out", "there"], "JOB"),
+        ([JOB, "--data", "."], "--out"),
+        (["--data", ".", "--out", "there"], "JOB"),
     ],
 )
 def test_simulate_names_what_must_be_given(refused, given, missing):
@@ -197,7 +197,7 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
 def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     error = refused("simulate", JOB, "--out", "run", "--set", text)
-    assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+    assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
 
 
 def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, phantoms, tmp_path):

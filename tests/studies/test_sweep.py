@@ -137,6 +137,7 @@ def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(s
 
 
 def test_a_pretrained_model_may_know_another_folders_test_images(refused, two_sites, tmp_path):
+    (tmp_path / "f.pt").touch()
     options = ["--sweep", f"data={two_sites},{tmp_path / 'other'}", "--pretrained", "f.pt", "--out", tmp_path / "out"]
     assert "--pretrained must not go with --sweep data=..." in refused("compare", JOB, *options)
 

@@ -117,5 +117,5 @@ def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms
 def test_every_row_of_a_comparison_without_a_pretrained_model_starts_from_the_weights(silofl, model, monkeypatch):
     seen = []
     monkeypatch.setattr("silofl.studies.compare.compare", lambda asked, *rest: seen.append(asked) or 0)
-    silofl("compare", "one", "--out", "new", "--weights", model("w.pt"))
+    silofl("compare", JOB, "--out", "new", "--weights", model("w.pt"))
     assert seen[0].weights == str(model("w.pt"))

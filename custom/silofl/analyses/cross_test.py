@@ -6,7 +6,6 @@ arXiv:2203.10144): how far what a site learns alone carries to the others.
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
 from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
-from silofl.options import add_json, add_moved
 from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
 from silofl.report.tables import TextTable, format_number
 from silofl.studies.leave_out import load_site_networks
@@ -37,13 +35,6 @@ Values = Mapping[str, Mapping[str, float | None]]
 COLOURS = "Blues"
 # Above it a cell is dark, and its number is written in white.
 DARK = 0.6
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl cross-test``."""
-    parser.add_argument("run", type=Path, help="folder of a finished simulation")
-    add_moved(parser)
-    add_json(parser, "cross_test.json")
 
 
 def run(options: argparse.Namespace) -> int:

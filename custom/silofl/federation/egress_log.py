@@ -23,7 +23,7 @@ HEADER = """# What left site {site}
 Study {study}, run {run}, to the study's server; first {begin}, last {end} (UTC).
 
 `egress.jsonl` holds each array by name, shape and SHA-256, and all numbers, with the time in UTC. Its last record is
-number {last.number}, with the hash `{last.hash}`; `silofl egress-check` checks them all.
+number {last.number}, with the hash `{last.hash}`; `silofl site egress-check` checks them all.
 {spent}
 | | answer to | kind | what it is | rounds | records | bytes |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -154,7 +154,7 @@ class EgressLog:
             record = None
         if not isinstance(record, dict) or not record.keys() >= SUMMED:
             raise ConfigError(
-                f"{self.path} must hold records as they were written, not a line that is none; egress-check says "
+                f"{self.path} must hold records as they were written, not a line that is none; site egress-check says "
                 "which: keep the file at another place, and a new one is begun"
             )
         return record
@@ -179,7 +179,7 @@ def sum_sent_arrays(path: Path) -> dict[str, Sum]:
             if not record["refused"] and "values" not in record:
                 sums.setdefault(record["kind"], Sum()).add(record)
         except (ValueError, TypeError, KeyError):
-            # Cut off by a kill, or altered: `egress-check` says which.
+            # Cut off by a kill, or altered: `site egress-check` says which.
             continue
     return sums
 

@@ -156,7 +156,7 @@ class Results:
         ended_early: Why the run ended before the study's last round, where federation.patience ended it.
         privacy: What training with differential privacy has spent, where the study has it.
         left: Site -> the last round that its update went into, of sites that left the study for good.
-        digest: SHA-256 of the study's settings, as check-site and estimate print it; absent from older results.
+        digest: SHA-256 of the study's settings, as site check and estimate print it; absent from older results.
     """
 
     study: str

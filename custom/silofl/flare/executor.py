@@ -31,7 +31,7 @@ class SiteExecutor(Executor):
         super().__init__()
         self._rounds: SiteRounds | None = None
         self._fault: SiloFLError | None = None
-        # Kept open for `silofl prune`, which deletes only the folders of jobs that have ended.
+        # Kept open for `silofl site prune`, which deletes only the folders of jobs that have ended.
         self._in_use: IO[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -24,7 +24,7 @@ SERVER_CLASSES = (
     "nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver",
 )
 JOB_FILES = "silofl.flare.job_files.JobFiles"
-# A sentence for check-site and check-kits.
+# A sentence for site check and check-kits.
 WITHOUT_JOB_FILES = (
     f"app_validator in local/resources.json must be {JOB_FILES}, which keeps out a job's other files, code among them; "
     "take it from the resources.json of site_configs/"

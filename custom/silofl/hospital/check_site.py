@@ -1,4 +1,4 @@
-"""``silofl check-site``: all checks of a site, ordered so that each can rely on those before it."""
+"""``silofl site check``: all checks of a site, ordered so that each can rely on those before it."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from silofl.hospital import data, machine, network, policy, switch
 from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.finding import Finding, failed
-from silofl.options import make_console, parse_names
+from silofl.options import make_console
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "versions": machine.check_versions,
@@ -89,26 +89,6 @@ class Checkup:
         log = str(self.log) if self.log else None
         names = {"site": self.site, "study": self.study, "may_join": self.may_join, "skipped": list(self.skipped)}
         return names | {"checks": checks, "log": log}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl check-site``."""
-    parser.add_argument("--kit", type=Path, required=True, help="the site's startup kit")
-    parser.add_argument("--study", type=Path, required=True, metavar="STUDY.yaml", help="the study's study.yaml")
-    parser.add_argument(
-        "--site-config", type=Path, metavar="FILE", help="site.yaml; the kit's local/site.yaml by default"
-    )
-    parser.add_argument(
-        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock"
-    )
-    parser.add_argument(
-        "--strict",
-        type=parse_names,
-        default=[],
-        metavar="NAMES",
-        help="checks whose warnings end with 1 too, as certificate",
-    )
-    parser.add_argument("--json", action="store_true", help="the findings as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,29 +1,10 @@
-"""``silofl egress-check``: whether the record of what left a site is as it was written."""
+"""``silofl site egress-check``: whether the record of what left a site is as it was written."""
 
 import argparse
-import re
-from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_chain import Verdict, check_chain
 from silofl.federation.egress_log import FILE
-from silofl.settings import SHA256
-
-
-def parse_hash(text: str) -> str:
-    """Read a hash as this command prints it, and as ``egress.md`` shows it."""
-    if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
-        raise argparse.ArgumentTypeError(
-            f"must be a hash of 64 digits, as this command prints it, not {quote_value(text)}"
-        )
-    return found
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl egress-check``."""
-    parser.add_argument("file", type=Path, metavar="FILE", help=f"{FILE} of a run, or the run's folder in state_dir")
-    noted = "a last hash that was noted elsewhere at an earlier time"
-    parser.add_argument("--noted", type=parse_hash, metavar="HASH", help=noted)
 
 
 def run(options: argparse.Namespace) -> int:

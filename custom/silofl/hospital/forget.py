@@ -1,4 +1,4 @@
-"""``silofl forget``: delete what a site keeps of a study, or of one patient, but never its data."""
+"""``silofl site forget``: delete what a site keeps of a study, or of one patient, but never its data."""
 
 import argparse
 import shutil
@@ -6,12 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.data.patient_names import normalise_name
-from silofl.errors import ConfigError, ExitCode, quote_value, suggest_nearest
+from silofl.errors import ConfigError, ExitCode, suggest_nearest
 from silofl.federation.egress_log import LOCK
 from silofl.files import hold_lock
 from silofl.hospital import forget_patient
-from silofl.options import parse_names
 from silofl.settings import Section, load_settings, parse
 from silofl.site import Site
 from silofl.study import Name
@@ -47,33 +45,13 @@ class Kept:
     shared: dict[Path, str]
 
 
-def parse_patient(text: str) -> str:
-    """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
-    if not normalise_name(text):
-        raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
-    return text
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl forget``."""
-    parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study; with --patient all by default")
-    parser.add_argument("--site-config", type=Path, default=Path("local/site.yaml"), help="the site's site.yaml")
-    parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
-    patient = "only this patient, whom dataset.json must name no more"
-    parser.add_argument("--patient", type=parse_patient, metavar="ID", help=patient)
-    parser.add_argument(
-        "--cases", type=parse_names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
-    )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-
-
 def run(options: argparse.Namespace) -> int:
     """List what the site keeps of a study, or of a patient, and delete it once the user agrees."""
     site = load_settings(Site, options.site_config)
     if options.patient:
         return _run_patient(site, options)
     if options.study is None or options.cases:
-        raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl forget --help")
+        raise ConfigError("STUDY must be given, or --patient, with or without --cases; see silofl site forget --help")
     kept = find_kept(site, options.study, options.site)
     lines = [f"{folder}: {files} files, {size} bytes" for folder, (files, size) in kept.folders.items()]
     if not lines and not kept.shared:

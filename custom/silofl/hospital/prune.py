@@ -1,4 +1,4 @@
-"""``silofl prune``: delete the folders of ended jobs and the turned-over logs in a site's kit, as ``keep_days`` says.
+"""``silofl site prune``: delete the folders of ended jobs and the full logs in a site's kit, as ``keep_days`` says.
 
 NVFlare leaves a folder for each job in the kit: the job's configuration, its logs and its audit log. What SiloFL keeps
 of a run, the record of what left included, lies in ``state_dir`` and is not looked at.
@@ -26,15 +26,6 @@ JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 STUDY = "app_*/config/study.yaml"
 # Of NVFlare's logs those that are full; it still writes to the files without a number.
 FULL_LOG = re.compile(r"(log|error_log|log_fl)\.(txt|json)\.\d+")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl prune``."""
-    parser.add_argument("--kit", type=Path, required=True, help="the site's startup kit, in which NVFlare runs")
-    parser.add_argument(
-        "--site-config", type=Path, metavar="FILE", help="site.yaml; the kit's local/site.yaml by default"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ from silofl.inference.output import (
 )
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
-from silofl.options import add_json, make_console, parse_count
+from silofl.options import make_console
 
 RECORD = "prediction.json"
 
@@ -89,25 +89,6 @@ class Input:
         return input_stem(Path(self.name))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl predict``."""
-    parser.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
-    parser.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="image file or DICOM series folder; NAME=FILE,NAME=FILE of contrasts"
-    )
-    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or an earlier prediction's")
-    parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
-    parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
-    parser.add_argument("--by-folder", action="store_true", help="call results by each input's folder, not by its file")
-    parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
-    parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
-    parser.add_argument(
-        "--batch-size", type=parse_count, default=BATCH_SIZE, help="slices at a time; the answer is the same"
-    )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
-    add_json(parser, "the record")
-
-
 def run(options: argparse.Namespace) -> int:
     """Predict the inputs and return the exit code."""
     how = Options(
@@ -116,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         is_named_by_folder=options.by_folder,
         site=options.site,
         threshold=options.threshold,
-        batch_size=options.batch_size,
+        batch_size=options.batch_size or BATCH_SIZE,
         device=options.device,
     )
     cases = [parse_case(text) for text in options.inputs]

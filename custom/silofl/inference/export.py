@@ -55,12 +55,6 @@ VOLUME_NETWORK = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl export``."""
-    parser.add_argument("super_model", type=Path, metavar="SUPERMODEL", help="folder of the super model")
-    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")
-
-
 def run(options: argparse.Namespace) -> int:
     """Write the bundle and print its path."""
     print(export_bundle(options.super_model, options.out))

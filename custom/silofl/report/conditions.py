@@ -1,6 +1,5 @@
 """The conditions of runs, their settings and their data: as tables, and sentences on what differs between runs."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +8,7 @@ from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
 from silofl.report.run_records import RunRecords, pretrained_digest, run_names
 from silofl.report.tables import TextTable
+from silofl.settings import setting_text
 
 T = TypeVar("T")
 # Name of a row -> its runs, one for each seed.
@@ -151,11 +151,6 @@ def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]
         else:
             flat[f"{prefix}{key}"] = setting_text(value)
     return flat
-
-
-def setting_text(value: object) -> str:
-    """Return a setting's value as a table shows it, without quotation marks."""
-    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
 
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:

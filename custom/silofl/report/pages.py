@@ -95,12 +95,6 @@ SEVERITY = ("good", "warning", "bad")
 PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl report``."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
-    parser.add_argument("--out", type=Path, help="of the comparison of several runs; comparison.html by default")
-
-
 def run(options: argparse.Namespace) -> int:
     """Write the page of one run, or that of several, and print its path."""
     runs = [_find_run(path) for path in options.runs]

@@ -13,11 +13,6 @@ from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import (
-    add_cache,
-    add_pretrained,
-    add_seed,
-    add_set,
-    add_weights,
     make_console,
     path_to_text,
     read_changes,
@@ -29,29 +24,15 @@ from silofl.studies.weights import find_weights_file
 from silofl.study import Study
 from silofl.training.sketch import build_fixed_network, sketch
 
-PLACE = "{site}"
 # Methods that were made for sites that differ so, with BatchNorm in the network and without.
 METHODS = {"amplitude": ("fedbn,harmofl", "harmofl"), "labels": ("f-adafed", "softpull")}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl advise``."""
-    parser.add_argument("job", type=Path, help="job folder, whose study prepares the images and names the network")
-    parser.add_argument("--data", type=Path, help="folder with one folder a site, or DIR/{site}; phantoms/ by default")
-    add_cache(parser)
-    add_pretrained(parser)
-    add_weights(parser)
-    add_seed(parser)
-    add_set(parser)
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what the sites differ in, and the command that compares methods on their data."""
     console = make_console(options)
-    data = options.data.parent if options.data and options.data.name == PLACE else options.data
     wanted = Simulation(
-        data=path_to_text(data),
+        data=path_to_text(options.data),
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
         cache=path_to_text(options.cache),

@@ -1,7 +1,6 @@
 """``silofl compare``: run every job and every method with each seed on the same data, and write one table."""
 
 import argparse
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,20 +15,8 @@ from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.federation.results import Results, read_results
 from silofl.files import write_atomically, write_json, write_text
 from silofl.options import (
-    add_backend,
-    add_cache,
-    add_data,
-    add_json,
-    add_pretrained,
-    add_rounds,
-    add_set,
-    add_weights,
     check_backend,
-    collect_settings,
     make_console,
-    parse_count,
-    parse_names,
-    parse_natural,
     path_to_text,
     read_changes,
 )
@@ -41,60 +28,12 @@ from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
 from silofl.schema import read_file
-from silofl.settings import NAME
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
-from silofl.studies.methods import method_names
-from silofl.studies.sweep import (
-    NOTE,
-    ROUNDS,
-    SweptRow,
-    add_sweep,
-    read_sweep,
-    short_names,
-    sweep_image,
-    sweep_table,
-    value_text,
-)
+from silofl.studies.sweep import ROUNDS, read_sweep, short_names, value_text
+from silofl.studies.swept import NOTE, SweptRow, sweep_image, sweep_table
 from silofl.studies.weights import find_weights_file
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl compare``."""
-    head = "methods, or ALGORITHM:PRESET; with -pretrained at the end it begins with the pretrained model:"
-    parser.epilog = "\n  ".join([head, *method_names()])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
-    add_data(parser)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
-    add_cache(parser)
-    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
-    parser.add_argument("--methods", type=parse_names, default=[], help="in the first job's study, as a,b; named below")
-    add_pretrained(parser)
-    add_weights(parser)
-    parser.add_argument(
-        "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
-    )
-    add_rounds(parser)
-    parser.add_argument(
-        "--equal-rounds", action="store_true", help="extra rounds, as of fine-tuning, count among the study's rounds"
-    )
-    add_set(parser)
-    parser.add_argument(
-        "--as",
-        dest="variants",
-        action=_Row,
-        default={},
-        metavar="NAME",
-        help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
-    )
-    add_sweep(parser)
-    parser.add_argument(
-        "--processes", type=parse_count, default=1, metavar="N", help="runs at a time, each in a process"
-    )
-    add_backend(parser)
-    add_json(parser, "table.json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -120,36 +59,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json and code != ExitCode.INTERRUPTED:
         print((options.out / "table.json").read_text(), end="")
     return code
-
-
-class _Row(argparse.Action):
-    """Action of ``--as NAME``: give the row the settings since the row before."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Take the settings for this row, so that those that follow belong to the next."""
-        name = str(values)
-        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
-            parser.error(
-                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
-                f"{name!r}"
-            )
-        try:
-            changes = collect_settings(namespace.settings)
-        except ConfigError as error:
-            parser.error(str(error))
-        # New objects: the old ones may be the parser's defaults, which the next call gets too.
-        namespace.variants = {**namespace.variants, name: changes}
-        namespace.settings = []
-
-
-def _parse_seeds(text: str) -> tuple[int, ...]:
-    return tuple(parse_natural(seed) for seed in text.split(","))
 
 
 def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int = 1) -> int:

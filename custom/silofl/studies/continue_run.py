@@ -15,27 +15,14 @@ from silofl.federation.results import Results, read_results
 from silofl.files import copy_file, copy_folder, hold_lock, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
-from silofl.options import add_set, make_console, read_changes
+from silofl.options import make_console, read_changes
 from silofl.report.pages import REPORT
 from silofl.settings import dump_yaml, read_yaml
-from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out_job, check_new, set_run
+from silofl.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
 from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
 
 # NVFlare's ids of jobs.
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl continue``."""
-    parser.add_argument(
-        "run",
-        help="folder that silofl run has written, or NVFlare's id of a job that has ended, or, with --job, a run's id",
-    )
-    parser.add_argument("--kit", type=Path, required=True, help="the kit of the study lead who began the run")
-    parser.add_argument("--job", type=Path, help="the run's job folder, where run is a run's id")
-    parser.add_argument("--out", type=Path, metavar="DOWNLOAD", help="new folder for the results; run, if a folder")
-    add_set(parser)
-    add_retries(parser)
 
 
 def run(options: argparse.Namespace) -> int:

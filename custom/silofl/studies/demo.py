@@ -12,7 +12,7 @@ from silofl.errors import ExitCode
 from silofl.federation.results import Results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
-from silofl.options import add_rounds, make_console, parse_natural, read_changes
+from silofl.options import make_console, read_changes
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
 from silofl.report.run_records import read_run
@@ -38,14 +38,6 @@ OVERVIEW = (
     "beside it. Kept: mean over sites of what each chose on its validation data. Unseen: the run's super model, or the "
     "mean of its sites' models, at a hospital that never trained. Verdicts: kept against local at each site."
 )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl demo``."""
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
-    parser.add_argument("--jobs", type=Path, default=Path("jobs"), help="folder of the job folders")
-    add_rounds(parser)
-    parser.add_argument("--seed", type=parse_natural, help="of phantoms and training, instead of 0")
 
 
 def run(options: argparse.Namespace) -> int:

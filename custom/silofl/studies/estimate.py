@@ -25,7 +25,7 @@ from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
-from silofl.options import add_set, make_console, parse_count, read_changes
+from silofl.options import make_console, read_changes
 from silofl.report.tables import format_duration
 from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
@@ -122,30 +122,6 @@ class Estimate:
         plain = {key: value for key, value in asdict(self).items() if key not in ("traffic", "task_timeout_s")}
         whole = {"finish_bytes_to": self.traffic.finish_bytes_to, "bytes_per_site": self.traffic.site_bytes}
         return plain | {"rounds": by_round} | whole | {"federation": {"task_timeout_s": self.task_timeout_s}}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl estimate``."""
-    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
-    parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
-    parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
-    parser.add_argument(
-        "--examples", type=parse_count, default=500, help="for training at the largest site; 500 by default"
-    )
-    add_set(parser)
-    parser.add_argument("--seconds-per-step", type=float, help="of the slowest site; measured here by default")
-    parser.add_argument(
-        "--image-size",
-        metavar="HxW",
-        help="of the sites' images, or XxYxZ of their volumes, where open; voxels of 1 mm, where volumes are resampled",
-    )
-    parser.add_argument(
-        "--patients",
-        type=parse_count,
-        help="in training at that site, for privacy.dp_sgd; as many as examples by default",
-    )
-    parser.add_argument("--write", type=Path, metavar="NEWJOB", help="copy the job with the timeouts that follow")
-    parser.add_argument("--json", action="store_true", help="the estimate as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

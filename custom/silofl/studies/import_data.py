@@ -2,74 +2,11 @@
 
 import argparse
 import json
-import re
 from dataclasses import asdict
-from pathlib import Path
 
-from silofl.data.importers import LAYOUTS, PARTITIONS, ImportOptions, ImportSummary, import_layout
-from silofl.errors import ExitCode, quote_value
-from silofl.options import make_console, parse_count, parse_names, parse_natural, parse_share
-
-LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
-
-
-def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
-    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
-    parts = [part.strip() for part in parse_names(text)]
-    if "=" not in text:
-        return tuple(parts), None
-    found = [LABEL.fullmatch(part) for part in parts]
-    if not all(found):
-        raise argparse.ArgumentTypeError(
-            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
-            f"{quote_value(text)}"
-        )
-    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
-
-
-class _ChosenLayout(argparse.Action):
-    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str,
-        option_string: str | None = None,
-    ) -> None:
-        namespace.layout = values
-        parser.epilog = f"{values}:\n\n{LAYOUTS[values].description}"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl import``."""
-    summaries = {name: LAYOUTS[name].description.partition("\n")[0] for name in sorted(LAYOUTS)}
-    listed = [f"  {name}\n      {summary}" for name, summary in summaries.items()]
-    ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
-    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = {"choices": sorted(LAYOUTS), "metavar": "LAYOUT", "help": "form of the set, named below"}
-    parser.add_argument("layout", action=_ChosenLayout, **known)
-    parser.add_argument("source", type=Path, help="the downloaded set")
-    parser.add_argument("target", type=Path, help="new folder for the sites")
-    labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
-    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
-    image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
-    parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
-    parser.add_argument("--mask-pattern", metavar="PATTERN", help="where its masks lie, as {case}/seg.nii.gz")
-    parser.add_argument("--seed", type=parse_natural, default=0, help="of every random choice")
-    parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
-    parser.add_argument("--sites", type=parse_count, help="number of sites to make")
-    parser.add_argument("--alpha", type=float, help="of dirichlet: small values differ more")
-    # None where not given, as for all options that a partition may not use.
-    parser.add_argument("--equal-sizes", action="store_true", default=None, help="of dirichlet: of all sites")
-    parser.add_argument("--shards", type=parse_count, help="of shards: for each site")
-    parser.add_argument(
-        "--test", type=parse_share, help="share of a site's patients, recordings or examples for the test"
-    )
-    parser.add_argument("--validation", type=parse_share, help="share of the others for validation")
-    parser.add_argument("--truncate", action="store_true", help="cut every site to the smallest's training examples")
-    parser.add_argument("--json", action="store_true", help="the counts as JSON")
+from silofl.data.importers import ImportOptions, ImportSummary, import_layout
+from silofl.errors import ExitCode
+from silofl.options import make_console
 
 
 def run(options: argparse.Namespace) -> int:

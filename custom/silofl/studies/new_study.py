@@ -38,17 +38,6 @@ EXAMPLES = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl new-study``."""
-    parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder, whose name the study gets")
-    parser.add_argument(
-        "--from", dest="job", type=Path, required=True, metavar="JOB", help="job whose algorithm and training it takes"
-    )
-    parser.add_argument(
-        "--data", type=Path, required=True, help="folder with one folder a site, or one site's, each with dataset.json"
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     """Write the job and say how to go on with it."""
     found, console = survey_sites(options.data), make_console(options)

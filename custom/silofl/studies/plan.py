@@ -16,9 +16,9 @@ from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
 from silofl.files import copy_folder, read_json, write_json, write_text
-from silofl.methods.plan import FILE, make_draft
+from silofl.methods.plan import make_draft
 from silofl.models.networks import build_plain_model
-from silofl.options import add_json, add_set, make_console, path_to_text, read_changes
+from silofl.options import make_console, path_to_text, read_changes
 from silofl.report.tables import TextTable, print_table
 from silofl.schema import read_record
 from silofl.settings import check_key, parse, read_yaml
@@ -41,16 +41,6 @@ LEVELS = (
     "The network keeps its levels and features: those of MONAI's DynUNet alone are planned, which --set "
     '"model={network: monai.networks.nets.DynUNet, normalization: instance}" chooses'
 )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl plan``."""
-    parser.add_argument("job", type=Path, help="job folder, whose study the plan begins with")
-    parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
-    parser.add_argument("--plan", type=Path, metavar="FILE", help=f"{FILE} of a run in a network, in place of --data")
-    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="new job folder with the planned study")
-    add_set(parser)
-    add_json(parser, "the plan as JSON")
 
 
 def run(options: argparse.Namespace) -> int:

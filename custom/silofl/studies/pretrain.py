@@ -22,7 +22,7 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
 from silofl.models.seeds import seed_torch
-from silofl.options import add_cache, add_data, add_seed, add_set, make_console, parse_count, path_to_text, read_changes
+from silofl.options import make_console, path_to_text, read_changes
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settle_job
 from silofl.study import Study
@@ -36,20 +36,6 @@ WARNING = (
     "possible in a simulation alone; in a federation no example leaves its site: take a model trained on public data, "
     "or statistics: running, which needs none."
 )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl pretrain``."""
-    parser.add_argument("job", type=Path, help="job folder, as jobs/adafed_activity")
-    add_data(parser)
-    add_cache(parser)
-    parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
-    parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
-    parser.add_argument(
-        "--epochs", type=parse_count, help="passes over them; the study's rounds x local epochs by default"
-    )
-    add_seed(parser)
-    add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,19 +1,10 @@
 """``silofl resume``: continue an interrupted run after its last finished round."""
 
 import argparse
-from pathlib import Path
 
-from silofl.options import add_json, add_moved, make_console
+from silofl.options import make_console
 from silofl.studies import simulate
 from silofl.studies.simulation import Moved
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl resume``."""
-    parser.add_argument("run", type=Path, help="folder of the run")
-    add_moved(parser)
-    simulate.add_trust(parser)
-    add_json(parser, "results.json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, 
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
-from silofl.options import add_json, make_console, parse_natural
+from silofl.options import make_console
 from silofl.report.pages import write_report
 from silofl.schema import dump_record
 from silofl.settings import dump_yaml, read_yaml
@@ -41,22 +41,6 @@ JOB = "job"
 LOCK = "lock"
 # NVFlare's word for a job that was ended by hand.
 ABORTED = "FINISHED:ABORTED"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl run``."""
-    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
-    parser.add_argument("--kit", type=Path, required=True, help="the study lead's startup kit")
-    parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
-    add_retries(parser)
-
-
-def add_retries(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command that carries out a job on a network."""
-    parser.add_argument(
-        "--retries", type=parse_natural, default=3, metavar="N", help="times that a stopped run goes on by itself; 3"
-    )
-    add_json(parser, "results.json")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -32,18 +32,8 @@ from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
 from silofl.options import (
-    add_backend,
-    add_cache,
-    add_data,
-    add_json,
-    add_pretrained,
-    add_rounds,
-    add_seed,
-    add_set,
-    add_weights,
     check_backend,
     make_console,
-    parse_names,
     path_to_text,
     read_changes,
 )
@@ -81,31 +71,6 @@ from silofl.training.losses import check_loss
 POLL_S = 0.3
 # How long NVFlare's simulator may take to end once the run has its result.
 ENDING_S = 15.0
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl simulate``."""
-    parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
-    add_data(parser)
-    parser.add_argument("--out", type=Path, help="new folder for the run")
-    add_cache(parser)
-    add_rounds(parser)
-    add_seed(parser)
-    add_set(parser)
-    parser.add_argument("--sites", type=parse_names, default=[], help="sites that take part, as a,b; all by default")
-    add_backend(parser)
-    add_pretrained(parser)
-    add_weights(parser)
-    add_trust(parser)
-    parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
-    parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
-    add_json(parser, "results.json")
-
-
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add ``--trust-code``."""
-    words = "let the job's own code run, its app/custom, and others' classes that it names"
-    parser.add_argument("--trust-code", action="store_true", help=words)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from silofl.federation.round_line import round_line
 from silofl.files import make_folder
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
-from silofl.options import add_json, make_console
+from silofl.options import make_console
 from silofl.report.tables import rich_table
 from silofl.schema import read_record
 from silofl.studies.processes import enable_interrupts
@@ -30,15 +30,6 @@ PATIENCE_S = 60.0
 # A job answers as soon as its process at the server runs; of one that a server lost when it stopped there is none.
 SILENT_S = 120.0
 GO_ON = "go on with silofl continue, by the folder that silofl run has written, or by the run's id and --job"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl watch``."""
-    parser.add_argument("job", metavar="JOB", help="NVFlare's id of the job, as submitting printed it")
-    parser.add_argument("--kit", type=Path, required=True, help="startup kit of the lead who submitted it")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that loads itself again")
-    parser.add_argument("--download", type=Path, metavar="DIR", help="bring the result of the ended job into DIR/JOB")
-    add_json(parser, "status, run, rounds and numbers, once,")
 
 
 def run(options: argparse.Namespace) -> int:

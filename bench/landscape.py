@@ -1,10 +1,13 @@
-"""``silofl landscape``: draw the loss around the models of finished simulated runs, site by site.
+"""Draw the loss around the models of finished simulated runs, site by site (HarmoFL, Fig. 1 and 6; FedSM, Fig. 4).
+
+    python bench/landscape.py RUN [RUN ...] [--kind lines] [--out landscape.png]
 
 A simulation has the sites' models and their data in one place; in a network neither leaves its site.
 """
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,25 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-
-from silofl.analyses.finished import read_sites
-from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
-from silofl.data.batches import evaluation_batches
-from silofl.data.manifest import PARTS
-from silofl.data.parts import Examples
-from silofl.data.progress import track_progress
-from silofl.errors import ConfigError, DataError, ExitCode, quote_value
-from silofl.files import write_atomically, write_json
-from silofl.inference.contents import Contents
-from silofl.options import add_moved, make_console, parse_count, parse_natural
-from silofl.report.run_records import RunRecords, read_run, run_names
-from silofl.report.tables import print_lines, print_table
-from silofl.studies.leave_out import assemble_models, load_site_networks
-from silofl.studies.simulation import Moved
-from silofl.study import Study
-from silofl.training.device import choose_device, derive_seed
-from silofl.training.landscape import (
+from landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
+from loss_surface import (
     Landscape,
     draw_filter_directions,
     line_points,
@@ -38,6 +24,24 @@ from silofl.training.landscape import (
     measure_losses,
     plane_points,
 )
+from numpy.typing import NDArray
+
+from silofl.analyses.finished import read_sites
+from silofl.cli import Parser, run_command
+from silofl.data.batches import evaluation_batches
+from silofl.data.manifest import PARTS
+from silofl.data.parts import Examples
+from silofl.data.progress import track_progress
+from silofl.errors import ConfigError, DataError, ExitCode, quote_value
+from silofl.files import write_atomically, write_json
+from silofl.inference.contents import Contents
+from silofl.options import RUN, add_moved, make_console, parse_count, parse_natural
+from silofl.report.run_records import RunRecords, read_run, run_names
+from silofl.report.tables import print_lines, print_table
+from silofl.studies.leave_out import assemble_models, load_site_networks
+from silofl.studies.simulation import Moved
+from silofl.study import Study
+from silofl.training.device import choose_device, derive_seed
 from silofl.training.losses import make_loss
 
 PLANE, LINES = "plane", "lines"
@@ -76,9 +80,10 @@ class LandscapePlan:
         return line_points(scale, self.steps, DIRECTIONS[self.kind])
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl landscape``."""
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a finished simulated run")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and draw; returns the exit code."""
+    parser = Parser(prog="landscape.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a finished simulated run")
     add_moved(parser)
     parser.add_argument(
         "--out", type=Path, default=Path("landscape.png"), metavar="FILE.png", help="landscape.png by default"
@@ -101,6 +106,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images", type=parse_count, default=16, help="images, or slices, a site at most; 16 by default"
     )
+    return run_command("landscape.py", run, parser.parse_args(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -239,3 +245,7 @@ def _parse_scales(text: str) -> tuple[float, ...]:
     if not scales or len(set(scales)) < len(scales) or not all(0 < scale < math.inf for scale in scales):
         raise argparse.ArgumentTypeError(f"must be different numbers above 0, as 0.125,1, not {quote_value(text)}")
     return scales
+
+
+if __name__ == "__main__":
+    sys.exit(main())

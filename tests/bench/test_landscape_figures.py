@@ -1,15 +1,14 @@
 import io
 import json
 
+import landscape_figures
 import numpy as np
 import pytest
+from landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
+from loss_surface import Landscape, line_points, plane_points
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from PIL import Image as Picture
-
-from silofl.analyses import landscape_figures
-from silofl.analyses.landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
-from silofl.training.landscape import Landscape, line_points, plane_points
 
 DRAW = {"plane": plane_image, "lines": lines_image}
 

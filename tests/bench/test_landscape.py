@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 import yaml
+from landscape import main
 
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import load_site_data
@@ -62,11 +63,11 @@ def state_of(study, seed, is_level):
 
 
 @pytest.fixture
-def landscape(silofl, tmp_path):
+def landscape(script, tmp_path):
     """Draw landscapes of few points and images; returns what landscape.json holds, and what was printed."""
 
     def draw(*arguments, name="landscape.png"):
-        code, out, error = silofl("landscape", "--steps", "1", "--images", "3", *arguments)
+        code, out, error = script(main, "--steps", "1", "--images", "3", *arguments)
         assert code == 0, error
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         return json.loads((tmp_path / name).with_suffix(".json").read_text()), out
@@ -133,11 +134,11 @@ def test_the_two_runs_of_one_model_have_one_landscape(landscape, make_run):
     assert [north, south] == others and north != south
 
 
-def test_data_that_were_moved_are_named(landscape, refused, make_run, phantoms, tmp_path):
+def test_data_that_were_moved_are_named(landscape, refused_script, make_run, phantoms, tmp_path):
     run = make_run("run")
     settings = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(settings | {"data": str(tmp_path / "gone")}))
-    error = refused("landscape", run)
+    error = refused_script(main, run)
     assert f"--data must name the folder of the sites' data, not {tmp_path / 'gone'}, which is not there" in error
     found, _ = landscape(run, "--data", phantoms)
     assert len(found["landscapes"]) == 4
@@ -146,13 +147,13 @@ def test_data_that_were_moved_are_named(landscape, refused, make_run, phantoms, 
 # --- what is refused
 
 
-def test_other_data_than_a_run_learnt_from_are_refused(silofl, make_run, phantoms, tmp_path):
+def test_other_data_than_a_run_learnt_from_are_refused(script, make_run, phantoms, tmp_path):
     run = make_run("run")
     shutil.copytree(phantoms, tmp_path / "data")
     content = json.loads((tmp_path / "data" / "south" / "dataset.json").read_text())
     content["test"] = content["test"][:1]
     (tmp_path / "data" / "south" / "dataset.json").write_text(json.dumps(content))
-    code, _, error = silofl("landscape", run, "--data", tmp_path / "data")
+    code, _, error = script(main, run, "--data", tmp_path / "data")
     # Above it stands that the other data were read.
     assert code == 2 and error.splitlines()[-1].startswith("silofl: site 'south' must have the dataset.json that ")
 
@@ -164,34 +165,34 @@ def test_other_data_than_a_run_learnt_from_are_refused(silofl, make_run, phantom
         ({"sites": ("north",)}, "must have the sites of {first}, ['north', 'south'], not ['north']"),
     ],
 )
-def test_runs_whose_losses_measure_different_things_are_refused(refused, make_run, changes, message):
+def test_runs_whose_losses_measure_different_things_are_refused(refused_script, make_run, changes, message):
     first, other = make_run("first"), make_run("other", **changes)
-    assert f"{other} {message.format(first=first)}; draw it apart" in refused("landscape", first, other)
+    assert f"{other} {message.format(first=first)}; draw it apart" in refused_script(main, first, other)
 
 
-def test_a_run_that_is_not_finished_is_refused_with_how_to_go_on(refused, make_run):
+def test_a_run_that_is_not_finished_is_refused_with_how_to_go_on(refused_script, make_run):
     run = make_run("run")
     (run / "results.json").unlink()
-    assert f"{run} must be finished, not UNFINISHED; to go on: silofl resume {run}" in refused("landscape", run)
+    assert f"{run} must be finished, not UNFINISHED; to go on: silofl resume {run}" in refused_script(main, run)
 
 
-def test_a_run_of_a_network_is_refused(refused, make_run):
+def test_a_run_of_a_network_is_refused(refused_script, make_run):
     run = make_run("run")
     (run / "run.json").unlink()
-    assert "in a network no site's data are at hand: simulate the study" in refused("landscape", run)
+    assert "in a network no site's data are at hand: simulate the study" in refused_script(main, run)
 
 
-def test_a_run_without_a_model_is_refused(refused, make_run):
+def test_a_run_without_a_model_is_refused(refused_script, make_run):
     run = make_run("run")
     shutil.rmtree(run / "sites")
-    assert "must hold a super model or the sites' own models, not neither" in refused("landscape", run)
+    assert "must hold a super model or the sites' own models, not neither" in refused_script(main, run)
 
 
-def test_a_folder_that_is_no_run_is_refused(refused, tmp_path):
-    assert "must be the folder of a run" in refused("landscape", tmp_path / "nothing")
+def test_a_folder_that_is_no_run_is_refused(refused_script, tmp_path):
+    assert "must be the folder of a run" in refused_script(main, tmp_path / "nothing")
 
 
-def test_a_site_without_data_of_a_part_is_refused(refused, make_run, monkeypatch):
+def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monkeypatch):
     run, read = make_run("run"), load_site_data
 
     def without_validation(*arguments):
@@ -200,19 +201,19 @@ def test_a_site_without_data_of_a_part_is_refused(refused, make_run, monkeypatch
         return data
 
     monkeypatch.setattr("silofl.studies.simulate.load_site_data", without_validation)
-    error = refused("landscape", run, "--part", "validation")
+    error = refused_script(main, run, "--part", "validation")
     assert "site 'north' must hold validation data to measure the loss on, not none; choose another --part" in error
 
 
 @pytest.mark.parametrize("scales", ["0", "-1", "a", "1,1", "inf", "nan", ""])
-def test_scales_are_different_numbers_above_0(refused, scales):
-    assert "must be different numbers above 0, as 0.125,1" in refused("landscape", "run", f"--scales={scales}")
+def test_scales_are_different_numbers_above_0(refused_script, scales):
+    assert "must be different numbers above 0, as 0.125,1" in refused_script(main, ".", f"--scales={scales}")
 
 
 @pytest.mark.parametrize(("steps", "message"), [("0", "at least 1, not '0'"), ("101", "at most 100, not '101'")])
-def test_steps_are_few_enough_to_be_measured(refused, steps, message):
-    assert message in refused("landscape", "run", "--steps", steps)
+def test_steps_are_few_enough_to_be_measured(refused_script, steps, message):
+    assert message in refused_script(main, ".", "--steps", steps)
 
 
-def test_the_figure_is_a_png(refused, make_run):
-    assert "--out must end in .png, not x.pdf" in refused("landscape", "run", "--out", "x.pdf")
+def test_the_figure_is_a_png(refused_script, make_run):
+    assert "--out must end in .png, not x.pdf" in refused_script(main, ".", "--out", "x.pdf")

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
-from silofl.training.landscape import (
+from loss_surface import (
     Landscape,
     draw_filter_directions,
     line_points,
@@ -15,6 +13,7 @@ from silofl.training.landscape import (
     measure_losses,
     plane_points,
 )
+from torch import nn
 
 # The network answers (3, 4) to the unit vectors, so that its loss is (w1^2 + w2^2) / 2.
 UNITS = [(torch.eye(2), torch.zeros(2, 1))]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from loss_surface import Landscape
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
@@ -30,7 +31,6 @@ from silofl.report.canvas import (
     style_axes,
 )
 from silofl.report.tables import MISSING, TextTable
-from silofl.training.landscape import Landscape
 
 NOTE = (
     "Distances are in lengths of the filters: at 1 along a direction each filter has moved by its own length. The mean "

@@ -1,12 +1,14 @@
-"""``silofl layer-statistics``: do BatchNorm's running statistics stand for those of a layer's inputs?
+"""Do BatchNorm's running statistics stand for those of a layer's inputs?
+
+    python bench/layer_statistics.py RUN [--json]
 
 AdaFed's Fig. 4 (Chen et al., arXiv:2112.00734): what f-AdaFed compares sites by, the running mean and variance of each
 BatchNorm layer, beside what AdaFed collects, mean and variance of the layer's inputs over the site's training data.
 """
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,11 +16,12 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
 from silofl.analyses.finished import read_finished_run, report_measurement
+from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, ExitCode
 from silofl.inference.contents import Contents
-from silofl.options import add_json, add_moved
+from silofl.options import RUN, add_json, add_moved
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
 from silofl.studies.leave_out import load_site_networks
@@ -34,11 +37,15 @@ Pair = tuple[NDArray, NDArray]
 Pairs = Mapping[str, Mapping[str, Sequence[Pair]]]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl layer-statistics``."""
-    parser.add_argument("run", type=Path, help="folder of a finished simulation whose network has BatchNorm")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and draw; returns the exit code."""
+    parser = Parser(
+        prog="layer_statistics.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of a finished simulation with BatchNorm")
     add_moved(parser)
     add_json(parser, "layer_statistics.json")
+    return run_command("layer_statistics.py", run, parser.parse_args(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -123,3 +130,7 @@ def _correlation(one: NDArray, other: NDArray) -> float | None:
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     return float(np.corrcoef(one, other)[0, 1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""What a clinic gives on the command line, with a trained model."""
+
+import argparse
+from pathlib import Path
+
+from silofl.options import add_json, expect_path, parse_count
+
+SUPER_MODEL = expect_path("the folder of a super model")
+
+
+def add_predict(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl predict``."""
+    parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
+    parser.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="image file or DICOM series folder; NAME=FILE,NAME=FILE of contrasts"
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or an earlier prediction's")
+    parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
+    parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
+    parser.add_argument("--by-folder", action="store_true", help="call results by each input's folder, not by its file")
+    parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
+    parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
+    parser.add_argument("--batch-size", type=parse_count, help="slices at a time; the answer is the same")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
+    add_json(parser, "the record")
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl export``."""
+    parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")

@@ -1,0 +1,89 @@
+"""What a hospital gives on the command line, about its own site."""
+
+import argparse
+import re
+from pathlib import Path
+
+from silofl.data.patient_names import normalise_name
+from silofl.errors import quote_value
+from silofl.federation.egress_log import FILE
+from silofl.options import KIT, expect_path, parse_names
+from silofl.settings import SHA256
+
+SITE_CONFIG = expect_path("a site.yaml")
+
+
+def _add_kit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kit", type=KIT, required=True, help="the site's startup kit, in which NVFlare runs")
+    site_config = "site.yaml; the kit's local/site.yaml by default"
+    parser.add_argument("--site-config", type=SITE_CONFIG, metavar="FILE", help=site_config)
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site check``."""
+    _add_kit(parser)
+    parser.add_argument(
+        "--study",
+        type=expect_path("a study's study.yaml"),
+        required=True,
+        metavar="STUDY.yaml",
+        help="the study's study.yaml",
+    )
+    parser.add_argument(
+        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock"
+    )
+    parser.add_argument(
+        "--strict",
+        type=parse_names,
+        default=[],
+        metavar="NAMES",
+        help="checks whose warnings end with 1 too, as certificate",
+    )
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+
+
+def parse_hash(text: str) -> str:
+    """Read a hash as this command prints it, and as ``egress.md`` shows it."""
+    if not re.fullmatch(SHA256, found := text.strip(" `").lower()):
+        raise argparse.ArgumentTypeError(
+            f"must be a hash of 64 digits, as this command prints it, not {quote_value(text)}"
+        )
+    return found
+
+
+def add_egress_check(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site egress-check``."""
+    parser.add_argument(
+        "file",
+        type=expect_path("a record of what left a site"),
+        metavar="FILE",
+        help=f"{FILE} of a run, or the run's folder in state_dir",
+    )
+    noted = "a last hash that was noted elsewhere at an earlier time"
+    parser.add_argument("--noted", type=parse_hash, metavar="HASH", help=noted)
+
+
+def parse_patient(text: str) -> str:
+    """Read a patient's ID; an empty one would be as if none were given, and the whole study meant."""
+    if not normalise_name(text):
+        raise argparse.ArgumentTypeError(f"must be an ID, not {quote_value(text)}")
+    return text
+
+
+def add_forget(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site forget``."""
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study; with --patient all by default")
+    parser.add_argument("--site-config", type=SITE_CONFIG, default=Path("local/site.yaml"), help="the site's site.yaml")
+    parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
+    patient = "only this patient, whom dataset.json must name no more"
+    parser.add_argument("--patient", type=parse_patient, metavar="ID", help=patient)
+    parser.add_argument(
+        "--cases", type=parse_names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def add_prune(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site prune``."""
+    _add_kit(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")

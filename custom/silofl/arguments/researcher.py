@@ -1,0 +1,307 @@
+"""What a researcher gives on the command line: data, studies and runs on one machine."""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from silofl.errors import ConfigError, quote_value
+from silofl.options import (
+    JOB,
+    RUN,
+    SITES,
+    add_backend,
+    add_cache,
+    add_data,
+    add_json,
+    add_moved,
+    add_pretrained,
+    add_rounds,
+    add_seed,
+    add_set,
+    add_trust,
+    add_weights,
+    collect_settings,
+    expect_path,
+    parse_count,
+    parse_names,
+    parse_natural,
+    parse_share,
+)
+from silofl.settings import NAME
+from silofl.studies.methods import find_method_algorithm, method_names
+from silofl.studies.sweep import EPOCHS, parse_swept_key
+
+LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
+PLACE = "{site}"
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl demo``."""
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
+    parser.add_argument(
+        "--jobs",
+        type=expect_path("the folder of the job folders"),
+        default=Path("jobs"),
+        help="folder of the job folders",
+    )
+    add_rounds(parser)
+    parser.add_argument("--seed", type=parse_natural, help="of phantoms and training, instead of 0")
+
+
+def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
+    parts = [part.strip() for part in parse_names(text)]
+    if "=" not in text:
+        return tuple(parts), None
+    found = [LABEL.fullmatch(part) for part in parts]
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
+            f"{quote_value(text)}"
+        )
+    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
+
+
+class _ChosenLayout(argparse.Action):
+    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
+
+    def __init__(self, *, descriptions: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._descriptions = descriptions
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.layout = values
+        parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl import``."""
+    # Imported here, because no other command's arguments need what reads the sets.
+    from silofl.data.importers import LAYOUTS, PARTITIONS
+
+    descriptions = {name: LAYOUTS[name].description for name in sorted(LAYOUTS)}
+    listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
+    ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
+    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "form of the set, named below"}
+    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
+    parser.add_argument("source", type=expect_path("the downloaded set"), metavar="SOURCE", help="the downloaded set")
+    parser.add_argument("target", type=Path, metavar="TARGET", help="new folder for the sites")
+    labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
+    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
+    image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
+    parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
+    parser.add_argument("--mask-pattern", metavar="PATTERN", help="where its masks lie, as {case}/seg.nii.gz")
+    parser.add_argument("--seed", type=parse_natural, default=0, help="of every random choice")
+    parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
+    parser.add_argument("--sites", type=parse_count, help="number of sites to make")
+    parser.add_argument("--alpha", type=float, help="of dirichlet: small values differ more")
+    # None where not given, as for all options that a partition may not use.
+    parser.add_argument("--equal-sizes", action="store_true", default=None, help="of dirichlet: of all sites")
+    parser.add_argument("--shards", type=parse_count, help="of shards: for each site")
+    parser.add_argument(
+        "--test", type=parse_share, help="share of a site's patients, recordings or examples for the test"
+    )
+    parser.add_argument("--validation", type=parse_share, help="share of the others for validation")
+    parser.add_argument("--truncate", action="store_true", help="cut every site to the smallest's training examples")
+    parser.add_argument("--json", action="store_true", help="the counts as JSON")
+
+
+def add_new_study(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl new-study``."""
+    parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder, whose name the study gets")
+    parser.add_argument(
+        "--from", dest="job", type=JOB, required=True, metavar="JOB", help="job whose algorithm and training it takes"
+    )
+    parser.add_argument(
+        "--data", type=SITES, required=True, help="folder with one folder a site, or one site's, each with dataset.json"
+    )
+
+
+def _read_sites(text: str) -> Path:
+    """Read the folder of the sites' data, also where it is written as at the sites, ``DIR/{site}``."""
+    return SITES(str(Path(text).parent) if Path(text).name == PLACE else text)
+
+
+def add_advise(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl advise``."""
+    parser.add_argument(
+        "job", type=JOB, metavar="JOB", help="job folder, whose study prepares the images and names the network"
+    )
+    parser.add_argument(
+        "--data", type=_read_sites, help="folder with one folder a site, or DIR/{site}; phantoms/ by default"
+    )
+    add_cache(parser)
+    add_pretrained(parser)
+    add_weights(parser)
+    add_seed(parser)
+    add_set(parser)
+    parser.add_argument("--json", action="store_true", help="the numbers as JSON on standard output")
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl plan``."""
+    parser.add_argument("job", type=JOB, metavar="JOB", help="job folder, whose study the plan begins with")
+    parser.add_argument("--data", type=SITES, help="folder with one folder a site; phantoms/ by default")
+    found = expect_path("a JSON file, plan.json of a run in a network")
+    parser.add_argument(
+        "--plan", type=found, metavar="FILE", help="plan.json of a run in a network, in place of --data"
+    )
+    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="new job folder with the planned study")
+    add_set(parser)
+    add_json(parser, "the plan as JSON")
+
+
+def add_pretrain(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl pretrain``."""
+    parser.add_argument("job", type=JOB, metavar="JOB", help="job folder, as jobs/adafed_activity")
+    add_data(parser)
+    add_cache(parser)
+    parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
+    parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
+    parser.add_argument(
+        "--epochs", type=parse_count, help="passes over them; the study's rounds x local epochs by default"
+    )
+    add_seed(parser)
+    add_set(parser)
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl simulate``."""
+    parser.add_argument("job", type=JOB, metavar="JOB", nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, help="new folder for the run")
+    add_cache(parser)
+    add_rounds(parser)
+    add_seed(parser)
+    add_set(parser)
+    parser.add_argument("--sites", type=parse_names, default=[], help="sites that take part, as a,b; all by default")
+    add_backend(parser)
+    add_pretrained(parser)
+    add_weights(parser)
+    add_trust(parser)
+    parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
+    parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
+    add_json(parser, "results.json")
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl resume``."""
+    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of the run")
+    add_moved(parser)
+    add_trust(parser)
+    add_json(parser, "results.json")
+
+
+class _Row(argparse.Action):
+    """Action of ``--as NAME``: give the row the settings since the row before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Take the settings for this row, so that those that follow belong to the next."""
+        name = str(values)
+        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
+            parser.error(
+                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
+                f"{name!r}"
+            )
+        try:
+            changes = collect_settings(namespace.settings)
+        except ConfigError as error:
+            parser.error(str(error))
+        # New objects: the old ones may be the parser's defaults, which the next call gets too.
+        namespace.variants = {**namespace.variants, name: changes}
+        namespace.settings = []
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    return tuple(parse_natural(seed) for seed in text.split(","))
+
+
+def _parse_methods(text: str) -> list[str]:
+    names = parse_names(text)
+    try:
+        for name in names:
+            find_method_algorithm(name)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return names
+
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl compare``."""
+    head = "methods, or ALGORITHM:PRESET; with -pretrained at the end it begins with the pretrained model:"
+    parser.epilog = "\n  ".join([head, *method_names()])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("jobs", type=JOB, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
+    add_cache(parser)
+    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
+    parser.add_argument(
+        "--methods", type=_parse_methods, default=[], help="in the first job's study, as a,b; named below"
+    )
+    add_pretrained(parser)
+    add_weights(parser)
+    parser.add_argument(
+        "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
+    )
+    add_rounds(parser)
+    parser.add_argument(
+        "--equal-rounds", action="store_true", help="extra rounds, as of fine-tuning, count among the study's rounds"
+    )
+    add_set(parser)
+    parser.add_argument(
+        "--as",
+        dest="variants",
+        action=_Row,
+        default={},
+        metavar="NAME",
+        help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        type=parse_swept_key,
+        default=[],
+        metavar="KEY=V1,V2,...",
+        help="every row with each value, as algorithm.softpull.self_weight=0.5,0.7, or data=DIR1,DIR2; again: a grid",
+    )
+    parser.add_argument(
+        "--total-epochs",
+        type=parse_count,
+        metavar="N",
+        help=f"with --sweep {EPOCHS}: N over the local epochs are the rounds",
+    )
+    parser.add_argument(
+        "--processes", type=parse_count, default=1, metavar="N", help="runs at a time, each in a process"
+    )
+    add_backend(parser)
+    add_json(parser, "table.json")
+
+
+def add_cross_test(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl cross-test``."""
+    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of a finished simulation")
+    add_moved(parser)
+    add_json(parser, "cross_test.json")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl report``."""
+    parser.add_argument("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
+    parser.add_argument("--out", type=Path, help="of the comparison of several runs; comparison.html by default")
