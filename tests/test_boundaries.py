@@ -15,6 +15,7 @@ CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 BELOW = {
     "errors": set(),
     "parent": set(),
+    "bundled_jobs": {"errors"},
     "documents": {"errors"},
     "files": {"documents", "errors"},
     "settings": {"documents", "errors"},
@@ -22,7 +23,7 @@ BELOW = {
     "extensions": {"errors"},
     "algorithms": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
-    "software": {"settings", "errors"},
+    "software": {"bundled_jobs", "settings", "errors"},
     "study_sections": {"extensions", "settings", "errors"},
     "study": {"study_sections", "extensions", "algorithms", "settings", "errors"},
 }

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from silofl.bundled_jobs import find_job, name_job
 from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
 from silofl.errors import ConfigError, ExitCode
@@ -36,7 +37,11 @@ METHODS = {"amplitude": ("fedbn,harmofl", "harmofl"), "labels": ("f-adafed", "so
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl advise``."""
-    parser.add_argument("job", type=Path, help="job folder, whose study prepares the images and names the network")
+    parser.add_argument(
+        "job",
+        type=find_job,
+        help="job folder, or the name of a bundled job, whose study prepares the images and names the network",
+    )
     parser.add_argument("--data", type=Path, help="folder with one folder a site, or DIR/{site}; phantoms/ by default")
     add_cache(parser)
     add_pretrained(parser)
@@ -62,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found.as_dict(), indent=1))
         return ExitCode.COMPLETE
     print_advice(found, console)
-    job, data = quote(str(options.job)), quote(str(simulation.data))
+    job, data = quote(name_job(options.job)), quote(str(simulation.data))
     has_batchnorm = study.model.normalization == "batch"
     made_for = [METHODS[kind][not has_batchnorm] for kind, one in found.findings.items() if one.is_yes]
     command = (

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from silofl.bundled_jobs import find_job
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, ExitCode, SiloFLError
@@ -65,7 +66,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     head = "methods, or ALGORITHM:PRESET; with -pretrained at the end it begins with the pretrained model:"
     parser.epilog = "\n  ".join([head, *method_names()])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("jobs", type=Path, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
+    parser.add_argument(
+        "jobs",
+        type=find_job,
+        nargs="+",
+        metavar="JOB",
+        help="job folder or bundled job's name; methods take the first's study",
+    )
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     add_cache(parser)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from silofl.bundled_jobs import find_job
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
@@ -32,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="folder that silofl run has written, or NVFlare's id of a job that has ended, or, with --job, a run's id",
     )
     parser.add_argument("--kit", type=Path, required=True, help="the kit of the study lead who began the run")
-    parser.add_argument("--job", type=Path, help="the run's job folder, where run is a run's id")
+    parser.add_argument("--job", type=find_job, help="the run's job folder, where run is a run's id")
     parser.add_argument("--out", type=Path, metavar="DOWNLOAD", help="new folder for the results; run, if a folder")
     add_set(parser)
     add_retries(parser)

@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from silofl.bundled_jobs import find_job
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
@@ -126,7 +127,7 @@ class Estimate:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl estimate``."""
-    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument("job", type=find_job, help="job folder, or the name of a bundled job, as harmofl_phantoms")
     parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
     parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
     parser.add_argument(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from silofl.bundled_jobs import find_job
 from silofl.algorithms.recipe import Answer
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
@@ -32,9 +33,9 @@ LEAST_SELECTOR_SIDE = 32
 MOST_SIDE, SIDE_STEP = 256, 16
 # Task, and whether the data are windows -> a job for such data, named where another one is refused.
 EXAMPLES = {
-    ("segmentation", False): "jobs/harmofl_nuclei",
-    ("classification", False): "jobs/adafed_mednist",
-    ("classification", True): "jobs/adafed_activity",
+    ("segmentation", False): "harmofl_nuclei",
+    ("classification", False): "adafed_mednist",
+    ("classification", True): "adafed_activity",
 }
 
 
@@ -42,7 +43,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl new-study``."""
     parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder, whose name the study gets")
     parser.add_argument(
-        "--from", dest="job", type=Path, required=True, metavar="JOB", help="job whose algorithm and training it takes"
+        "--from",
+        dest="job",
+        type=find_job,
+        required=True,
+        metavar="JOB",
+        help="job folder or name of a bundled job, whose algorithm and training it takes",
     )
     parser.add_argument(
         "--data", type=Path, required=True, help="folder with one folder a site, or one site's, each with dataset.json"

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from silofl.bundled_jobs import find_job
 from silofl.algorithms.plan import AXES, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
@@ -45,7 +46,9 @@ LEVELS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl plan``."""
-    parser.add_argument("job", type=Path, help="job folder, whose study the plan begins with")
+    parser.add_argument(
+        "job", type=find_job, help="job folder, or the name of a bundled job, whose study the plan begins with"
+    )
     parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
     parser.add_argument("--plan", type=Path, metavar="FILE", help=f"{FILE} of a run in a network, in place of --data")
     parser.add_argument("--out", type=Path, metavar="NEWJOB", help="new job folder with the planned study")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from silofl.bundled_jobs import find_job
 from silofl.algorithms.steps import Batch, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, join_examples
@@ -40,7 +41,7 @@ WARNING = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl pretrain``."""
-    parser.add_argument("job", type=Path, help="job folder, as jobs/adafed_activity")
+    parser.add_argument("job", type=find_job, help="job folder, or the name of a bundled job, as adafed_activity")
     add_data(parser)
     add_cache(parser)
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")

@@ -10,6 +10,7 @@ from shlex import quote
 
 from rich.console import Console
 
+from silofl.bundled_jobs import find_job
 from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
@@ -45,7 +46,7 @@ ABORTED = "FINISHED:ABORTED"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl run``."""
-    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument("job", type=find_job, help="job folder, or the name of a bundled job, as harmofl_phantoms")
     parser.add_argument("--kit", type=Path, required=True, help="the study lead's startup kit")
     parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
     add_retries(parser)

@@ -15,6 +15,7 @@ from shlex import quote
 
 from rich.console import Console
 
+from silofl.bundled_jobs import find_job
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
@@ -85,7 +86,9 @@ ENDING_S = 15.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl simulate``."""
-    parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument(
+        "job", type=find_job, nargs="?", help="job folder, or the name of a bundled job, as harmofl_phantoms"
+    )
     add_data(parser)
     parser.add_argument("--out", type=Path, help="new folder for the run")
     add_cache(parser)
