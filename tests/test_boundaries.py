@@ -29,7 +29,7 @@ BELOW = {
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}
-BELOW["options"] = {"settings", "errors"}
+BELOW["options"] = {"bundled_jobs", "settings", "errors"}
 for _room, _below in (
     ("training", ("data", "models")),
     ("inference", ("training", "options")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from silofl.bundled_jobs import find_job
 from silofl.errors import ConfigError, make_printable, quote_value
 from silofl.settings import flatten_keys, read_value
 
@@ -73,6 +74,18 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 def format_set_options(changes: Mapping[str, object]) -> list[str]:
     """Return changes to a study, by dotted key, as options of a command line."""
     return [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def add_job(parser: argparse.ArgumentParser, purpose: str = "", **options: str) -> None:
+    """Add the job, by its folder or by the name of a bundled one.
+
+    Args:
+        parser: Of the command.
+        purpose: What it is for, after a comma; for the help.
+        options: As for `argparse.ArgumentParser.add_argument`.
+    """
+    what = f"job folder, or the name of a bundled job, as harmofl_phantoms{purpose}"
+    parser.add_argument("job", type=find_job, help=what, **options)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:

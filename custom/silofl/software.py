@@ -25,8 +25,8 @@ class Software(Section):
 
     Attributes:
         silofl: The package's version.
-        package: SHA-256 of the package's files as they are installed, which one changed letter changes; without those of
-            the bundled jobs, which run nowhere by themselves.
+        package: SHA-256 of the package's files as they are installed, which one changed letter changes; but for the
+            bundled jobs, which run nowhere by themselves.
         nvflare: NVFlare's version.
         torch: Torch's.
         python: Python's.

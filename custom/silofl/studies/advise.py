@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from silofl.bundled_jobs import find_job, name_job
 from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
+from silofl.bundled_jobs import name_job
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import (
     add_cache,
+    add_job,
     add_pretrained,
     add_seed,
     add_set,
@@ -37,11 +38,7 @@ METHODS = {"amplitude": ("fedbn,harmofl", "harmofl"), "labels": ("f-adafed", "so
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl advise``."""
-    parser.add_argument(
-        "job",
-        type=find_job,
-        help="job folder, or the name of a bundled job, whose study prepares the images and names the network",
-    )
+    add_job(parser, ", whose study prepares the images and names the network")
     parser.add_argument("--data", type=Path, help="folder with one folder a site, or DIR/{site}; phantoms/ by default")
     add_cache(parser)
     add_pretrained(parser)

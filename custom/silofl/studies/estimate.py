@@ -14,7 +14,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from silofl.bundled_jobs import find_job
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
@@ -26,7 +25,7 @@ from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
-from silofl.options import add_set, make_console, parse_count, read_changes
+from silofl.options import add_job, add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
 from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
@@ -127,7 +126,7 @@ class Estimate:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl estimate``."""
-    parser.add_argument("job", type=find_job, help="job folder, or the name of a bundled job, as harmofl_phantoms")
+    add_job(parser)
     parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
     parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
     parser.add_argument(

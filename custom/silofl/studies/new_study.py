@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from silofl.bundled_jobs import find_job
 from silofl.algorithms.recipe import Answer
+from silofl.bundled_jobs import find_job
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from silofl.bundled_jobs import find_job
 from silofl.algorithms.plan import AXES, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
@@ -19,7 +18,7 @@ from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_
 from silofl.files import copy_folder, read_json, write_json, write_text
 from silofl.methods.plan import FILE, make_draft
 from silofl.models.networks import build_plain_model
-from silofl.options import add_json, add_set, make_console, path_to_text, read_changes
+from silofl.options import add_job, add_json, add_set, make_console, path_to_text, read_changes
 from silofl.report.tables import TextTable, print_table
 from silofl.schema import read_record
 from silofl.settings import check_key, parse, read_yaml
@@ -46,9 +45,7 @@ LEVELS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl plan``."""
-    parser.add_argument(
-        "job", type=find_job, help="job folder, or the name of a bundled job, whose study the plan begins with"
-    )
+    add_job(parser, ", whose study the plan begins with")
     parser.add_argument("--data", type=Path, help="folder with one folder a site; phantoms/ by default")
     parser.add_argument("--plan", type=Path, metavar="FILE", help=f"{FILE} of a run in a network, in place of --data")
     parser.add_argument("--out", type=Path, metavar="NEWJOB", help="new job folder with the planned study")

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from silofl.bundled_jobs import find_job
 from silofl.algorithms.steps import Batch, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, join_examples
@@ -23,7 +22,17 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
 from silofl.models.seeds import seed_torch
-from silofl.options import add_cache, add_data, add_seed, add_set, make_console, parse_count, path_to_text, read_changes
+from silofl.options import (
+    add_cache,
+    add_data,
+    add_job,
+    add_seed,
+    add_set,
+    make_console,
+    parse_count,
+    path_to_text,
+    read_changes,
+)
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settle_job
 from silofl.study import Study
@@ -41,7 +50,7 @@ WARNING = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl pretrain``."""
-    parser.add_argument("job", type=find_job, help="job folder, or the name of a bundled job, as adafed_activity")
+    add_job(parser)
     add_data(parser)
     add_cache(parser)
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")

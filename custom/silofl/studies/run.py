@@ -10,7 +10,6 @@ from shlex import quote
 
 from rich.console import Console
 
-from silofl.bundled_jobs import find_job
 from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
@@ -21,7 +20,7 @@ from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, 
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
-from silofl.options import add_json, make_console, parse_natural
+from silofl.options import add_job, add_json, make_console, parse_natural
 from silofl.report.pages import write_report
 from silofl.schema import dump_record
 from silofl.settings import dump_yaml, read_yaml
@@ -46,7 +45,7 @@ ABORTED = "FINISHED:ABORTED"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl run``."""
-    parser.add_argument("job", type=find_job, help="job folder, or the name of a bundled job, as harmofl_phantoms")
+    add_job(parser)
     parser.add_argument("--kit", type=Path, required=True, help="the study lead's startup kit")
     parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
     add_retries(parser)

@@ -15,7 +15,6 @@ from shlex import quote
 
 from rich.console import Console
 
-from silofl.bundled_jobs import find_job
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
@@ -36,6 +35,7 @@ from silofl.options import (
     add_backend,
     add_cache,
     add_data,
+    add_job,
     add_json,
     add_pretrained,
     add_rounds,
@@ -86,9 +86,7 @@ ENDING_S = 15.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl simulate``."""
-    parser.add_argument(
-        "job", type=find_job, nargs="?", help="job folder, or the name of a bundled job, as harmofl_phantoms"
-    )
+    add_job(parser, nargs="?")
     add_data(parser)
     parser.add_argument("--out", type=Path, help="new folder for the run")
     add_cache(parser)
