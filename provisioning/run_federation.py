@@ -21,6 +21,7 @@ from provisioning.namespaces import Namespaces
 from provisioning.network import Network
 from provisioning.provisioner import Project
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
+from silofl.bundled_jobs import find_job
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
@@ -40,7 +41,7 @@ TIMEOUT_S = 3600.0
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run-federation``."""
     parser.add_argument("--out", type=Path, required=True, help="folder of data, kits, logs and results")
-    parser.add_argument("--jobs", type=Path, nargs="+", default=[JOB], metavar="JOB", help="one after the other")
+    parser.add_argument("--jobs", type=find_job, nargs="+", default=[JOB], metavar="JOB", help="one after the other")
     parser.add_argument("--data", type=Path, help="holds a folder a hospital; phantoms of all three by default")
     parser.add_argument("--rounds", type=int, help="instead of the studies'")
     parser.add_argument("--seed", type=int, help="instead of the studies'")

@@ -15,6 +15,7 @@ CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 BELOW = {
     "errors": set(),
     "parent": set(),
+    "bundled_jobs": {"errors"},
     "documents": {"errors"},
     "files": {"documents", "errors"},
     "settings": {"documents", "errors"},
@@ -22,13 +23,13 @@ BELOW = {
     "extensions": {"errors"},
     "algorithms": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
-    "software": {"settings", "errors"},
+    "software": {"bundled_jobs", "settings", "errors"},
     "study_sections": {"extensions", "settings", "errors"},
     "study": {"study_sections", "extensions", "algorithms", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}
-BELOW["options"] = {"settings", "errors"}
+BELOW["options"] = {"bundled_jobs", "settings", "errors"}
 for _room, _below in (
     ("training", ("data", "models")),
     ("inference", ("training", "options")),

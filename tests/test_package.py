@@ -1,10 +1,12 @@
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import silofl
 
@@ -21,9 +23,19 @@ def pins():
     return {line for line in lines if line and not line.startswith("#")}
 
 
-def test_the_wheel_asks_for_what_requirements_txt_pins():
-    asked = {*PROJECT["dependencies"], *(pin for extra in PROJECT["optional-dependencies"].values() for pin in extra)}
-    assert asked == {pin for pin in pins() if pin.split("==")[0] not in DEVELOPMENT}
+def test_the_wheel_asks_for_ranges_in_which_the_pins_of_requirements_txt_lie():
+    extras = [one for extra in PROJECT["optional-dependencies"].values() for one in extra]
+    asked = {one.name: one.specifier for one in map(Requirement, [*PROJECT["dependencies"], *extras])}
+    pinned = dict(pin.split("==") for pin in pins())
+    assert asked.keys() == pinned.keys() - DEVELOPMENT
+    assert [name for name, range_ in asked.items() if pinned[name] not in range_] == []
+    # A range from below, and to where its authors may break what is called here.
+    assert [name for name, range_ in asked.items() if {one.operator for one in range_} != {">=", "<"}] == []
+
+
+def test_the_wheel_names_the_pythons_that_were_tried():
+    named = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", one)]
+    assert named == ["3.11", "3.12", "3.13"] and PROJECT["requires-python"] == f">={named[0]}"
 
 
 def test_every_requirement_is_pinned():
@@ -34,11 +46,21 @@ def test_the_package_and_the_wheel_have_one_version():
     assert silofl.__version__ == PROJECT["version"]
 
 
+def packed_files():
+    patterns = SETTINGS["tool"]["setuptools"]["package-data"]["silofl"]
+    return {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+
+
 def test_every_template_of_the_reports_is_packed():
     templates = {*(PACKAGE / "report").rglob("*.j2")}
-    patterns = SETTINGS["tool"]["setuptools"]["package-data"]["silofl"]
-    packed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
-    assert templates and templates <= packed and not list(PACKAGE.glob("*/*.html"))
+    assert templates and templates <= packed_files() and not list(PACKAGE.glob("*/*.html"))
+
+
+def test_every_file_of_every_job_is_packed_and_no_other():
+    jobs = {path.parent for path in (ROOT / "jobs").glob("*/meta.json")}
+    wanted = {path.relative_to(ROOT) for job in jobs for path in job.rglob("*") if path.is_file()}
+    packed = {path.relative_to(PACKAGE) for path in packed_files() if path.is_relative_to(PACKAGE / "jobs")}
+    assert len(jobs) >= 19 and packed == {path for path in wanted if not path.name.startswith(".__nvfl_")}
 
 
 @pytest.mark.parametrize("entry", ["silofl.cli", "silofl.flare.executor", "silofl.flare.controller"])

@@ -48,6 +48,12 @@ def test_a_package_has_the_same_digest_from_the_wheel_as_from_the_sources(tmp_pa
     assert digest_package(tmp_path / "installed" / "silofl") == read_software().package
 
 
+def test_a_changed_bundled_job_is_no_other_package(tmp_path):
+    copied = shutil.copytree(PACKAGE, tmp_path / "silofl", ignore=shutil.ignore_patterns("__pycache__"))
+    (copied / "jobs" / "fedavg_phantoms" / "meta.json").write_text("{}")
+    assert digest_package(copied) == read_software().package
+
+
 @pytest.mark.parametrize(("other", "works"), [("0.2.7", True), ("0.3.0", False), ("1.2.0", False)])
 def test_versions_work_together_that_differ_in_their_last_number_alone(other, works):
     if works:

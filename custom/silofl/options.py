@@ -3,13 +3,14 @@
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from silofl.bundled_jobs import find_job, list_bundled_jobs
 from silofl.errors import ConfigError, make_printable, quote_value, suggest_nearest
 from silofl.settings import flatten_keys, read_value
 
@@ -17,34 +18,37 @@ from silofl.settings import flatten_keys, read_value
 MOST_NAMES = 1000
 
 
-def expect_path(what: str) -> Callable[[str], Path]:
+def expect_path(what: str, find: Callable[[str], Path] = Path, names: Sequence[str] = ()) -> Callable[[str], Path]:
     """Return the type of an argument that must be the path of something that is there.
 
     Args:
         what: What must be there, as "a job folder".
+        find: Returns the path that a text means.
+        names: Names that may be given instead of a path.
     """
 
     def read_path(text: str) -> Path:
         # A shell leaves the ~ of --data=~/set to the program.
-        path = Path(os.path.expanduser(text))
+        path = find(os.path.expanduser(text))
         # Not Path.exists, which raises where the system takes no such name.
         if not os.path.exists(path):
-            raise argparse.ArgumentTypeError(f"must be {what}, not {path}, which is not there{_suggest_path(path)}")
+            nearest = suggest_nearest(path.name, [*_list_names(path.parent), *names])
+            raise argparse.ArgumentTypeError(f"must be {what}, not {path}, which is not there{nearest}")
         return path
 
     return read_path
 
 
-def _suggest_path(path: Path) -> str:
-    """Return what to say of the nearest name in the same folder."""
+def _list_names(folder: Path) -> list[str]:
+    """Return the names in a folder; none where it cannot be read."""
     try:
-        with os.scandir(path.parent) as found:
-            return suggest_nearest(path.name, [one.name for one in islice(found, MOST_NAMES)])
+        with os.scandir(folder) as found:
+            return [one.name for one in islice(found, MOST_NAMES)]
     except (OSError, ValueError):
-        return ""
+        return []
 
 
-JOB = expect_path("a job folder with meta.json and app/config/study.yaml")
+JOB = expect_path("a job folder or the name of a bundled job, as harmofl_phantoms", find_job, list_bundled_jobs())
 RUN = expect_path("the folder of a run")
 SITES = expect_path("a folder that holds one folder a site")
 KIT = expect_path("the folder of a startup kit")
@@ -111,6 +115,18 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 def format_set_options(changes: Mapping[str, object]) -> list[str]:
     """Return changes to a study, by dotted key, as options of a command line."""
     return [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+
+
+def add_job(parser: argparse.ArgumentParser, purpose: str = "", **options: str) -> None:
+    """Add the job, by its folder or by the name of a bundled one.
+
+    Args:
+        parser: Of the command.
+        purpose: What it is for, after a comma; for the help.
+        options: As for `argparse.ArgumentParser.add_argument`.
+    """
+    what = f"job folder, or the name of a bundled job, as harmofl_phantoms{purpose}"
+    parser.add_argument("job", type=JOB, metavar="JOB", help=what, **options)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:

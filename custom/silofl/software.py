@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, Strict
 
 import silofl
+from silofl.bundled_jobs import JOBS
 from silofl.errors import ConfigError
 from silofl.settings import SHA256, Section
 
@@ -24,7 +25,8 @@ class Software(Section):
 
     Attributes:
         silofl: The package's version.
-        package: SHA-256 of the package's files as they are installed, which one changed letter changes.
+        package: SHA-256 of the package's files as they are installed, which one changed letter changes; but for the
+            bundled jobs, which run nowhere by themselves.
         nvflare: NVFlare's version.
         torch: Torch's.
         python: Python's.
@@ -81,9 +83,11 @@ def read_software() -> Software:
 
 
 def digest_package(package: Path) -> str:
-    """Return the SHA-256 of a package's files, each by its name below the package and its content."""
+    """Return the SHA-256 of a package's files but its jobs, each by its name below the package and its content."""
     found = hashlib.sha256()
     for path in sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        if path.is_relative_to(package / JOBS.name):
+            continue
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         found.update(f"{path.relative_to(package).as_posix()} {content}\n".encode())
     return found.hexdigest()

@@ -1,5 +1,6 @@
 """What passes between a running controller and its study lead: numbers of rounds, once each."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,23 @@ def test_a_server_of_an_older_version_leaves_unknown_what_will_come():
     progress = Progress(None, [])
     progress.take({"run": "run-1", "first": 0, "ledger": [{"round": 1}]})
     assert (progress.run, progress.study, progress.total_rounds, progress.metric) == ("run-1", None, None, None)
+
+
+def test_nvflare_signs_a_copy_of_a_job_whose_own_folder_may_be_the_packages(tmp_path, monkeypatch):
+    (tmp_path / "job" / "app").mkdir(parents=True)
+    (tmp_path / "job" / "app" / "study.yaml").write_text("rounds: 1")
+    submitted = []
+
+    def submit_job(folder):
+        submitted.append(Path(folder).name)
+        submitted.append((Path(folder) / "app" / "study.yaml").read_text())
+        (Path(folder) / ".__nvfl_sig.json").write_text("signed")
+        return "id"
+
+    lead = Lead(SimpleNamespace(folder=tmp_path), 1.0)
+    monkeypatch.setattr(lead, "_connect", lambda: SimpleNamespace(submit_job=submit_job))
+    assert lead.submit(tmp_path / "job") == "id" and submitted == ["job", "rounds: 1"]
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["app"]
 
 
 class Session:

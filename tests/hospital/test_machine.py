@@ -1,9 +1,10 @@
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from collections import namedtuple
-from importlib.metadata import PathDistribution, version
+from importlib.metadata import PackageNotFoundError, PathDistribution, version
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -15,10 +16,39 @@ from silofl.hospital import machine
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_the_installed_packages_are_the_pinned_ones(candidate):
+def test_the_installed_packages_are_as_the_wheel_asks(candidate):
     answer = machine.check_versions(candidate())
-    assert answer.status == "ok"
+    assert answer.status == "ok" and "as SiloFL's wheel asks" in answer.sentence
     assert answer.facts["torch"] == torch.__version__
+
+
+def lock(*pins):
+    return "# of the kit\n" + "".join(f"{pin} --hash=sha256:{'0' * 64}\n" for pin in pins)
+
+
+def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
+    here = f"torch=={version('torch').partition('+')[0]}"
+    (kit / "requirements.lock").write_text(lock(here, "silofl==0.2.0"))
+    answer = machine.check_versions(candidate())
+    assert answer.status == "ok" and "as the kit's requirements.lock says" in answer.sentence
+    # In the wheel's range, and another than the one that was reviewed.
+    (kit / "requirements.lock").write_text(lock(here, "numpy==2.4.99"))
+    answer = machine.check_versions(candidate())
+    assert answer.status == "failed"
+    assert f"as the kit's requirements.lock says, not numpy {version('numpy')}; install" in answer.sentence
+
+
+@pytest.mark.parametrize("line", ["numpy 2", "-r others.txt"])
+def test_a_broken_line_of_the_lock_is_a_sentence(candidate, kit, line):
+    (kit / "requirements.lock").write_text(line)
+    answer = machine.check_versions(candidate())
+    assert answer.status == "failed"
+    assert re.match(rf"requirements.lock must hold NAME==VERSION .*, not '{line}'; take", answer.sentence)
+
+
+def test_a_package_that_was_never_installed_says_nothing_of_what_it_needs(candidate, monkeypatch):
+    monkeypatch.setattr(machine, "distribution", Mock(side_effect=PackageNotFoundError))
+    assert machine.check_versions(candidate()).status == "warning"
 
 
 def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
@@ -32,14 +62,12 @@ def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
     assert answer.status == "failed" and 'the path of Python must have no "\'"' in answer.sentence
 
 
-def test_a_wheels_extras_need_not_be_installed(candidate, monkeypatch, tmp_path):
+def test_a_wheels_extras_need_not_be_installed_and_its_ranges_are_kept(candidate, monkeypatch, tmp_path):
     info = tmp_path / "silofl-0.2.0.dist-info"
     info.mkdir()
-    pins = [f"monai=={version('monai')}", 'nothing-like-it==1.0; extra == "dicom"']
+    pins = [f"monai>={version('monai')},<99", 'nothing-like-it==1.0; extra == "dicom"']
     lines = ["Metadata-Version: 2.1", "Name: silofl", "Version: 0.2.0", *(f"Requires-Dist: {pin}" for pin in pins)]
     (info / "METADATA").write_text("\n".join(lines))
-    # As from a wheel, without a pyproject.toml above the package.
-    monkeypatch.setattr(machine.silofl, "__file__", str(tmp_path / "silofl" / "__init__.py"))
     monkeypatch.setattr(machine, "distribution", lambda name: PathDistribution(info))
     assert machine.check_versions(candidate()).status == "ok"
     (info / "METADATA").write_text("\n".join([*lines, "Requires-Dist: nothing-like-it==1.0"]))

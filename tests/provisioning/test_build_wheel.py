@@ -64,6 +64,13 @@ def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_ti
         assert wheel.namelist()[-1] == "tiny-1.dist-info/top_level.txt"
 
 
+def read_files(folder):
+    """Return the content of all files of the jobs of a folder, but for what NVFlare writes into a job."""
+    jobs = [path.parent for path in folder.glob("*/meta.json")]
+    files = [path for job in jobs for path in job.rglob("*") if path.is_file() and not path.name.startswith(".__nvfl_")]
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
 @pytest.mark.slow
 def test_the_command_prints_the_checksum_of_a_wheel_that_pip_installs(tmp_path):
     command = [sys.executable, "-m", "provisioning", "build-wheel", tmp_path / "wheel"]
@@ -86,6 +93,17 @@ def test_the_command_prints_the_checksum_of_a_wheel_that_pip_installs(tmp_path):
     assert found == {
         path.relative_to(REPOSITORY / "custom") for path in (REPOSITORY / "custom" / "silofl").rglob("*.py")
     }
+    jobs = tmp_path / "installed" / "silofl" / "jobs"
+    assert read_files(jobs) == read_files(REPOSITORY / "jobs")
+    # Outside the clone, with what was installed alone before all else.
+    call = [sys.executable, "-m", "silofl", "estimate", "fedavg_phantom", "--sites", "4", "--bandwidth", "50Mbit"]
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
+    refused = subprocess.run(call, cwd=place, env=environment, capture_output=True, text=True)
+    assert refused.returncode == 2 and "did you mean 'fedavg_phantoms'" in refused.stderr
+    call[4] = "fedavg_phantoms"
+    subprocess.run(call, cwd=place, env=environment, check=True, capture_output=True)
 
 
 def test_the_wheel_is_built_by_the_locks_version_of_the_builder():

@@ -170,11 +170,11 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, t
     [
         (
             "harmofl_nuclei",
-            "--from must be a job for classification, the task of the data, .*take jobs/adafed_mednist",
+            "--from must be a job for classification, the task of the data, .*take adafed_mednist",
         ),
         (
             "adafed_activity",
-            "--from must be a job for pictures, .*, whose network is activity_cnn; take jobs/adafed_",
+            "--from must be a job for pictures, .*, whose network is activity_cnn; take adafed_",
         ),
         ("nowhere", "must be a job folder with meta.json"),
     ],
@@ -188,7 +188,7 @@ def test_a_job_of_another_kind_is_refused(refused, pictures, tmp_path, job, mess
 
 def test_a_job_for_pictures_is_refused_for_windows(refused, windows, tmp_path):
     error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
-    assert "--from must be a job for windows" in error and "take jobs/adafed_activity" in error
+    assert "--from must be a job for windows" in error and "take adafed_activity" in error
 
 
 @pytest.mark.parametrize(("name", "message"), [("data", "must be a new folder"), ("my study", "name must be letters")])

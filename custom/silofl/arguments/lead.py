@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import JOB, KIT, add_json, add_set, parse_count, parse_natural
+from silofl.options import JOB, KIT, add_job, add_json, add_set, parse_count, parse_natural
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl estimate``."""
-    parser.add_argument("job", type=JOB, metavar="JOB", help="job folder, as jobs/harmofl_phantoms")
+    add_job(parser)
     parser.add_argument("--sites", type=parse_count, required=True, help="number of sites")
     parser.add_argument("--bandwidth", required=True, help="of the server's line, which the sites share, as 50Mbit")
     parser.add_argument(
@@ -40,7 +40,7 @@ def _add_retries(parser: argparse.ArgumentParser) -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl run``."""
-    parser.add_argument("job", type=JOB, metavar="JOB", help="job folder, as jobs/harmofl_phantoms")
+    add_job(parser)
     parser.add_argument("--kit", type=KIT, required=True, help="the study lead's startup kit")
     parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
     _add_retries(parser)

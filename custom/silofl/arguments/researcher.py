@@ -14,6 +14,7 @@ from silofl.options import (
     add_backend,
     add_cache,
     add_data,
+    add_job,
     add_json,
     add_moved,
     add_pretrained,
@@ -40,12 +41,6 @@ PLACE = "{site}"
 def add_demo(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl demo``."""
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
-    parser.add_argument(
-        "--jobs",
-        type=expect_path("the folder of the job folders"),
-        default=Path("jobs"),
-        help="folder of the job folders",
-    )
     add_rounds(parser)
     parser.add_argument("--seed", type=parse_natural, help="of phantoms and training, instead of 0")
 
@@ -120,7 +115,12 @@ def add_new_study(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl new-study``."""
     parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder, whose name the study gets")
     parser.add_argument(
-        "--from", dest="job", type=JOB, required=True, metavar="JOB", help="job whose algorithm and training it takes"
+        "--from",
+        dest="job",
+        type=JOB,
+        required=True,
+        metavar="JOB",
+        help="job folder or name of a bundled job, whose algorithm and training it takes",
     )
     parser.add_argument(
         "--data", type=SITES, required=True, help="folder with one folder a site, or one site's, each with dataset.json"
@@ -134,9 +134,7 @@ def _read_sites(text: str) -> Path:
 
 def add_advise(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl advise``."""
-    parser.add_argument(
-        "job", type=JOB, metavar="JOB", help="job folder, whose study prepares the images and names the network"
-    )
+    add_job(parser, ", whose study prepares the images and names the network")
     parser.add_argument(
         "--data", type=_read_sites, help="folder with one folder a site, or DIR/{site}; phantoms/ by default"
     )
@@ -150,7 +148,7 @@ def add_advise(parser: argparse.ArgumentParser) -> None:
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl plan``."""
-    parser.add_argument("job", type=JOB, metavar="JOB", help="job folder, whose study the plan begins with")
+    add_job(parser, ", whose study the plan begins with")
     parser.add_argument("--data", type=SITES, help="folder with one folder a site; phantoms/ by default")
     found = expect_path("a JSON file, plan.json of a run in a network")
     parser.add_argument(
@@ -163,7 +161,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 def add_pretrain(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl pretrain``."""
-    parser.add_argument("job", type=JOB, metavar="JOB", help="job folder, as jobs/adafed_activity")
+    add_job(parser)
     add_data(parser)
     add_cache(parser)
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
@@ -177,7 +175,7 @@ def add_pretrain(parser: argparse.ArgumentParser) -> None:
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl simulate``."""
-    parser.add_argument("job", type=JOB, metavar="JOB", nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    add_job(parser, nargs="?")
     add_data(parser)
     parser.add_argument("--out", type=Path, help="new folder for the run")
     add_cache(parser)
@@ -247,7 +245,8 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     head = "methods, or ALGORITHM:PRESET; with -pretrained at the end it begins with the pretrained model:"
     parser.epilog = "\n  ".join([head, *method_names()])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("jobs", type=JOB, nargs="+", metavar="JOB", help="job folder; methods take the first's study")
+    jobs = "job folder or bundled job's name; methods take the first's study"
+    parser.add_argument("jobs", type=JOB, nargs="+", metavar="JOB", help=jobs)
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     add_cache(parser)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from nvflare.apis.fl_context import FLContext
@@ -18,7 +19,7 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.errors import ConfigError, SiloFLError, TrainingError
 from silofl.federation.ledger import FILE
-from silofl.files import read_json
+from silofl.files import copy_folder, read_json
 from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
 from silofl.study import Study
@@ -144,12 +145,17 @@ class Lead:
         Raises:
             ConfigError: The server cannot be reached, or does not take it.
         """
-        try:
-            # Once: a job whose id was lost on its way back would run twice.
-            return self._connect().submit_job(str(job.resolve()))
-        except Exception as error:  # NVFlare has an exception of its own for each reason
-            remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
-            raise ConfigError(f"the server {self._address} must take the job; NVFlare says: {error}{remedy}") from None
+        with TemporaryDirectory() as scratch:
+            # NVFlare writes its signatures into the folder, which may be the installed package's.
+            copied = copy_folder(job, Path(scratch, job.resolve().name))
+            try:
+                # Once: a job whose id was lost on its way back would run twice.
+                return self._connect().submit_job(str(copied))
+            except Exception as error:  # NVFlare has an exception of its own for each reason
+                remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
+                raise ConfigError(
+                    f"the server {self._address} must take the job; NVFlare says: {error}{remedy}"
+                ) from None
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""

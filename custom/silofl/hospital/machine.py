@@ -4,20 +4,19 @@ import os
 import platform
 import shutil
 import tempfile
-import tomllib
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import psutil
 import torch
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 import silofl
 from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
-from silofl.errors import ConfigError, SiloFLError
+from silofl.errors import ConfigError, SiloFLError, quote_value
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.commands import check_start
 from silofl.flare.policy import count_job_gpus
@@ -26,31 +25,37 @@ from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.software import find_installed_version
 from silofl.training.device import choose_device
 
+# As the study lead puts it into the kit, and the site installs it.
+LOCK = "requirements.lock"
 REPORTED = ("torch", "nvflare", "monai")
 
 
 def check_versions(candidate: Candidate) -> Finding:
-    """Compare Python and every package with the versions that this release of SiloFL pins."""
-    python, pins = _read_pins()
-    found = {pin.name: find_installed_version(pin.name) for pin in pins}
+    """Compare every package with the kit's lock, or where it has none with what the wheel asks for, as Python is."""
     named = {
         "python": platform.python_version(),
         "silofl": silofl.__version__,
-        **{n: find_installed_version(n) for n in REPORTED},
+        **{name: find_installed_version(name) for name in REPORTED},
     }
-    wrong = [f"{pin.name} {found[pin.name] or 'none'}" for pin in pins if not _is_pinned(pin, found[pin.name])]
-    if not SpecifierSet(python).contains(named["python"]):
+    try:
+        wheel = distribution("silofl")
+    except PackageNotFoundError:
+        return warning("SiloFL must be installed from its wheel, which says what it needs; it is not", **named)
+    try:
+        source, wanted = _read_wanted(candidate.kit.folder / LOCK, wheel)
+    except ConfigError as error:
+        return failed(str(error), **named)
+    found = {one.name: find_installed_version(one.name) for one in wanted}
+    wrong = [f"{one.name} {found[one.name] or 'none'}" for one in wanted if not _fits(one, found[one.name])]
+    if not SpecifierSet(wheel.metadata.get("Requires-Python") or "").contains(named["python"]):
         wrong.insert(0, f"Python {named['python']}")
     if wrong:
         return failed(
-            f"the packages must be those that SiloFL {silofl.__version__} is pinned to, not {', '.join(wrong)}; "
-            "install the study's wheel in a new environment",
+            f"the packages must be {source}, not {', '.join(wrong)}; install the study's wheel in a new environment",
             **named,
         )
-    if not pins:
-        return warning("SiloFL must be installed with its pins; they are not known here: install its wheel", **named)
     listed = ", ".join(f"{name} {value}" for name, value in named.items())
-    return ok(f"{listed} and all other packages are as pinned", **named)
+    return ok(f"{listed} and all other packages are {source}", **named)
 
 
 def check_folder(candidate: Candidate) -> Finding:
@@ -139,24 +144,33 @@ def _is_writable(place: Path) -> bool:
         return False
 
 
-def _read_pins() -> tuple[str, list[Requirement]]:
-    """Return the pinned versions of Python and of packages, from the source tree or else from the installed wheel."""
-    source = Path(silofl.__file__).parents[1] / "pyproject.toml"
-    if source.is_file():
-        project = tomllib.loads(source.read_text(encoding="utf-8"))["project"]
-        return project["requires-python"], [Requirement(text) for text in project["dependencies"]]
-    try:
-        wheel = distribution("silofl")
-    except PackageNotFoundError:
-        return "", []
-    wanted = [Requirement(text) for text in wheel.requires or []]
-    # What belongs to an extra, as highdicom to `dicom`, nobody has to install.
-    pins = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
-    return wheel.metadata.get("Requires-Python") or "", pins
+def _read_wanted(lock: Path, wheel: Distribution) -> tuple[str, list[Requirement]]:
+    """Return what packages must be there, after where it is said: in the kit's lock if it has one, else in the wheel.
+
+    Raises:
+        ConfigError: A line of the lock is no package.
+    """
+    if not lock.is_file():
+        wanted = [Requirement(text) for text in wheel.requires or []]
+        # What belongs to an extra, as highdicom to `dicom`, nobody has to install.
+        here = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+        return "as SiloFL's wheel asks", here
+    pins = []
+    for line in lock.read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        try:
+            pins.append(Requirement(line.partition(" --hash=")[0]))
+        except InvalidRequirement:
+            raise ConfigError(
+                f"{LOCK} must hold NAME==VERSION --hash=sha256:DIGEST in each line, not {quote_value(line)}; take the "
+                "kit's own"
+            ) from None
+    return f"as the kit's {LOCK} says", pins
 
 
-def _is_pinned(pin: Requirement, found: str | None) -> bool:
-    return found is not None and pin.specifier.contains(found, prereleases=True)
+def _fits(wanted: Requirement, found: str | None) -> bool:
+    return found is not None and wanted.specifier.contains(found, prereleases=True)
 
 
 def _cache_bytes(candidate: Candidate) -> int | None:

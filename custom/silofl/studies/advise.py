@@ -11,6 +11,7 @@ from rich.console import Console
 
 from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
+from silofl.bundled_jobs import name_job
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import (
     make_console,
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found.as_dict(), indent=1))
         return ExitCode.COMPLETE
     print_advice(found, console)
-    job, data = quote(str(options.job)), quote(str(simulation.data))
+    job, data = quote(name_job(options.job)), quote(str(simulation.data))
     has_batchnorm = study.model.normalization == "batch"
     made_for = [METHODS[kind][not has_batchnorm] for kind, one in found.findings.items() if one.is_yes]
     command = (

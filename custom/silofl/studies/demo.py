@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.bundled_jobs import JOBS
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
-from silofl.errors import ExitCode
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation.results import Results
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
@@ -18,7 +19,7 @@ from silofl.report.pages import write_comparison
 from silofl.report.run_records import read_run
 from silofl.report.tables import TextTable, count_verdicts, format_number, print_lines, print_table
 from silofl.studies import simulate
-from silofl.studies.simulation import Simulation
+from silofl.studies.simulation import Simulation, changed_study
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import mean_of_known
 
@@ -42,22 +43,28 @@ OVERVIEW = (
 
 def run(options: argparse.Namespace) -> int:
     """Run the demonstration."""
-    return run_demo(options.out, options.jobs, read_changes(options), make_console(options))
+    return run_demo(options.out, read_changes(options), make_console(options))
 
 
-def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console) -> int:
+def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
     """Make the phantoms, run each job on them, print one table and write one report; finished runs are reused.
 
     Args:
         out: Folder of the phantoms, the runs and ``report.html``.
-        jobs: Folder of the job folders.
         changes: Keys of the studies to change: rounds, seed; the phantoms have the same seed.
         console: Where everything is shown.
 
     Returns:
         The first exit code that is not 0, or 0.
+
+    Raises:
+        ConfigError: The folder is a file, or a job or a change is wrong; before anything was written.
     """
     started, data = time.monotonic(), out / "phantoms"
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name another")
+    for job, own in RUNS.values():
+        changed_study(JOBS / job, SMALL | own | changes)
     console.print(
         f"SiloFL demonstration: {len(SITES)} simulated hospitals ({', '.join(SITES)}) train one another's models; "
         f"{UNSEEN_SITE} is made too, and never trains.\n"
@@ -70,7 +77,7 @@ def run_demo(out: Path, jobs: Path, changes: dict[str, object], console: Console
     for step, (name, (job, own)) in enumerate(RUNS.items(), start=2):
         run = out / name
         console.print(f"\n{step}. Training {name}: the images stay in their hospital's folder, only updates travel")
-        code = _train(jobs / job, data, run, SMALL | own | changes, console)
+        code = _train(JOBS / job, data, run, SMALL | own | changes, console)
         if code:
             return code
         runs.append(run)

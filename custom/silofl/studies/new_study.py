@@ -32,9 +32,9 @@ LEAST_SELECTOR_SIDE = 32
 MOST_SIDE, SIDE_STEP = 256, 16
 # Task, and whether the data are windows -> a job for such data, named where another one is refused.
 EXAMPLES = {
-    ("segmentation", False): "jobs/harmofl_nuclei",
-    ("classification", False): "jobs/adafed_mednist",
-    ("classification", True): "jobs/adafed_activity",
+    ("segmentation", False): "harmofl_nuclei",
+    ("classification", False): "adafed_mednist",
+    ("classification", True): "adafed_activity",
 }
 
 

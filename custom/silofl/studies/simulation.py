@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from silofl.bundled_jobs import META, suggest_job
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import CONTROL, ConfigError, quote_value, suggest_nearest
 from silofl.files import read_json, write_json
@@ -110,9 +111,12 @@ def study_file(job: Path) -> Path:
         ConfigError: The folder is no NVFlare job of ours.
     """
     path = job / "app" / "config" / "study.yaml"
-    for part in (job, job / "meta.json", path):
+    for part in (job, job / META, path):
         if not part.exists():
-            raise ConfigError(f"{job} must be a job folder with meta.json and app/config/study.yaml; {part} is missing")
+            remedy = suggest_job(job) if part == job else ""
+            raise ConfigError(
+                f"{job} must be a job folder with {META} and app/config/study.yaml; {part} is missing{remedy}"
+            )
     return path
 
 

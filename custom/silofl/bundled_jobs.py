@@ -1,0 +1,38 @@
+"""The jobs that come with the package, which every command takes by name."""
+
+import os
+from pathlib import Path
+
+from silofl.errors import suggest_nearest
+
+# In a clone a link to the folder jobs/ at its top, in a wheel a copy of it.
+JOBS = Path(__file__).with_name("jobs")
+META = "meta.json"
+
+
+def find_job(job: str | Path) -> Path:
+    """Return the folder of a job.
+
+    Args:
+        job: A job folder, ``~`` for the home, or the name of a bundled job. Where the name is also that of a job folder
+            here, it means that folder.
+    """
+    path = Path(os.path.expanduser(job))
+    is_bundled = path.name in list_bundled_jobs() and len(path.parts) == 1
+    return JOBS / path if is_bundled and not (path / META).is_file() else path
+
+
+def name_job(job: Path) -> str:
+    """Return what `find_job` finds a job by: the name of a bundled one, else its path."""
+    return job.name if job.parent == JOBS else str(job)
+
+
+def list_bundled_jobs() -> list[str]:
+    """Return the names of the bundled jobs."""
+    return sorted(path.parent.name for path in JOBS.glob(f"*/{META}"))
+
+
+def suggest_job(job: Path) -> str:
+    """Return, for a job folder that is not there, which bundled job has the nearest name, or else all their names."""
+    known = list_bundled_jobs()
+    return suggest_nearest(job, known) or f"; bundled jobs: {', '.join(known)}"

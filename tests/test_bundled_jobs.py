@@ -1,0 +1,63 @@
+import shutil
+
+import pytest
+
+from silofl.bundled_jobs import JOBS as BUNDLED
+from silofl.bundled_jobs import find_job, list_bundled_jobs, name_job
+
+from .conftest import JOBS
+
+
+def test_a_bundled_job_is_found_by_its_name_and_any_other_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_job("harmofl_nuclei") == BUNDLED / "harmofl_nuclei"
+    assert name_job(find_job("harmofl_nuclei")) == "harmofl_nuclei"
+    for path in (tmp_path / "harmofl_nuclei", "own/harmofl_nuclei", "nowhere", ".", ".."):
+        assert name_job(find_job(path)) == str(find_job(path)) == str(path)
+
+
+def test_a_job_folder_here_goes_before_the_bundled_job_of_its_name_and_a_runs_folder_does_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "harmofl_nuclei").mkdir()
+    assert find_job("harmofl_nuclei") == BUNDLED / "harmofl_nuclei"
+    shutil.copytree(JOBS / "harmofl_nuclei", tmp_path / "harmofl_nuclei", dirs_exist_ok=True)
+    assert str(find_job("harmofl_nuclei")) == "harmofl_nuclei"
+
+
+def test_a_shells_home_is_filled_in(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_job("~/job") == tmp_path / "job"
+
+
+def test_the_bundled_jobs_are_those_of_the_folder_jobs():
+    assert list_bundled_jobs() == sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("simulate", "harmofl_nucli", "--out", "run"),
+        ("new-study", "own", "--from", "harmofl_nucli", "--data", "{data}"),
+        ("compare", "fedavg_phantoms", "harmofl_nucli", "--out", "runs"),
+        ("advise", "harmofl_nucli"),
+        ("plan", "jobs/harmofl_nuclei"),
+        ("estimate", "HarmoFL_nuclei", "--sites", "2", "--bandwidth", "50Mbit"),
+        ("pretrain", "harmofl_nuclei2", "--data", "{data}", "--out", "f.pt"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_with_a_job_takes_a_name_and_suggests_the_nearest(refused, site_data, tmp_path, command):
+    error = refused(*(argument.format(data=site_data) for argument in command))
+    assert "must be a job folder with meta.json and app/config/study.yaml" in error
+    assert "(did you mean 'harmofl_nuclei'?)" in error
+    assert not any((tmp_path / name).exists() for name in ("run", "own", "runs", "f.pt"))
+
+
+def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
+    error = refused("estimate", "xyz", "--sites", "2", "--bandwidth", "50Mbit")
+    assert "xyz is missing; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
+
+
+def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):
+    assert silofl("new-study", tmp_path / "own", "--from", "harmofl_nuclei", "--data", site_data)[0] == 0
+    assert "made of harmofl_nuclei" in (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
