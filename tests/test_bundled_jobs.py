@@ -55,7 +55,7 @@ def test_every_command_with_a_job_takes_a_name_and_suggests_the_nearest(refused,
 
 def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
     error = refused("estimate", "xyz", "--sites", "2", "--bandwidth", "50Mbit")
-    assert "xyz is missing; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
+    assert "xyz, which is not there; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
 
 
 def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):

@@ -3,14 +3,14 @@
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from silofl.bundled_jobs import find_job, list_bundled_jobs
+from silofl.bundled_jobs import find_job, suggest_job
 from silofl.errors import ConfigError, make_printable, quote_value, suggest_nearest
 from silofl.settings import flatten_keys, read_value
 
@@ -18,13 +18,24 @@ from silofl.settings import flatten_keys, read_value
 MOST_NAMES = 1000
 
 
-def expect_path(what: str, find: Callable[[str], Path] = Path, names: Sequence[str] = ()) -> Callable[[str], Path]:
+def _suggest_path(path: Path) -> str:
+    """Return what to say of the nearest name in the same folder."""
+    try:
+        with os.scandir(path.parent) as found:
+            return suggest_nearest(path.name, [one.name for one in islice(found, MOST_NAMES)])
+    except (OSError, ValueError):
+        return ""
+
+
+def expect_path(
+    what: str, find: Callable[[str], Path] = Path, suggest: Callable[[Path], str] = _suggest_path
+) -> Callable[[str], Path]:
     """Return the type of an argument that must be the path of something that is there.
 
     Args:
         what: What must be there, as "a job folder".
         find: Returns the path that a text means.
-        names: Names that may be given instead of a path.
+        suggest: Returns what to say of a path that is not there.
     """
 
     def read_path(text: str) -> Path:
@@ -32,23 +43,17 @@ def expect_path(what: str, find: Callable[[str], Path] = Path, names: Sequence[s
         path = find(os.path.expanduser(text))
         # Not Path.exists, which raises where the system takes no such name.
         if not os.path.exists(path):
-            nearest = suggest_nearest(path.name, [*_list_names(path.parent), *names])
-            raise argparse.ArgumentTypeError(f"must be {what}, not {path}, which is not there{nearest}")
+            raise argparse.ArgumentTypeError(f"must be {what}, not {path}, which is not there{suggest(path)}")
         return path
 
     return read_path
 
 
-def _list_names(folder: Path) -> list[str]:
-    """Return the names in a folder; none where it cannot be read."""
-    try:
-        with os.scandir(folder) as found:
-            return [one.name for one in islice(found, MOST_NAMES)]
-    except (OSError, ValueError):
-        return []
+def _suggest_job(path: Path) -> str:
+    return _suggest_path(path) or suggest_job(path)
 
 
-JOB = expect_path("a job folder or the name of a bundled job, as harmofl_phantoms", find_job, list_bundled_jobs())
+JOB = expect_path("a job folder with meta.json and app/config/study.yaml, or a bundled job", find_job, _suggest_job)
 RUN = expect_path("the folder of a run")
 SITES = expect_path("a folder that holds one folder a site")
 KIT = expect_path("the folder of a startup kit")
