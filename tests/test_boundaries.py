@@ -39,6 +39,7 @@ for _room, _below in (
     ("studies", ("report", "flare")),
     ("analyses", ("studies",)),
     ("hospital", ("flare",)),
+    ("recipes", ("studies",)),
     ("cli", ("analyses", "hospital")),
     ("__main__", ("cli",)),
 ):

@@ -2,6 +2,11 @@
 
 import getpass
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from silofl.federation.results import Results
 
 __version__ = "0.2.0"
 
@@ -19,3 +24,18 @@ def _name_account() -> None:
 
 
 _name_account()
+
+
+def read_results(folder: str | Path) -> "Results":
+    """Return the result of a run.
+
+    Args:
+        folder: The run's folder, or what ``get_result`` of NVFlare's runs and ``nvflare job download`` name.
+
+    Raises:
+        silofl.errors.ConfigError: There is none, or it is not what silofl wrote.
+    """
+    # Only now: torch comes with it.
+    from silofl.federation.results import find_results
+
+    return find_results(Path(folder))

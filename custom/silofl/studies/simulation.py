@@ -190,7 +190,7 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
     load_study(path)
     for key in changes:
         check_key(key, Study)
-    return parse(Study, apply_changes(read_yaml(path), changes), "the command line with study.yaml")
+    return parse(Study, apply_changes(read_yaml(path), changes), "study.yaml with the changes")
 
 
 def copy_job(job: Path, target: Path, changes: Mapping[str, object]) -> Study:
@@ -212,6 +212,8 @@ def copy_job(job: Path, target: Path, changes: Mapping[str, object]) -> Study:
 def change_job(job: Path, changes: Mapping[str, object]) -> Study:
     """Write changes by dotted key into a job's study.yaml, whose comments are then lost, and return the study.
 
+    Its configurations are fitted to another algorithm, its meta.json to another name.
+
     Raises:
         ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
     """
@@ -220,6 +222,8 @@ def change_job(job: Path, changes: Mapping[str, object]) -> Study:
         write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
     if changes_algorithm(changes):
         fit_configurations(job, study)
+    if "name" in changes:
+        write_json(job / "meta.json", read_json(job / "meta.json") | {"name": study.name})
     return study
 
 

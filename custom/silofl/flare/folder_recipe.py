@@ -1,0 +1,97 @@
+"""A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.fed_job_config import FedJobConfig
+from nvflare.recipe.sim_env import SimEnv
+from nvflare.recipe.spec import ExecEnv, Recipe
+
+from silofl.errors import ConfigError
+from silofl.files import copy_folder
+from silofl.flare.download import keep_downloads_inside
+
+
+class FolderRecipe(Recipe):
+    """A recipe whose job lies in a folder.
+
+    Args:
+        name: The job's name.
+        folder: The job's folder.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(_FolderJob(name, folder))
+
+    def process_env(self, env: ExecEnv) -> None:
+        """Prepare a simulation's workspace, or check what is submitted to a network; NVFlare calls it.
+
+        Raises:
+            ConfigError: The job cannot run there.
+        """
+        # An environment downloads results too.
+        keep_downloads_inside()
+        if isinstance(env, SimEnv):
+            self.prepare_simulation(Path(env.workspace_root) / self.name, tuple(env.clients or ()))
+        else:
+            self.check_submission()
+
+    @abstractmethod
+    def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
+        """Prepare the workspace of a simulation.
+
+        Args:
+            workspace: Folder of the simulation.
+            sites: The names that the environment gives its clients; empty where it gives their number alone.
+        """
+
+    @abstractmethod
+    def check_submission(self) -> None:
+        """Refuse a job that no network takes."""
+
+
+class _FolderJob(FedJob):
+    """A job whose files lie in a folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name=name)
+        self.job = _FolderConfig(name, folder)
+
+    def to(self, obj: Any, target: str, id: Any = None, **kwargs: Any) -> Any:  # noqa: A002, ANN401
+        """Refuse what would be left out of the job, as a filter or a tracker.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            f"a recipe's job must be changed in its folder, not by adding {type(obj).__name__}; add it to the job's "
+            "config_fed_client.json or config_fed_server.json, and make the recipe of that folder"
+        )
+
+    def add_file_to(self, src_path: str, target: str, dest_dir: Any = None, app_folder_type: Any = None) -> None:  # noqa: ANN401
+        """Refuse a file that would be left out of the job; the errors of `to`."""
+        self.to(src_path, target)
+
+    def _set_all_apps(self) -> None:
+        """Leave the apps as they lie in the folder."""
+
+
+class _FolderConfig(FedJobConfig):
+    """NVFlare's writer of a job, of one that lies in a folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, min_clients=1)
+        self._folder = folder
+
+    def generate_job_config(self, job_root: str) -> None:
+        """Copy the job to a new folder of its name.
+
+        Raises:
+            ConfigError: The folder exists.
+        """
+        target = Path(job_root) / self.job_name
+        if target.exists():
+            raise ConfigError(f"a job must be exported to a new folder, not {target}, which exists; name another")
+        copy_folder(self._folder, target)
