@@ -1,24 +1,29 @@
 """Recipes: the study that their arguments make, the job that they export, and what they prepare or refuse."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
-from nvflare.recipe import SimEnv, add_experiment_tracking
+from nvflare.recipe import ProdEnv, SimEnv, add_experiment_tracking
 from nvflare.recipe.spec import ExecEnv
 
 from silofl.data.phantoms import make_phantoms
 from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError
 from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
+from silofl.studies import simulation
 from silofl.studies.new_study import write_new_study
 from silofl.studies.simulation import copy_job, study_file
 from silofl.study import load_study
+
+from .studies.conftest import write_result
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 JOB = JOBS / "harmofl_phantoms"
@@ -166,6 +171,75 @@ def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
     recipe = StudyRecipe(JOB)
     assert recipe.execute(Network()).get_job_id() == "1"
     assert recipe.study.digest in capsys.readouterr().out
+
+
+# --- docs/python.md
+
+PAGE = (JOBS.parent / "docs" / "python.md").read_text(encoding="utf-8")
+SIMULATED, SUBMITTED, PLAIN = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def carry_out(code):
+    names = {}
+    exec(compile(code, "docs/python.md", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def finish(tmp_path, monkeypatch):
+    """Have an environment carry out nothing, and find a made-up result below a folder; returns what it was given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").symlink_to(JOBS)
+
+    def replace(environment, folder, job):
+        (tmp_path / folder).mkdir(parents=True)
+        write_result(tmp_path / folder, load_study(study_file(JOBS / job)), sites={"north": 0.5})
+        given = []
+        monkeypatch.setattr(environment, "deploy", lambda env, job: given.append((env, job.name)) or job.name)
+        monkeypatch.setattr(environment, "get_job_status", lambda *_: None)
+        return given
+
+    return replace
+
+
+def test_the_pages_simulation_is_carried_out_and_its_result_read(finish, tmp_path, monkeypatch):
+    small = make_phantoms(tmp_path / "small", seed=7, patients={"north": 6, "east": 6})
+    monkeypatch.setattr(simulation, "_provide_phantoms", lambda study: small)
+    given = finish(SimEnv, "runs/harmofl_phantoms/server/simulate_job/silofl", "harmofl_phantoms")
+    names = carry_out(SIMULATED)
+    ((environment, job),) = given
+    assert (environment.clients, job) == (["north", "east"], "harmofl_phantoms")
+    study = names["recipe"].study
+    assert (study.rounds, study.recipe.answer("perturbation").alpha) == (2, 0.1)
+    assert names["results"].sites == {"north": 0.5}
+
+
+def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(finish, tmp_path, monkeypatch):
+    (tmp_path / "kits" / "lead@hospital").mkdir(parents=True)
+    given = finish(ProdEnv, "download/workspace/silofl", "fedsm_phantoms")
+    monkeypatch.setattr(ProdEnv, "get_job_result", lambda *_, **__: str(tmp_path / "download"))
+    names = carry_out(SUBMITTED)
+    ((environment, job),) = given
+    assert (environment.startup_kit_location, environment.username) == ("kits/lead@hospital", "lead@hospital")
+    assert job == "fedsm_phantoms" and names["recipe"].study.federation.min_sites == 3
+    assert names["results"].sites == {"north": 0.5}
+
+
+def test_the_pages_plain_loop_learns_and_like_sites_listen_to_each_other():
+    names = carry_out(PLAIN)
+    losses, weights = names["losses"], names["weights"]
+    assert sum(losses[-3:]) < sum(losses[:3])
+    assert weights.sum(axis=1) == pytest.approx([1, 1, 1])
+    assert weights[0, 1] > weights[0, 2] and weights[1, 0] > weights[1, 2]
+
+
+def test_the_page_names_each_recipe_with_its_own_arguments():
+    lines = [re.findall(r"`(\w+)`", line) for line in PAGE.splitlines() if line.startswith("| `")]
+    rows = {row[0]: row[1:] for row in lines}
+    common = {one.name for one in fields(StudyRecipe)}
+    for recipe in (HarmoFLRecipe, FedSMRecipe, AdaFedRecipe, StudyRecipe):
+        assert {*rows[recipe.__name__]} == {one.name for one in fields(recipe)} - common
+    assert {*rows} == {"HarmoFLRecipe", "FedSMRecipe", "AdaFedRecipe", "StudyRecipe"}
 
 
 def test_the_package_is_imported_without_torch_and_without_nvflare():

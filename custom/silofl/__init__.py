@@ -26,7 +26,7 @@ def _name_account() -> None:
 _name_account()
 
 
-def read_results(folder: str | Path) -> "Results":
+def read_results(folder: str | Path | None) -> "Results":
     """Return the result of a run.
 
     Args:
@@ -36,6 +36,10 @@ def read_results(folder: str | Path) -> "Results":
         silofl.errors.ConfigError: There is none, or it is not what silofl wrote.
     """
     # Only now: torch comes with it.
+    from silofl.errors import ConfigError
     from silofl.federation.results import find_results
 
+    if folder is None:
+        # What NVFlare returns of a run that goes on, or whose result it could not fetch.
+        raise ConfigError("NVFlare must have the run's result, which it has not; see run.get_status() and its messages")
     return find_results(Path(folder))

@@ -98,6 +98,11 @@ def test_a_folder_without_a_result_is_refused(tmp_path):
         silofl.read_results(str(tmp_path))
 
 
+def test_a_run_of_which_nvflare_has_no_result_is_told_so():
+    with pytest.raises(ConfigError, match="NVFlare must have the run's result, which it has not"):
+        silofl.read_results(None)
+
+
 def test_a_frame_has_a_row_for_each_site_and_a_column_for_each_number():
     pytest.importorskip("pandas")
     frame = read_record(Results, COMPLETE | CLASSES | SUPER, "results.json").to_frame()
