@@ -138,11 +138,15 @@ def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
 # --- environments
 
 
-def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms):
+@pytest.mark.parametrize("environment", [{"clients": ["south", "north"]}, {"num_clients": 2}])
+def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms, environment, capsys):
     recipe = StudyRecipe(JOB, data=phantoms)
-    recipe.process_env(SimEnv(clients=["south", "north"], workspace_root=str(tmp_path)))
-    local = tmp_path / "harmofl_phantoms" / "local"
-    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{phantoms}/{{site}}"
+    recipe.process_env(SimEnv(workspace_root=str(tmp_path), **environment))
+    local, linked = tmp_path / "harmofl_phantoms" / "local", tmp_path / "harmofl_phantoms-results" / "data"
+    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{linked}/{{site}}"
+    for name, site in {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}.items():
+        assert (linked / name).samefile(phantoms / site)
+    assert ("site-1 is north, site-2 is south\n" in capsys.readouterr().out) == ("num_clients" in environment)
     allowed = json.loads((local / "resources.json").read_text())["class_allow_list"]
     assert "silofl.flare.harmofl.HarmoFLExecutor" in allowed
 
@@ -150,8 +154,8 @@ def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
-        ({"num_clients": 2}, r"SimEnv must name the sites, as clients="),
-        ({"clients": ["north", "soth"]}, r"must be among north, south, not 'soth' .did you mean 'south'"),
+        ({"num_clients": 3}, r"site 'site-3' of NVFlare must be among north, south, .* 2 that NVFlare has numbered"),
+        ({"clients": ["north", "soth"]}, r"site 'soth' of NVFlare must be among north, south"),
     ],
 )
 def test_a_simulation_of_unknown_sites_is_refused_before_it_starts(tmp_path, phantoms, environment, reason):

@@ -11,11 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar, Literal
 
-from silofl.errors import ConfigError
 from silofl.flare.folder_recipe import FolderRecipe
 from silofl.flare.submission import check_job
-from silofl.studies.simulate import prepare_simulator, read_data
-from silofl.studies.simulation import Simulation, check_pretrained, copy_job, settle_job, study_file
+from silofl.studies.prepare import prepare_poc_kits, prepare_simulation, tell_numbers
+from silofl.studies.simulation import Simulation, copy_job, study_file
 from silofl.study import load_study
 
 
@@ -30,8 +29,8 @@ class StudyRecipe(FolderRecipe):
 
     Attributes:
         job: Folder of the job, as ``jobs/harmofl_nuclei``, or one that ``silofl new-study`` has written.
-        data: Of a simulation: folder with one folder per site. Without it a study of phantoms makes its own.
-        trusts_code: Of a simulation: whether the job's own code may run, and others' classes that it names.
+        data: Of a simulation and a POC: folder with one folder per site. Without it a study of phantoms makes its own.
+        trusts_code: Of a simulation and a POC: whether the job's own code may run, and others' classes that it names.
         changes: Any settings by dotted key, as ``{"training.optimizer": "sgd"}``; docs/study.md lists all keys.
         preset: The algorithm's named choice of settings.
         rounds: Number of rounds.
@@ -68,17 +67,16 @@ class StudyRecipe(FolderRecipe):
         """Prepare the workspace of a simulation, and read its data, so that a fault shows before any training.
 
         Raises:
-            ConfigError: The sites are not named, or their data, the job or the workspace are wrong.
+            ConfigError: The sites, the job or the workspace are wrong.
             DataError: A site's data is wrong.
         """
-        if not sites:
-            raise ConfigError("SimEnv must name the sites, as clients=['north', 'east'], not only their number; add it")
-        data = None if self.data is None else str(self.data)
-        wanted = Simulation(data=data, sites=sites, trusts_code=self.trusts_code)
-        study, simulation = settle_job(self.folder, wanted, {})
-        check_pretrained(self.folder, study, simulation)
-        results = prepare_simulator(workspace, self.folder, simulation)
-        read_data(study, simulation, results)
+        _, chosen = prepare_simulation(workspace, self.folder, self._wanted(), sites)
+        _print_numbers(chosen)
+
+    def prepare_poc(self) -> None:
+        """Prepare the kits of NVFlare's POC; the errors of `prepare_simulation`."""
+        _, chosen = prepare_poc_kits(self.folder, self._wanted())
+        _print_numbers(chosen)
 
     def check_submission(self) -> None:
         """Print what sites may refuse of the job.
@@ -89,12 +87,20 @@ class StudyRecipe(FolderRecipe):
         for doubt in check_job(self.folder, self.study):
             print(doubt)
 
+    def _wanted(self) -> Simulation:
+        return Simulation(data=None if self.data is None else str(self.data), trusts_code=self.trusts_code)
+
     def _changes(self) -> dict[str, object]:
         """Return the changes to the job's study by dotted key, those of the arguments last."""
         keys = {one.name: one.metadata["key"] for one in fields(self) if "key" in one.metadata}
         given = {key: getattr(self, name) for name, key in keys.items() if getattr(self, name) is not None}
         is_other = self.algorithm not in (None, load_study(study_file(Path(self.job))).algorithm.name)
         return {**({"algorithm.name": self.algorithm} if is_other else {}), **self.changes, **given}
+
+
+def _print_numbers(sites: Mapping[str, str]) -> None:
+    if numbers := tell_numbers(sites):
+        print(numbers)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,11 +1,16 @@
 """A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.fed_job_config import FedJobConfig
+from nvflare.recipe import poc_env
+from nvflare.recipe.poc_env import PocEnv
+from nvflare.recipe.run import Run
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
@@ -25,6 +30,15 @@ class FolderRecipe(Recipe):
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(_FolderJob(name, folder))
 
+    def run(self, env: ExecEnv, server_exec_params: dict | None = None, client_exec_params: dict | None = None) -> Run:
+        """Carry out the job in an environment; NVFlare's ``execute`` calls it.
+
+        Raises:
+            ConfigError: The job cannot run there.
+        """
+        with _before_start(self.prepare_poc) if isinstance(env, PocEnv) else nullcontext():
+            return super().run(env, server_exec_params, client_exec_params)
+
     def process_env(self, env: ExecEnv) -> None:
         """Prepare a simulation's workspace, or check what is submitted to a network; NVFlare calls it.
 
@@ -34,7 +48,8 @@ class FolderRecipe(Recipe):
         # An environment downloads results too.
         keep_downloads_inside()
         if isinstance(env, SimEnv):
-            self.prepare_simulation(Path(env.workspace_root) / self.name, tuple(env.clients or ()))
+            names = env.clients or [f"site-{number + 1}" for number in range(env.num_clients)]
+            self.prepare_simulation(Path(env.workspace_root) / self.name, tuple(names))
         else:
             self.check_submission()
 
@@ -44,12 +59,33 @@ class FolderRecipe(Recipe):
 
         Args:
             workspace: Folder of the simulation.
-            sites: The names that the environment gives its clients; empty where it gives their number alone.
+            sites: What the environment calls its clients.
         """
+
+    @abstractmethod
+    def prepare_poc(self) -> None:
+        """Prepare the kits of NVFlare's POC, which are there and not started."""
 
     @abstractmethod
     def check_submission(self) -> None:
         """Refuse a job that no network takes."""
+
+
+@contextmanager
+def _before_start(prepare: Callable[[], None]) -> Iterator[None]:
+    """Have `PocEnv` call a function between making its kits and starting them, where NVFlare has no place for one."""
+    provision = poc_env.prepare_poc_provision
+
+    def provision_and_prepare(*arguments: Any, **options: Any) -> dict:  # noqa: ANN401
+        project = provision(*arguments, **options)
+        prepare()
+        return project
+
+    poc_env.prepare_poc_provision = provision_and_prepare
+    try:
+        yield
+    finally:
+        poc_env.prepare_poc_provision = provision
 
 
 class _FolderJob(FedJob):

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -50,28 +51,64 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _prepare_simulator(workspace: Path, job: Path, wanted: Simulation) -> None:
-    study, simulation = settle_job(job, wanted, {})
-    check_pretrained(job, study, simulation)
-    results = prepare_simulator(workspace, job, simulation)
-    read_data(study, simulation, results)
-    names = ",".join(simulation.sites)
-    if numbers := _tell_numbers(name_sites(simulation.sites)):
+    results, sites = prepare_simulation(workspace, job, wanted)
+    if numbers := tell_numbers(name_sites(list(sites))):
         print(f"with -n in place of -c: {numbers}")
     places = f"{quote(str(job))} -w {quote(str(workspace))}"
-    print(f"results: {results}\nnow run:\n{_find_nvflare()} simulator {places} -c {names} -t {len(simulation.sites)}")
+    print(f"results: {results}\nnow run:\n{_find_nvflare()} simulator {places} -c {','.join(sites)} -t {len(sites)}")
+
+
+def prepare_simulation(
+    workspace: Path, job: Path, wanted: Simulation, names: Sequence[str] = ()
+) -> tuple[Path, dict[str, str]]:
+    """Prepare the workspace of NVFlare's simulator for a job, and read the sites' data.
+
+    Args:
+        workspace: The simulator's workspace.
+        job: The job's folder.
+        wanted: Data and sites.
+        names: What NVFlare will call the sites, by their names or by numbers; all sites where empty.
+
+    Returns:
+        The folder of the results, and name in NVFlare -> site of the data.
+
+    Raises:
+        ConfigError: The job, the command or the workspace is wrong, or a name is no site's.
+        DataError: A site's data is wrong.
+    """
+    _, everyone = settle_job(job, wanted, {})
+    chosen = _find_sites(everyone, names or everyone.sites)
+    study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
+    check_pretrained(job, study, simulation)
+    results = prepare_simulator(workspace, job, everyone)
+    read_data(study, simulation, results)
+    return results, chosen
 
 
 def _prepare_poc(job: Path, wanted: Simulation) -> None:
+    results, sites = prepare_poc_kits(job, wanted)
+    if numbers := tell_numbers(sites):
+        print(numbers)
+    nvflare = _find_nvflare()
+    print(f"results: {results}\nnow run:\n{nvflare} poc start\n{nvflare} job submit -j {quote(str(job))}")
+
+
+def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str]]:
+    """Prepare the kits of NVFlare's POC for a job, and read the sites' data.
+
+    Args:
+        job: The job's folder.
+        wanted: Data and sites.
+
+    Returns:
+        The folder of the results, and name in the POC -> site of the data.
+
+    Raises:
+        ConfigError: There is no POC, the job or the command is wrong, or the POC has a site without data.
+        DataError: A site's data is wrong.
+    """
     poc, (_, everyone) = read_poc(), settle_job(job, wanted, {})
-    known = name_sites(everyone.sites)
-    for name in poc.sites:
-        if name not in known:
-            raise ConfigError(
-                f"site {name!r} of the POC must be among {', '.join(everyone.sites)}, whose data are in "
-                f"{everyone.data}, or be one of {len(everyone.sites)} that NVFlare has numbered; run nvflare poc "
-                f"prepare --force -c {' '.join(everyone.sites)}, or give --data"
-            )
-    chosen = {name: known[name] for name in poc.sites}
+    chosen = _find_sites(everyone, poc.sites)
     study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
     check_code(job, simulation)
     check_pretrained(job, study, simulation)
@@ -83,13 +120,27 @@ def _prepare_poc(job: Path, wanted: Simulation) -> None:
         for name, site in chosen.items()
     }
     prepare_poc(poc, server_settings(results), sites, other_classes(job))
-    if numbers := _tell_numbers(chosen):
-        print(numbers)
-    nvflare = _find_nvflare()
-    print(f"results: {results}\nnow run:\n{nvflare} poc start\n{nvflare} job submit -j {quote(str(job))}")
+    return results, chosen
 
 
-def _tell_numbers(sites: dict[str, str]) -> str:
+def _find_sites(everyone: Simulation, names: Iterable[str]) -> dict[str, str]:
+    """Return name in NVFlare -> site of the data, for some names.
+
+    Raises:
+        ConfigError: A name is no site's, and no number that NVFlare gives to one.
+    """
+    known = name_sites(everyone.sites)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"site {name!r} of NVFlare must be among {', '.join(everyone.sites)}, whose data are in "
+                f"{everyone.data}, or be one of {len(everyone.sites)} that NVFlare has numbered; name its clients so, "
+                f"as nvflare poc prepare --force -c {' '.join(everyone.sites)} does, or name other data"
+            )
+    return {name: known[name] for name in names}
+
+
+def tell_numbers(sites: dict[str, str]) -> str:
     """Say which sites NVFlare calls by a number."""
     return ", ".join(f"{name} is {site}" for name, site in sites.items() if name != site)
 
