@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from nvflare.tool.poc.poc_commands import gen_project_config_file
 
 from silofl.federation.results import read_results
 
@@ -78,13 +79,17 @@ class Poc:
     def prepare(self, *sites):
         """Make the workspace by NVFlare, then again with a port that nobody else has."""
         self.nvflare("poc", "prepare", "-c", *sites)
-        project = yaml.safe_load((self.workspace / "project.yml").read_text())
-        server = next(one for one in project["participants"] if one["type"] == "server")
+        self.change_port(self.workspace / "project.yml", self.folder)
+        self.nvflare("poc", "prepare", "--force", "-i", self.folder / "project.yml")
+
+    def change_port(self, project, target):
+        """Write a project with a port that nobody else has into a folder."""
+        content = yaml.safe_load(Path(project).read_text())
+        server = next(one for one in content["participants"] if one["type"] == "server")
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             server["fed_learn_port"] = probe.getsockname()[1]
-        (self.folder / "project.yml").write_text(yaml.safe_dump(project))
-        self.nvflare("poc", "prepare", "--force", "-i", self.folder / "project.yml")
+        (target / "project.yml").write_text(yaml.safe_dump(content))
 
     def processes(self):
         """Return what runs from the workspace."""
@@ -133,3 +138,30 @@ def test_a_poc_runs_a_job_from_nothing_to_its_download(poc, phantoms, small_job,
     # Nothing is written outside the workspace but what a person downloads.
     (kept,) = (poc.workspace / "results").glob("*/results.json")
     assert json.loads(kept.read_text()) == json.loads((run / "results.json").read_text())
+
+
+RECIPE = """
+import sys, silofl
+from nvflare.recipe import PocEnv
+from silofl.recipes import HarmoFLRecipe
+
+environment = PocEnv(clients=["north", "south"], extra={"login_timeout": 60})
+run = HarmoFLRecipe(sys.argv[1], data=sys.argv[2]).execute(environment)
+found = run.get_result(clean_up=False)
+assert silofl.read_results(found).status == "COMPLETE", run.get_status()
+print(f"result: {found}")
+"""
+
+
+@pytest.mark.slow
+def test_a_recipe_makes_prepares_and_starts_a_poc_and_stops_it_with_the_result(poc, phantoms, small_job, finished):
+    poc.workspace.mkdir()
+    poc.change_port(gen_project_config_file(str(poc.workspace)), poc.workspace)
+    command = [sys.executable, "-c", RECIPE, str(small_job), str(phantoms)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, env=poc.environment, cwd=poc.folder, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert poc.processes() == []
+    run = Path(re.search(r"result: (.+)", done.stdout)[1]) / "workspace" / "silofl"
+    assert same(weights(finished[0]), weights(run))

@@ -30,6 +30,26 @@ class FolderRecipe(Recipe):
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(_FolderJob(name, folder))
 
+    def export(
+        self,
+        job_dir: str,
+        server_exec_params: dict | None = None,
+        client_exec_params: dict | None = None,
+        env: ExecEnv | None = None,
+    ) -> None:
+        """Write the job to a new folder of its name, whatever environment will carry it out.
+
+        Args:
+            job_dir: Where that folder goes.
+            server_exec_params: None; a job in a folder takes no others.
+            client_exec_params: The same.
+            env: Not prepared: data and kits need not be on this machine.
+
+        Raises:
+            ConfigError: The folder exists.
+        """
+        super().export(job_dir, server_exec_params, client_exec_params)
+
     def run(self, env: ExecEnv, server_exec_params: dict | None = None, client_exec_params: dict | None = None) -> Run:
         """Carry out the job in an environment; NVFlare's ``execute`` calls it.
 
