@@ -73,10 +73,11 @@ class StudyRecipe(FolderRecipe):
         _, chosen = prepare_simulation(workspace, self.folder, self._wanted(), sites)
         _print_numbers(chosen)
 
-    def prepare_poc(self) -> None:
-        """Prepare the kits of NVFlare's POC; the errors of `prepare_simulation`."""
+    def prepare_poc(self) -> int:
+        """Prepare the kits of NVFlare's POC and return the number of its sites; the errors of `prepare_simulation`."""
         _, chosen = prepare_poc_kits(self.folder, self._wanted())
         _print_numbers(chosen)
+        return len(chosen)
 
     def check_submission(self) -> None:
         """Print what sites may refuse of the job.

@@ -7,6 +7,7 @@ import pytest
 from nvflare.recipe import PocEnv, SimEnv, poc_env
 from nvflare.recipe.session_mgr import SessionManager
 
+from silofl.files import read_json
 from silofl.flare.folder_recipe import FolderRecipe
 
 
@@ -22,6 +23,7 @@ class Recorded(FolderRecipe):
 
     def prepare_poc(self):
         self.asked.append("prepare")
+        return 2
 
     def check_submission(self):
         self.asked.append("check")
@@ -54,9 +56,19 @@ def test_a_poc_is_prepared_once_its_kits_are_made_and_before_they_start(recipe, 
     monkeypatch.setattr(poc_env, "_start_poc", lambda **options: step("start"))
     monkeypatch.setattr(poc_env, "time", SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setattr(PocEnv, "_get_admin_startup_kit_path", lambda env: "kit")
-    monkeypatch.setattr(SessionManager, "submit_job", lambda manager, job: step("submit") or "1")
+
+    def submit(manager, job):
+        job.export_job(str(tmp_path / "submitted"))
+        step("submit")
+        return "1"
+
+    monkeypatch.setattr(SessionManager, "submit_job", submit)
     recipe.run(PocEnv(num_clients=2))
     assert recipe.asked == ["check", "provision", "prepare", "start", "submit"]
+    # Of a job that begins with the first site NVFlare would tell the second one nothing.
+    assert read_json(tmp_path / "submitted" / "small" / "meta.json") == {"name": "small", "min_clients": 2}
+    recipe.export(str(tmp_path / "out"))
+    assert read_json(tmp_path / "out" / "small" / "meta.json") == {"name": "small"}
     # NVFlare's own recipes go on as before.
     assert poc_env.prepare_poc_provision is provision
 

@@ -1,7 +1,7 @@
 """A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
 from silofl.errors import ConfigError
-from silofl.files import copy_folder
+from silofl.files import copy_folder, read_json, write_json
 from silofl.flare.download import keep_downloads_inside
 
 
@@ -56,7 +56,7 @@ class FolderRecipe(Recipe):
         Raises:
             ConfigError: The job cannot run there.
         """
-        with _before_start(self.prepare_poc) if isinstance(env, PocEnv) else nullcontext():
+        with self._prepared_poc() if isinstance(env, PocEnv) else nullcontext():
             return super().run(env, server_exec_params, client_exec_params)
 
     def process_env(self, env: ExecEnv) -> None:
@@ -83,29 +83,29 @@ class FolderRecipe(Recipe):
         """
 
     @abstractmethod
-    def prepare_poc(self) -> None:
-        """Prepare the kits of NVFlare's POC, which are there and not started."""
+    def prepare_poc(self) -> int:
+        """Prepare the kits of NVFlare's POC, which are there and not started, and return the number of its sites."""
 
     @abstractmethod
     def check_submission(self) -> None:
         """Refuse a job that no network takes."""
 
+    @contextmanager
+    def _prepared_poc(self) -> Iterator[None]:
+        """Have `PocEnv` prepare its kits between making and starting them, where NVFlare has no place for it."""
+        provision, config = poc_env.prepare_poc_provision, self._job.job
 
-@contextmanager
-def _before_start(prepare: Callable[[], None]) -> Iterator[None]:
-    """Have `PocEnv` call a function between making its kits and starting them, where NVFlare has no place for one."""
-    provision = poc_env.prepare_poc_provision
+        def provision_and_prepare(*arguments: Any, **options: Any) -> dict:  # noqa: ANN401
+            project = provision(*arguments, **options)
+            # NVFlare submits the job some seconds later, and gives it to the sites that are there by then alone.
+            config.min_sites = self.prepare_poc()
+            return project
 
-    def provision_and_prepare(*arguments: Any, **options: Any) -> dict:  # noqa: ANN401
-        project = provision(*arguments, **options)
-        prepare()
-        return project
-
-    poc_env.prepare_poc_provision = provision_and_prepare
-    try:
-        yield
-    finally:
-        poc_env.prepare_poc_provision = provision
+        poc_env.prepare_poc_provision = provision_and_prepare
+        try:
+            yield
+        finally:
+            poc_env.prepare_poc_provision, config.min_sites = provision, None
 
 
 class _FolderJob(FedJob):
@@ -135,11 +135,16 @@ class _FolderJob(FedJob):
 
 
 class _FolderConfig(FedJobConfig):
-    """NVFlare's writer of a job, of one that lies in a folder."""
+    """NVFlare's writer of a job, of one that lies in a folder.
+
+    Attributes:
+        min_sites: Sites that must be there before NVFlare begins; as the job says where None.
+    """
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name, min_clients=1)
         self._folder = folder
+        self.min_sites: int | None = None
 
     def generate_job_config(self, job_root: str) -> None:
         """Copy the job to a new folder of its name.
@@ -151,3 +156,5 @@ class _FolderConfig(FedJobConfig):
         if target.exists():
             raise ConfigError(f"a job must be exported to a new folder, not {target}, which exists; name another")
         copy_folder(self._folder, target)
+        if self.min_sites is not None:
+            write_json(target / "meta.json", read_json(target / "meta.json") | {"min_clients": self.min_sites})
