@@ -42,6 +42,7 @@ for _room, _below in (
     ("analyses", ("studies",)),
     ("hospital", ("flare",)),
     ("cli", ("arguments", "analyses", "hospital")),
+    ("recipes", ("studies",)),
     ("__main__", ("cli",)),
 ):
     BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))

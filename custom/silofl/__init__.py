@@ -2,6 +2,11 @@
 
 import getpass
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from silofl.federation.results import Results
 
 __version__ = "0.2.0"
 
@@ -19,3 +24,22 @@ def _name_account() -> None:
 
 
 _name_account()
+
+
+def read_results(folder: str | Path | None) -> "Results":
+    """Return the result of a run.
+
+    Args:
+        folder: The run's folder, or what ``get_result`` of NVFlare's runs and ``nvflare job download`` name.
+
+    Raises:
+        silofl.errors.ConfigError: There is none, or it is not what silofl wrote.
+    """
+    # Only now: torch comes with it.
+    from silofl.errors import ConfigError
+    from silofl.federation.results import find_results
+
+    if folder is None:
+        # What NVFlare returns of a run that goes on, or whose result it could not fetch.
+        raise ConfigError("NVFlare must have the run's result, which it has not; see run.get_status() and its messages")
+    return find_results(Path(folder))

@@ -59,6 +59,7 @@ RESEARCHER = {
     "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "pretrain": ("studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
     "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
+    "prepare": ("studies.prepare", "make a workspace of nvflare simulator or nvflare poc ready for a job"),
     "resume": ("studies.resume", "go on with an interrupted simulation"),
     "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
     "cross-test": ("analyses.cross_test", "test each site's model of a run on every site's test data"),

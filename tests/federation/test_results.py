@@ -1,8 +1,10 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+import silofl
 from silofl.errors import ConfigError
 from silofl.federation.results import Results, SiteResult, read_results, schema_page
 from silofl.schema import dump_record, read_record
@@ -82,6 +84,39 @@ def test_the_file_of_a_run_is_read_or_named(tmp_path):
     path.write_text(json.dumps(without(COMPLETE, "mean")))
     with pytest.raises(ConfigError, match=f"{path}: mean must be given; it is missing"):
         read_results(tmp_path)
+
+
+@pytest.mark.parametrize("place", [".", "workspace/silofl", "server/simulate_job/silofl"])
+def test_a_result_is_found_where_a_run_a_download_and_a_simulation_have_it(tmp_path, place):
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / place / "results.json").write_text(json.dumps(COMPLETE))
+    assert silofl.read_results(tmp_path).sites == {"east": 0.5, "west": None}
+
+
+def test_a_folder_without_a_result_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=f"{tmp_path} must hold the results.json of a run; it holds none"):
+        silofl.read_results(str(tmp_path))
+
+
+def test_a_run_of_which_nvflare_has_no_result_is_told_so():
+    with pytest.raises(ConfigError, match="NVFlare must have the run's result, which it has not"):
+        silofl.read_results(None)
+
+
+def test_a_frame_has_a_row_for_each_site_and_a_column_for_each_number():
+    pytest.importorskip("pandas")
+    frame = read_record(Results, COMPLETE | CLASSES | SUPER, "results.json").to_frame()
+    assert list(frame.index) == ["east", "west"]
+    wanted = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "validation": 0.25}
+    wanted |= {"labels.organ": 0.5, "also.accuracy": 0.5, "models.global": 0.5}
+    assert dict(frame.loc["east", list(wanted)]) == wanted
+    assert frame.loc["west", list(wanted)].isna().all()
+
+
+def test_a_frame_without_pandas_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pandas must be installed for to_frame.* by_site"):
+        read_record(Results, COMPLETE, "results.json").to_frame()
 
 
 def test_the_page_with_the_schema_is_current():

@@ -24,8 +24,10 @@ from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import serialize_cert
 from nvflare.private.admin_defs import Message
 from nvflare.private.defs import CellChannel, CellMessageHeaderKeys, RequestHeader, SysCommandTopic, new_cell_message
+from nvflare.recipe import ProdEnv
 from nvflare.widgets.fed_event import FED_EVENT_TOPIC, FedEventHeader
 
+import silofl
 from provisioning.checks import check_kit
 from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
@@ -42,6 +44,7 @@ from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import PROGRESS
 from silofl.hospital.network import shake_hands
+from silofl.recipes import HarmoFLRecipe
 from silofl.studies.processes import ProcessTree
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -139,6 +142,19 @@ def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_
         names = {"fedsm_phantoms": {"global", "selector", *SITES}}.get(name, {site})
         assert {path.stem for path in own.iterdir()} == names
     assert main(["report", str(here)]) == 0
+
+
+@pytest.mark.slow
+def test_a_recipe_is_carried_out_by_a_network_and_its_result_read(network, phantoms, tmp_path):
+    lead, job = network.find_kit("lead"), small_job(tmp_path / "job", "harmofl_phantoms", rounds=3)
+    # A connection on a busy machine takes longer than NVFlare's own five seconds.
+    environment = ProdEnv(str(lead.folder), username=lead.name, login_timeout=60)
+    run = HarmoFLRecipe(job, rounds=1).execute(environment)
+    found = silofl.read_results(run.get_result())
+    assert run.get_status() == "FINISHED:COMPLETED" and found.status == "COMPLETE"
+    alone = ["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--alone"]
+    assert main([*alone, "--rounds", "1"]) == 0
+    assert found.sites == silofl.read_results(tmp_path / "alone").sites
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
         (["--seeds", "4294967296"], "seed must be less than 4294967296"),
         (["--methods", "fedavgg"], "not 'fedavgg' (did you mean 'fedavg'?)"),
         (["--methods", "local,local"], "must have names of their own, not 'local' twice"),
-        (["--methods", "harmofl:papr"], "silofl: harmofl:papr: the command line with study.yaml: algorithm.preset"),
+        (["--methods", "harmofl:papr"], "silofl: harmofl:papr: study.yaml with the changes: algorithm.preset"),
         (["--methods", "local", "--set", "rounds=2", "--as", "local"], "names of their own, not 'local' twice"),
         (["--set", "training.lr=0.1", "--as", "slow"], "did you mean 'training.learning_rate'"),
         (["--set", "training.lr=0.1"], "did you mean 'training.learning_rate'"),

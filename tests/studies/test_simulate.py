@@ -10,6 +10,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from silofl.data.phantoms import UNSEEN_SITE
@@ -19,7 +20,7 @@ from silofl.studies.simulate import Simulation, settle_job
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
-from .conftest import JOB, write_result
+from .conftest import JOB, RECEIVER, write_result
 
 
 @pytest.fixture
@@ -92,15 +93,10 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
 
 
-def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training):
-    job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
-    file, name = job / "app" / "config" / "config_fed_server.json", "nvflare.app_opt.tracking.mlflow.mlflow_receiver"
-    config = json.loads(file.read_text())
-    config["components"].append({"id": "mlflow", "path": f"{name}.MLflowReceiver", "args": {}})
-    file.write_text(json.dumps(config))
-    wanted = Simulation(str(phantoms))
+def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training, receiving_job):
+    job, run, wanted = receiving_job, tmp_path / "run", Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
-    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {name}.MLflowReceiver; .* --trust-code"
+    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {RECEIVER}; .* --trust-code"
     with pytest.raises(ConfigError, match=sentence):
         simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
@@ -164,21 +160,33 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
     ],
 )
 def test_simulate_names_what_must_be_given(refused, given, missing):
-    assert f"missing: {missing};" in refused("simulate", *given)
+    assert f"arguments are required: {missing};" in refused("simulate", *given)
 
 
-def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, tmp_path):
-    code, out, error = silofl("simulate", "--prepare", tmp_path / "workspace")
-    assert (code, error) == (0, "")
-    assert "SILOFL_DATA" in out and "nvflare simulator" in out
-    written = {path.name for path in (tmp_path / "workspace" / "local").iterdir()}
-    assert written == {"resources.json", "site.yaml", "server.yaml"}
+def read_local(workspace, name):
+    return yaml.safe_load((workspace / "local" / name).read_text())
 
 
-def test_a_workspace_for_plain_nvflare_must_have_a_path_that_its_commands_keep_whole(refused, tmp_path):
-    error = refused("simulate", "--prepare", tmp_path / "lauf 1")
-    assert "the path of --prepare must have no ' '" in error and "lauf 1" in error
-    assert not (tmp_path / "lauf 1").exists()
+def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_results_go(tmp_path):
+    workspace, wanted = tmp_path / "workspace", Simulation(data="/data", sites=("north",), cache="/cache")
+    results = simulate.prepare_simulator(workspace, JOB, wanted)
+    site, server = (read_local(workspace, name) for name in ("site.yaml", "server.yaml"))
+    assert (site["cache_dir"], site["min_patients"]) == ("/cache", 0)
+    # NVFlare calls a site without a name site-1.
+    links = {name: os.readlink(site["data"].replace("{site}", name)) for name in ("north", "site-1")}
+    assert links == {"north": "/data/north", "site-1": "/data/north"}
+    assert site["state_dir"] == f"{results}/sites/{{site}}" and server["run_dir"] == f"{results}/{{run}}"
+    # The simulator deletes what lies in its workspace.
+    assert results == tmp_path / "workspace-results" and server["is_downloadable"]
+
+
+def test_a_prepared_workspace_allows_the_other_classes_of_a_trusted_job_alone(tmp_path, receiving_job):
+    workspace, wanted = tmp_path / "workspace", Simulation(data="/data")
+    with pytest.raises(ConfigError, match=f"no classes but those of SiloFL's own jobs, .* not {RECEIVER}"):
+        simulate.prepare_simulator(workspace, receiving_job, wanted)
+    assert not workspace.exists()
+    simulate.prepare_simulator(workspace, receiving_job, replace(wanted, trusts_code=True))
+    assert RECEIVER in read_local(workspace, "resources.json")["class_allow_list"]
 
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
@@ -197,7 +205,7 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
 def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     error = refused("simulate", JOB, "--out", "run", "--set", text)
-    assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+    assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
 
 
 def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, phantoms, tmp_path):

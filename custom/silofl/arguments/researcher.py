@@ -175,9 +175,9 @@ def add_pretrain(parser: argparse.ArgumentParser) -> None:
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl simulate``."""
-    add_job(parser, nargs="?")
+    add_job(parser)
     add_data(parser)
-    parser.add_argument("--out", type=Path, help="new folder for the run")
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the run")
     add_cache(parser)
     add_rounds(parser)
     add_seed(parser)
@@ -188,8 +188,20 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_trust(parser)
     parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
-    parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
     add_json(parser, "results.json")
+
+
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl prepare``."""
+    where = "of nvflare simulator, made where it is not there"
+    parser.add_argument("workspace", type=Path, nargs="?", metavar="WORKSPACE", help=where)
+    add_job(parser)
+    poc = "prepare the workspace of nvflare poc instead, after nvflare poc prepare"
+    parser.add_argument("--poc", action="store_true", help=poc)
+    add_data(parser)
+    add_cache(parser)
+    parser.add_argument("--sites", type=parse_names, default=[], help="that may take part, as a,b; all by default")
+    add_trust(parser)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ them, for the page's first lines.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
@@ -22,7 +22,12 @@ from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 FILE = "results.json"
+# Below a run's folder, a job that NVFlare has downloaded, and a workspace of NVFlare's simulator.
+PLACES = (".", "workspace/silofl", "server/simulate_job/silofl")
 UNFINISHED = "UNFINISHED"
 # A key of choices by an older rule, which had a default candidate.
 OLDER_KEY = "default"
@@ -227,6 +232,22 @@ class Results:
         tested = self.super_model.models.values() if self.super_model else ()
         return not tested or any("global" in values for values in tested)
 
+    def to_frame(self) -> "DataFrame":
+        """Return `by_site` as a table of pandas: a row per site, a column per number, as ``value`` or ``labels.organ``.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError(
+                "pandas must be installed for to_frame, which it is not; install it, or take by_site, which has the "
+                "same numbers"
+            ) from None
+        rows = [asdict(one) for one in self.by_site.values()]
+        return pandas.json_normalize(rows).set_axis(list(self.by_site), axis="index")
+
     def recipe_value(self, key: str) -> object:
         """Return a value of the recipe; None where it has no such key."""
         return self.recipe.get(key)
@@ -262,6 +283,22 @@ def read_results(folder: Path) -> Results | None:
         ConfigError: The file cannot be read, or is not what silofl wrote.
     """
     return read_file(Results, folder / FILE, _set_older_choices_aside)
+
+
+def find_results(folder: Path) -> Results:
+    """Return the result of a run.
+
+    Args:
+        folder: The run's folder, or what ``get_result`` of NVFlare's runs and ``nvflare job download`` name.
+
+    Raises:
+        ConfigError: There is none, or it is not what silofl wrote.
+    """
+    found = (read_results(folder / place) for place in PLACES)
+    result = next((one for one in found if one is not None), None)
+    if result is None:
+        raise ConfigError(f"{folder} must hold the {FILE} of a run; it holds none: name the folder of a run")
+    return result
 
 
 def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401

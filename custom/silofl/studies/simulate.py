@@ -25,9 +25,9 @@ from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.flare.commands import check_whole, whole_path
-from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl.flare.workspace import link_sites, other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
@@ -41,7 +41,6 @@ from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
 from silofl.schema import dump_record, read_file
-from silofl.settings import dump_yaml, read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
@@ -52,12 +51,10 @@ from silofl.studies.simulation import (
     UNMOVED,
     Moved,
     Simulation,
-    apply_changes,
-    changes_algorithm,
     check_code,
     check_links,
     check_pretrained,
-    fit_configurations,
+    copy_job,
     read_simulation,
     settle_job,
     study_file,
@@ -74,14 +71,7 @@ ENDING_S = 15.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a job from its first round, or prepare a workspace, and return the exit code."""
-    if options.prepare:
-        if options.job or options.out or options.leave_out:
-            raise ConfigError("--prepare must be given without JOB, --out and --leave-out; it only writes a workspace")
-        return prepare_plain_workspace(options.prepare)
-    missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
-    if missing:
-        raise ConfigError(f"JOB and --out must be given; missing: {', '.join(missing)}; see silofl simulate --help")
+    """Run a job from its first round and return the exit code."""
     check_backend(options)
     wanted = Simulation(
         data=path_to_text(options.data),
@@ -139,12 +129,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
-    copy_folder(job, run / "job")
-    if changes:
-        path = study_file(run / "job")
-        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
-    if changes_algorithm(changes):
-        fit_configurations(run / "job", study)
+    copy_job(job, run / "job", changes)
     given = simulation.pretrained or simulation.weights
     if given:
         copy_file(Path(given), study_file(run / "job").with_name(study.model_file))
@@ -204,22 +189,39 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
             )
 
 
-def prepare_plain_workspace(workspace: Path) -> int:
-    """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
-    check_whole("--prepare", workspace.resolve())
-    results = workspace.resolve().with_name(workspace.name + "-results")
-    site = Site(
-        data="$SILOFL_DATA/{site}",
-        state_dir=f"{results}/sites/{{site}}",
-        has_progress=False,
-        min_patients=0,
-        extensions=list_allowed_extensions(),
-    )
-    server = Server(run_dir=f"{results}/{{run}}", is_downloadable=False, extensions=list_allowed_extensions())
-    prepare_workspace(workspace, site, server)
-    print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
-    print(f"results will be in {results}")
-    return ExitCode.COMPLETE
+def prepare_simulator(workspace: Path, job: Path, simulation: Simulation) -> Path:
+    """Write ``local/`` of a workspace for NVFlare's own simulator: what it may build, and where the data lie.
+
+    The simulator may call the sites by their names, or by numbers as `name_sites` does.
+
+    Args:
+        workspace: The simulator's workspace.
+        job: The job, whose other classes it may build too, where they are trusted.
+        simulation: Names the sites, the data and the decoded images, as `settle_job` returns them, and says whether the
+            job is trusted.
+
+    Returns:
+        The folder of the results, one folder per run, and of the sites' own states. The simulator deletes all but
+        ``local/`` and ``startup/`` of the workspace when it starts, therefore the folder lies next to it.
+
+    Raises:
+        ConfigError: The simulator cannot use a workspace of this path, or the job is not trusted.
+    """
+    workspace = workspace.resolve()
+    check_whole("the workspace", workspace)
+    check_code(job, simulation)
+    results = workspace.with_name(workspace.name + "-results")
+    # Outside local/, which NVFlare copies for every site, and with it what links lead to.
+    links = results / "data"
+    site = site_settings(simulation, results).model_copy(update={"data": f"{links}/{{site}}", "has_progress": False})
+    link_sites(links, Path(simulation.data), simulation.sites)
+    prepare_workspace(workspace, site, server_settings(results), other_classes(job))
+    return results
+
+
+def server_settings(results: Path) -> Server:
+    """Return the settings of a server whose results go to a folder per run in ``results``, and to the lead."""
+    return Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
 
 
 def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
@@ -258,14 +260,19 @@ def _find_doubts(data: SiteData, study: Study) -> list[str]:
 
 
 def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
-    site = _site_settings(simulation, run)
+    site = site_settings(simulation, run)
     try:
         return load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
     except DataError as error:
         raise DataError(f"site {name!r}: {error}") from None
 
 
-def _site_settings(simulation: Simulation, run: Path) -> Site:
+def site_settings(simulation: Simulation, run: Path) -> Site:
+    """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder.
+
+    Raises:
+        ConfigError: A folder's path would mean another one there.
+    """
     run = run.resolve()
     for folder in filter(None, (str(run), simulation.data, simulation.cache)):
         _check_plain(folder)
@@ -299,7 +306,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         for name in ("local", "startup"):
             # NVFlare's simulator keeps them, and runs code that lies there.
             shutil.rmtree(workspace / name, ignore_errors=True)
-        prepare_workspace(workspace, _site_settings(simulation, run), server, other_classes(run / "job"))
+        prepare_workspace(workspace, site_settings(simulation, run), server, other_classes(run / "job"))
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
@@ -315,7 +322,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
             enable_interrupts()
             if simulation.is_alone:
                 arrays = given and given.arrays
-                settings, latest = _site_settings(simulation, run), partial(read_simulated_site, workspace)
+                settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
                 run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
                 lines.print_new_rounds()
             else:

@@ -1,0 +1,160 @@
+"""A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from nvflare.job_config.api import FedJob
+from nvflare.job_config.fed_job_config import FedJobConfig
+from nvflare.recipe import poc_env
+from nvflare.recipe.poc_env import PocEnv
+from nvflare.recipe.run import Run
+from nvflare.recipe.sim_env import SimEnv
+from nvflare.recipe.spec import ExecEnv, Recipe
+
+from silofl.errors import ConfigError
+from silofl.files import copy_folder, read_json, write_json
+from silofl.flare.download import keep_downloads_inside
+
+
+class FolderRecipe(Recipe):
+    """A recipe whose job lies in a folder.
+
+    Args:
+        name: The job's name.
+        folder: The job's folder.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(_FolderJob(name, folder))
+
+    def export(
+        self,
+        job_dir: str,
+        server_exec_params: dict | None = None,
+        client_exec_params: dict | None = None,
+        env: ExecEnv | None = None,
+    ) -> None:
+        """Write the job to a new folder of its name, whatever environment will carry it out.
+
+        Args:
+            job_dir: Where that folder goes.
+            server_exec_params: None; a job in a folder takes no others.
+            client_exec_params: The same.
+            env: Not prepared: data and kits need not be on this machine.
+
+        Raises:
+            ConfigError: The folder exists.
+        """
+        super().export(job_dir, server_exec_params, client_exec_params)
+
+    def run(self, env: ExecEnv, server_exec_params: dict | None = None, client_exec_params: dict | None = None) -> Run:
+        """Carry out the job in an environment; NVFlare's ``execute`` calls it.
+
+        Raises:
+            ConfigError: The job cannot run there.
+        """
+        with self._prepared_poc() if isinstance(env, PocEnv) else nullcontext():
+            return super().run(env, server_exec_params, client_exec_params)
+
+    def process_env(self, env: ExecEnv) -> None:
+        """Prepare a simulation's workspace, or check what is submitted to a network; NVFlare calls it.
+
+        Raises:
+            ConfigError: The job cannot run there.
+        """
+        # An environment downloads results too.
+        keep_downloads_inside()
+        if isinstance(env, SimEnv):
+            names = env.clients or [f"site-{number + 1}" for number in range(env.num_clients)]
+            self.prepare_simulation(Path(env.workspace_root) / self.name, tuple(names))
+        else:
+            self.check_submission()
+
+    @abstractmethod
+    def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
+        """Prepare the workspace of a simulation.
+
+        Args:
+            workspace: Folder of the simulation.
+            sites: What the environment calls its clients.
+        """
+
+    @abstractmethod
+    def prepare_poc(self) -> int:
+        """Prepare the kits of NVFlare's POC, which are there and not started, and return the number of its sites."""
+
+    @abstractmethod
+    def check_submission(self) -> None:
+        """Refuse a job that no network takes."""
+
+    @contextmanager
+    def _prepared_poc(self) -> Iterator[None]:
+        """Have `PocEnv` prepare its kits between making and starting them, where NVFlare has no place for it."""
+        provision, config = poc_env.prepare_poc_provision, self._job.job
+
+        def provision_and_prepare(*arguments: Any, **options: Any) -> dict:  # noqa: ANN401
+            project = provision(*arguments, **options)
+            # NVFlare submits the job some seconds later, and gives it to the sites that are there by then alone.
+            config.min_sites = self.prepare_poc()
+            return project
+
+        poc_env.prepare_poc_provision = provision_and_prepare
+        try:
+            yield
+        finally:
+            poc_env.prepare_poc_provision, config.min_sites = provision, None
+
+
+class _FolderJob(FedJob):
+    """A job whose files lie in a folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name=name)
+        self.job = _FolderConfig(name, folder)
+
+    def to(self, obj: Any, target: str, id: Any = None, **kwargs: Any) -> Any:  # noqa: A002, ANN401
+        """Refuse what would be left out of the job, as a filter or a tracker.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            f"a recipe's job must be changed in its folder, not by adding {type(obj).__name__}; add it to the job's "
+            "config_fed_client.json or config_fed_server.json, and make the recipe of that folder"
+        )
+
+    def add_file_to(self, src_path: str, target: str, dest_dir: Any = None, app_folder_type: Any = None) -> None:  # noqa: ANN401
+        """Refuse a file that would be left out of the job; the errors of `to`."""
+        self.to(src_path, target)
+
+    def _set_all_apps(self) -> None:
+        """Leave the apps as they lie in the folder."""
+
+
+class _FolderConfig(FedJobConfig):
+    """NVFlare's writer of a job, of one that lies in a folder.
+
+    Attributes:
+        min_sites: Sites that must be there before NVFlare begins; as the job says where None.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, min_clients=1)
+        self._folder = folder
+        self.min_sites: int | None = None
+
+    def generate_job_config(self, job_root: str) -> None:
+        """Copy the job to a new folder of its name.
+
+        Raises:
+            ConfigError: The folder exists.
+        """
+        target = Path(job_root) / self.job_name
+        if target.exists():
+            raise ConfigError(f"a job must be exported to a new folder, not {target}, which exists; name another")
+        copy_folder(self._folder, target)
+        if self.min_sites is not None:
+            write_json(target / "meta.json", read_json(target / "meta.json") | {"min_clients": self.min_sites})

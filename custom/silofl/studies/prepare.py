@@ -1,0 +1,140 @@
+"""``silofl prepare``: make a workspace of NVFlare's own simulator, or of its POC, ready for a job."""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from silofl.errors import ConfigError, ExitCode
+from silofl.flare.poc import prepare_poc, read_poc
+from silofl.flare.workspace import name_sites, other_classes
+from silofl.options import path_to_text
+from silofl.studies.simulate import prepare_simulator, read_data, server_settings, site_settings
+from silofl.studies.simulation import Simulation, check_code, check_pretrained, settle_job
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prepare the workspace and print the commands that follow."""
+    if options.poc and options.workspace:
+        raise ConfigError(
+            f"--poc must go without WORKSPACE, not with {options.workspace}; it takes that of nvflare poc, which the "
+            "variable NVFLARE_POC_WORKSPACE names"
+        )
+    if not options.poc and not options.workspace:
+        raise ConfigError("WORKSPACE must be given, the folder for nvflare simulator -w; or give --poc")
+    wanted = Simulation(
+        data=path_to_text(options.data),
+        sites=tuple(options.sites),
+        cache=path_to_text(options.cache),
+        trusts_code=options.trust_code,
+    )
+    if options.poc:
+        _prepare_poc(options.job, wanted)
+    else:
+        _prepare_simulator(options.workspace, options.job, wanted)
+    return ExitCode.COMPLETE
+
+
+def _prepare_simulator(workspace: Path, job: Path, wanted: Simulation) -> None:
+    results, sites = prepare_simulation(workspace, job, wanted)
+    if numbers := tell_numbers(name_sites(list(sites))):
+        print(f"with -n in place of -c: {numbers}")
+    places = f"{quote(str(job))} -w {quote(str(workspace))}"
+    print(f"results: {results}\nnow run:\n{_find_nvflare()} simulator {places} -c {','.join(sites)} -t {len(sites)}")
+
+
+def prepare_simulation(
+    workspace: Path, job: Path, wanted: Simulation, names: Sequence[str] = ()
+) -> tuple[Path, dict[str, str]]:
+    """Prepare the workspace of NVFlare's simulator for a job, and read the sites' data.
+
+    Args:
+        workspace: The simulator's workspace.
+        job: The job's folder.
+        wanted: Data and sites.
+        names: What NVFlare will call the sites, by their names or by numbers; all sites where empty.
+
+    Returns:
+        The folder of the results, and name in NVFlare -> site of the data.
+
+    Raises:
+        ConfigError: The job, the command or the workspace is wrong, or a name is no site's.
+        DataError: A site's data is wrong.
+    """
+    _, everyone = settle_job(job, wanted, {})
+    chosen = _find_sites(everyone, names or everyone.sites)
+    study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
+    check_pretrained(job, study, simulation)
+    results = prepare_simulator(workspace, job, everyone)
+    read_data(study, simulation, results)
+    return results, chosen
+
+
+def _prepare_poc(job: Path, wanted: Simulation) -> None:
+    results, sites = prepare_poc_kits(job, wanted)
+    if numbers := tell_numbers(sites):
+        print(numbers)
+    nvflare = _find_nvflare()
+    print(f"results: {results}\nnow run:\n{nvflare} poc start\n{nvflare} job submit -j {quote(str(job))}")
+
+
+def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str]]:
+    """Prepare the kits of NVFlare's POC for a job, and read the sites' data.
+
+    Args:
+        job: The job's folder.
+        wanted: Data and sites.
+
+    Returns:
+        The folder of the results, and name in the POC -> site of the data.
+
+    Raises:
+        ConfigError: There is no POC, the job or the command is wrong, or the POC has a site without data.
+        DataError: A site's data is wrong.
+    """
+    poc, (_, everyone) = read_poc(), settle_job(job, wanted, {})
+    chosen = _find_sites(everyone, poc.sites)
+    study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
+    check_code(job, simulation)
+    check_pretrained(job, study, simulation)
+    results = poc.folder / "results"
+    read_data(study, simulation, results)
+    common = site_settings(simulation, results)
+    sites = {
+        name: common.model_copy(update={"data": f"{simulation.data}/{site}", "has_progress": False})
+        for name, site in chosen.items()
+    }
+    prepare_poc(poc, server_settings(results), sites, other_classes(job))
+    return results, chosen
+
+
+def _find_sites(everyone: Simulation, names: Iterable[str]) -> dict[str, str]:
+    """Return name in NVFlare -> site of the data, for some names.
+
+    Raises:
+        ConfigError: A name is no site's, and no number that NVFlare gives to one.
+    """
+    known = name_sites(everyone.sites)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"site {name!r} of NVFlare must be among {', '.join(everyone.sites)}, whose data are in "
+                f"{everyone.data}, or be one of {len(everyone.sites)} that NVFlare has numbered; name its clients so, "
+                f"as nvflare poc prepare --force -c {' '.join(everyone.sites)} does, or name other data"
+            )
+    return {name: known[name] for name in names}
+
+
+def tell_numbers(sites: dict[str, str]) -> str:
+    """Say which sites NVFlare calls by a number."""
+    return ", ".join(f"{name} is {site}" for name, site in sites.items() if name != site)
+
+
+def _find_nvflare() -> str:
+    """Return the command of this Python's NVFlare: another one would not have this package."""
+    own = Path(sys.executable).with_name("nvflare")
+    found = shutil.which("nvflare")
+    return "nvflare" if found and own.exists() and Path(found).samefile(own) else quote(str(own))

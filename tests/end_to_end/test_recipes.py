@@ -1,0 +1,38 @@
+"""Recipes in NVFlare's environments give what the commands give."""
+
+import pytest
+import torch
+from nvflare.recipe import SimEnv
+
+import silofl
+from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe
+
+from .conftest import carried_out, write_small_job
+
+SITES = ["north", "south"]
+
+
+def read_weights(run, sites):
+    """Return all models of a run, of the server and of the sites, by file without the run's id."""
+    files = {
+        ("server", path.relative_to(run)): path for path in [*run.glob("model/*.pt"), *run.glob("supermodel/**/*.pt")]
+    }
+    files |= {(site, path.name): path for site in SITES for path in (sites / site).glob("*/supermodel/**/*.pt")}
+    return {key: torch.load(path, weights_only=True) for key, path in files.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [HarmoFLRecipe, FedSMRecipe, AdaFedRecipe])
+def test_a_papers_recipe_in_nvflares_simulation_gives_the_weights_of_the_command(tmp_path, phantoms, recipe):
+    job = write_small_job(tmp_path / "job", f"{recipe.algorithm}_phantoms")
+    carried_out("simulate", job, "--data", phantoms, "--out", tmp_path / "run", "--rounds", "2")
+    done = recipe(job, data=phantoms, rounds=2).execute(SimEnv(clients=SITES, workspace_root=str(tmp_path / "runs")))
+    found, wanted = silofl.read_results(done.get_result()), silofl.read_results(tmp_path / "run")
+    assert (found.status, found.sites, found.by_site) == ("COMPLETE", wanted.sites, wanted.by_site)
+    results = tmp_path / "runs" / f"{recipe.algorithm}_phantoms-results"
+    weights, expected = (
+        read_weights(*folders)
+        for folders in ((results / found.run, results / "sites"), (tmp_path / "run", tmp_path / "run" / "sites"))
+    )
+    assert len(weights) > 2
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)

@@ -1,0 +1,252 @@
+"""Recipes: the study that their arguments make, the job that they export, and what they prepare or refuse."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from nvflare.recipe import ProdEnv, SimEnv, add_experiment_tracking
+from nvflare.recipe.spec import ExecEnv
+
+from silofl.data.phantoms import make_phantoms
+from silofl.data.survey import survey_sites
+from silofl.errors import ConfigError
+from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
+from silofl.studies import simulation
+from silofl.studies.new_study import write_new_study
+from silofl.studies.simulation import copy_job, study_file
+from silofl.study import load_study
+
+from .studies.conftest import write_result
+
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
+JOB = JOBS / "harmofl_phantoms"
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phantoms") / "data"
+    return make_phantoms(folder, seed=7, patients={"north": 6, "south": 6})
+
+
+class Network(ExecEnv):
+    """A network that would take every job."""
+
+    def deploy(self, job):
+        return "1"
+
+    def get_job_status(self, job_id):
+        return None
+
+    def abort_job(self, job_id):
+        pass
+
+    def get_job_result(self, job_id, timeout=0.0):
+        return None
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "section", "wanted"),
+    [
+        (HarmoFLRecipe, {"alpha": 0.2}, "perturbation", {"alpha": 0.2}),
+        (HarmoFLRecipe, {"band": 3, "momentum": 0.5}, "amplitude", {"band": 3, "momentum": 0.5}),
+        (FedSMRecipe, {"self_weight": 0.9}, "softpull", {"self_weight": 0.9}),
+        (FedSMRecipe, {"threshold": 0.25}, "super_model", {"threshold": 0.25}),
+        (AdaFedRecipe, {"self_weight": 0.4}, "statistics", {"self_weight": 0.4}),
+    ],
+)
+def test_the_papers_constants_are_arguments(recipe, arguments, section, wanted):
+    study = recipe(JOBS / f"{recipe.algorithm}_phantoms", **arguments).study
+    assert wanted.items() <= vars(study.recipe.answer(section)).items()
+
+
+def test_the_training_is_an_argument_and_every_other_key_a_change():
+    given = {"rounds": 3, "seed": 7, "local_epochs": 2, "batch_size": 4, "learning_rate": 0.01}
+    study = StudyRecipe(JOB, changes={"training.optimizer": "sgd"}, **given).study
+    training = study.training
+    assert (study.rounds, study.seed, training.optimizer) == (3, 7, "sgd")
+    assert (training.local_epochs, training.batch_size, training.learning_rate) == (2, 4, 0.01)
+
+
+def test_a_recipe_runs_its_own_algorithm_on_the_study_of_another():
+    recipe = HarmoFLRecipe(JOBS / "adafed_phantoms", preset="paper", alpha=0.2)
+    assert (recipe.study.algorithm.name, recipe.study.algorithm.preset) == ("harmofl", "paper")
+    assert load_study(study_file(recipe.folder)) == recipe.study
+    assert "HarmoFLExecutor" in study_file(recipe.folder).with_name("config_fed_client.json").read_text()
+
+
+def test_a_recipes_wrong_arguments_are_refused(tmp_path):
+    with pytest.raises(TypeError, match="round"):
+        StudyRecipe(JOB, round=3)
+    with pytest.raises(ConfigError, match=r"perturbation.alpha must be greater than 0, not -1"):
+        HarmoFLRecipe(JOB, alpha=-1)
+    with pytest.raises(ConfigError, match="must be a job folder"):
+        StudyRecipe(tmp_path)
+
+
+# --- the job
+
+
+def test_the_job_of_an_unchanged_study_is_exported_byte_by_byte_as_new_study_wrote_it(tmp_path, phantoms):
+    write_new_study(tmp_path / "jobs" / "mine", JOB, survey_sites(phantoms))
+    StudyRecipe(tmp_path / "jobs" / "mine").export(str(tmp_path / "out"))
+    wanted = files_of(tmp_path / "jobs" / "mine")
+    assert len(wanted) == 4 and files_of(tmp_path / "out" / "mine") == wanted
+
+
+def test_a_changed_job_is_exported_as_a_command_would_change_it(tmp_path):
+    HarmoFLRecipe(JOB, rounds=3, alpha=0.2).export(str(tmp_path / "out"))
+    copy_job(JOB, tmp_path / "wanted", {"rounds": 3, "algorithm.perturbation.alpha": 0.2})
+    assert files_of(tmp_path / "out" / "harmofl_phantoms") == files_of(tmp_path / "wanted")
+
+
+def test_a_renamed_study_is_a_job_of_that_name(tmp_path):
+    StudyRecipe(JOB, changes={"name": "mine"}).export(str(tmp_path))
+    assert json.loads((tmp_path / "mine" / "meta.json").read_text())["name"] == "mine"
+
+
+def test_no_job_is_exported_over_another(tmp_path):
+    StudyRecipe(JOB).export(str(tmp_path))
+    with pytest.raises(ConfigError, match="exported to a new folder, not .*harmofl_phantoms, which exists"):
+        StudyRecipe(JOB, rounds=1).export(str(tmp_path))
+    assert load_study(study_file(tmp_path / "harmofl_phantoms")).rounds == load_study(study_file(JOB)).rounds
+
+
+def test_what_nvflare_would_add_to_a_job_is_refused_and_not_left_out(tmp_path):
+    recipe = StudyRecipe(JOB)
+    with pytest.raises(ConfigError, match=r"not by adding ExcludeVars; add it to the job's config_fed_client.json"):
+        recipe.add_client_output_filter(ExcludeVars())
+    with pytest.raises(ConfigError, match="not by adding TBAnalyticsReceiver"):
+        add_experiment_tracking(recipe, "tensorboard")
+    with pytest.raises(ConfigError, match="not by adding"):
+        recipe.add_client_file(str(JOB / "meta.json"))
+
+
+# --- environments
+
+
+@pytest.mark.parametrize("environment", [{"clients": ["south", "north"]}, {"num_clients": 2}])
+def test_a_simulations_workspace_is_prepared_before_it_starts(tmp_path, phantoms, environment, capsys):
+    recipe = StudyRecipe(JOB, data=phantoms)
+    recipe.process_env(SimEnv(workspace_root=str(tmp_path), **environment))
+    local, linked = tmp_path / "harmofl_phantoms" / "local", tmp_path / "harmofl_phantoms-results" / "data"
+    assert yaml.safe_load((local / "site.yaml").read_text())["data"] == f"{linked}/{{site}}"
+    for name, site in {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}.items():
+        assert (linked / name).samefile(phantoms / site)
+    assert ("site-1 is north, site-2 is south\n" in capsys.readouterr().out) == ("num_clients" in environment)
+    allowed = json.loads((local / "resources.json").read_text())["class_allow_list"]
+    assert "silofl.flare.harmofl.HarmoFLExecutor" in allowed
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"num_clients": 3}, r"site 'site-3' of NVFlare must be among north, south, .* 2 that NVFlare has numbered"),
+        ({"clients": ["north", "soth"]}, r"site 'soth' of NVFlare must be among north, south"),
+    ],
+)
+def test_a_simulation_of_unknown_sites_is_refused_before_it_starts(tmp_path, phantoms, environment, reason):
+    with pytest.raises(ConfigError, match=reason):
+        StudyRecipe(JOB, data=phantoms).execute(SimEnv(workspace_root=str(tmp_path / "runs"), **environment))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_job_that_no_network_takes_is_refused_before_it_is_submitted(tmp_path):
+    job = shutil.copytree(JOB, tmp_path / "job")
+    (job / "app" / "config" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"not 'config/notes.txt'"):
+        StudyRecipe(job).execute(Network())
+
+
+def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
+    recipe = StudyRecipe(JOB)
+    assert recipe.execute(Network()).get_job_id() == "1"
+    assert recipe.study.digest in capsys.readouterr().out
+
+
+# --- docs/python.md
+
+PAGE = (JOBS.parent / "docs" / "python.md").read_text(encoding="utf-8")
+SIMULATED, SUBMITTED, PLAIN = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def carry_out(code):
+    names = {}
+    exec(compile(code, "docs/python.md", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def finish(tmp_path, monkeypatch):
+    """Have an environment carry out nothing, and find a made-up result below a folder; returns what it was given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").symlink_to(JOBS)
+
+    def replace(environment, folder, job):
+        (tmp_path / folder).mkdir(parents=True)
+        write_result(tmp_path / folder, load_study(study_file(JOBS / job)), sites={"north": 0.5})
+        given = []
+        monkeypatch.setattr(environment, "deploy", lambda env, job: given.append((env, job.name)) or job.name)
+        monkeypatch.setattr(environment, "get_job_status", lambda *_: None)
+        return given
+
+    return replace
+
+
+def test_the_pages_simulation_is_carried_out_and_its_result_read(finish, tmp_path, monkeypatch):
+    small = make_phantoms(tmp_path / "small", seed=7, patients={"north": 6, "east": 6})
+    monkeypatch.setattr(simulation, "_provide_phantoms", lambda study: small)
+    given = finish(SimEnv, "runs/harmofl_phantoms/server/simulate_job/silofl", "harmofl_phantoms")
+    names = carry_out(SIMULATED)
+    ((environment, job),) = given
+    assert (environment.clients, job) == (["north", "east"], "harmofl_phantoms")
+    study = names["recipe"].study
+    assert (study.rounds, study.recipe.answer("perturbation").alpha) == (2, 0.1)
+    assert names["results"].sites == {"north": 0.5}
+
+
+def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(finish, tmp_path, monkeypatch):
+    (tmp_path / "kits" / "lead@hospital").mkdir(parents=True)
+    given = finish(ProdEnv, "download/workspace/silofl", "fedsm_phantoms")
+    monkeypatch.setattr(ProdEnv, "get_job_result", lambda *_, **__: str(tmp_path / "download"))
+    names = carry_out(SUBMITTED)
+    ((environment, job),) = given
+    assert (environment.startup_kit_location, environment.username) == ("kits/lead@hospital", "lead@hospital")
+    assert job == "fedsm_phantoms" and names["recipe"].study.federation.min_sites == 3
+    assert names["results"].sites == {"north": 0.5}
+
+
+def test_the_pages_plain_loop_learns_and_like_sites_listen_to_each_other():
+    names = carry_out(PLAIN)
+    losses, weights = names["losses"], names["weights"]
+    assert sum(losses[-3:]) < sum(losses[:3])
+    assert weights.sum(axis=1) == pytest.approx([1, 1, 1])
+    assert weights[0, 1] > weights[0, 2] and weights[1, 0] > weights[1, 2]
+
+
+def test_the_page_names_each_recipe_with_its_own_arguments():
+    lines = [re.findall(r"`(\w+)`", line) for line in PAGE.splitlines() if line.startswith("| `")]
+    rows = {row[0]: row[1:] for row in lines}
+    common = {one.name for one in fields(StudyRecipe)}
+    for recipe in (HarmoFLRecipe, FedSMRecipe, AdaFedRecipe, StudyRecipe):
+        assert {*rows[recipe.__name__]} == {one.name for one in fields(recipe)} - common
+    assert {*rows} == {"HarmoFLRecipe", "FedSMRecipe", "AdaFedRecipe", "StudyRecipe"}
+
+
+def test_the_package_is_imported_without_torch_and_without_nvflare():
+    code = "import silofl, sys; print({'torch', 'nvflare', 'pydantic'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
