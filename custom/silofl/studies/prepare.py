@@ -3,7 +3,7 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -65,7 +65,7 @@ def prepare_simulation(
         DataError: A site's data is wrong.
     """
     _, everyone = settle_job(job, wanted, {})
-    chosen = _find_sites(everyone, names or everyone.sites)
+    chosen = {name: _choose_site(name, everyone) for name in names or everyone.sites}
     study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
     check_pretrained(job, study, simulation)
     results = prepare_simulator(workspace, job, everyone)
@@ -96,7 +96,7 @@ def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str
         DataError: A site's data is wrong.
     """
     poc, (_, everyone) = read_poc(), settle_job(job, wanted, {})
-    chosen = _find_sites(everyone, poc.sites)
+    chosen = {name: _choose_site(name, everyone) for name in poc.sites}
     study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
     check_code(job, simulation)
     check_pretrained(job, study, simulation)
@@ -111,21 +111,20 @@ def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str
     return results, chosen
 
 
-def _find_sites(everyone: Simulation, names: Iterable[str]) -> dict[str, str]:
-    """Return name in NVFlare -> site of the data, for some names.
+def _choose_site(name: str, everyone: Simulation) -> str:
+    """Return the site of the data that NVFlare calls by this name or number.
 
     Raises:
-        ConfigError: A name is no site's, and no number that NVFlare gives to one.
+        ConfigError: There is none.
     """
     known = name_sites(everyone.sites)
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"site {name!r} of NVFlare must be among {', '.join(everyone.sites)}, whose data are in "
-                f"{everyone.data}, or be one of {len(everyone.sites)} that NVFlare has numbered; name its clients so, "
-                f"as nvflare poc prepare --force -c {' '.join(everyone.sites)} does, or name other data"
-            )
-    return {name: known[name] for name in names}
+    if name not in known:
+        raise ConfigError(
+            f"site {name!r} of NVFlare must be among {', '.join(everyone.sites)}, whose data are in {everyone.data}, "
+            f"or one of {len(everyone.sites)} that NVFlare has numbered; name its clients so, as nvflare poc prepare "
+            f"--force -c {' '.join(everyone.sites)} does, or name other data"
+        )
+    return known[name]
 
 
 def tell_numbers(sites: dict[str, str]) -> str:
@@ -137,4 +136,5 @@ def _find_nvflare() -> str:
     """Return the command of this Python's NVFlare: another one would not have this package."""
     own = Path(sys.executable).with_name("nvflare")
     found = shutil.which("nvflare")
-    return "nvflare" if found and own.exists() and Path(found).samefile(own) else quote(str(own))
+    is_first = found is not None and own.exists() and Path(found).samefile(own)
+    return "nvflare" if is_first or not own.exists() else quote(str(own))
