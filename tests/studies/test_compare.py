@@ -159,7 +159,7 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--seeds", "0,x"], "--seeds: must be a whole number of at least 0, not 'x'"),
+        (["--seeds", "0,x"], "--seeds must be a whole number of at least 0, not 'x'"),
         (["--seeds", ""], "not ''"),
         (["--seeds", "0,1,0"], "--seeds must name each seed once, not 0,1,0"),
         (["--seeds", "4294967296"], "seed must be less than 4294967296"),
