@@ -10,6 +10,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from silofl.data.phantoms import UNSEEN_SITE
@@ -92,15 +93,24 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
 
 
-def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training):
-    job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
-    file, name = job / "app" / "config" / "config_fed_server.json", "nvflare.app_opt.tracking.mlflow.mlflow_receiver"
+RECEIVER = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"
+
+
+@pytest.fixture
+def receiving_job(tmp_path):
+    """A job whose server names a class of others."""
+    job = Path(shutil.copytree(JOB, tmp_path / "job"))
+    file = job / "app" / "config" / "config_fed_server.json"
     config = json.loads(file.read_text())
-    config["components"].append({"id": "mlflow", "path": f"{name}.MLflowReceiver", "args": {}})
+    config["components"].append({"id": "mlflow", "path": RECEIVER, "args": {}})
     file.write_text(json.dumps(config))
-    wanted = Simulation(str(phantoms))
+    return job
+
+
+def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training, receiving_job):
+    job, run, wanted = receiving_job, tmp_path / "run", Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
-    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {name}.MLflowReceiver; .* --trust-code"
+    sentence = rf"must name no classes but those of SiloFL's own jobs, .*, not {RECEIVER}; .* --trust-code"
     with pytest.raises(ConfigError, match=sentence):
         simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
@@ -177,8 +187,36 @@ def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, t
 
 def test_a_workspace_for_plain_nvflare_must_have_a_path_that_its_commands_keep_whole(refused, tmp_path):
     error = refused("simulate", "--prepare", tmp_path / "lauf 1")
-    assert "the path of --prepare must have no ' '" in error and "lauf 1" in error
+    assert "the path of the workspace must have no ' '" in error and "lauf 1" in error
     assert not (tmp_path / "lauf 1").exists()
+
+
+def read_local(workspace, name):
+    return yaml.safe_load((workspace / "local" / name).read_text())
+
+
+def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_results_go(tmp_path):
+    workspace, wanted = tmp_path / "workspace", Simulation(data="/data", cache="/cache")
+    results = simulate.prepare_simulator(workspace, JOB, wanted)
+    site, server = (read_local(workspace, name) for name in ("site.yaml", "server.yaml"))
+    assert (site["data"], site["cache_dir"], site["min_patients"]) == ("/data/{site}", "/cache", 0)
+    assert site["state_dir"] == f"{results}/sites/{{site}}" and server["run_dir"] == f"{results}/{{run}}"
+    # The simulator deletes what lies in its workspace.
+    assert results == tmp_path / "workspace-results" and server["is_downloadable"]
+
+
+def test_a_workspace_prepared_without_data_leaves_them_to_the_environment(tmp_path):
+    simulate.prepare_simulator(tmp_path / "workspace", None, Simulation())
+    assert read_local(tmp_path / "workspace", "site.yaml")["data"] == "$SILOFL_DATA/{site}"
+
+
+def test_a_prepared_workspace_allows_the_other_classes_of_a_trusted_job_alone(tmp_path, receiving_job):
+    workspace, wanted = tmp_path / "workspace", Simulation(data="/data")
+    with pytest.raises(ConfigError, match=f"no classes but those of SiloFL's own jobs, .* not {RECEIVER}"):
+        simulate.prepare_simulator(workspace, receiving_job, wanted)
+    assert not workspace.exists()
+    simulate.prepare_simulator(workspace, receiving_job, replace(wanted, trusts_code=True))
+    assert RECEIVER in read_local(workspace, "resources.json")["class_allow_list"]
 
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):

@@ -6,7 +6,16 @@ import pytest
 from silofl.algorithms.presets import algorithm_names, load_presets
 from silofl.algorithms.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
-from silofl.studies.simulation import Simulation, apply_changes, changed_study, read_simulation, settle_job
+from silofl.studies.simulation import (
+    Simulation,
+    apply_changes,
+    changed_study,
+    copy_job,
+    read_simulation,
+    settle_job,
+    study_file,
+)
+from silofl.study import load_study
 
 from .conftest import JOB
 
@@ -244,6 +253,26 @@ def test_another_algorithm_brings_its_own_preset_and_leaves_no_choice_of_the_one
         assert apply_changes(values, changes)["algorithm"] == {"name": "ditto", "server_lr": 0.5}
     assert apply_changes(values, {"algorithm.name": "fedprox"}) == values
     assert apply_changes(values, {"algorithm.server_lr": 0.5})["algorithm"]["weights"] == "uniform"
+
+
+def test_a_copied_job_is_that_job_byte_by_byte_where_nothing_is_changed(tmp_path):
+    assert copy_job(JOB, tmp_path / "copy", {}) == load_study(study_file(JOB))
+    files = {path.relative_to(JOB) for path in JOB.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(tmp_path / "copy") for path in (tmp_path / "copy").rglob("*") if path.is_file()}
+    assert all((JOB / name).read_bytes() == (tmp_path / "copy" / name).read_bytes() for name in files)
+
+
+def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_path):
+    study = copy_job(JOB, tmp_path / "copy", {"rounds": 2, "algorithm.name": "harmofl", "model.normalization": "batch"})
+    assert (study.rounds, study.algorithm.name) == (2, "harmofl")
+    assert load_study(study_file(tmp_path / "copy")) == study
+    assert "silofl.flare.harmofl." in study_file(tmp_path / "copy").with_name("config_fed_client.json").read_text()
+
+
+def test_no_job_is_copied_with_a_change_that_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="round.*did you mean 'rounds'"):
+        copy_job(JOB, tmp_path / "copy", {"round": 2})
+    assert not (tmp_path / "copy").exists()
 
 
 # The job's own, and MOON, whose projection head is none for its U-Net, are left out.

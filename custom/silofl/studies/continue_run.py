@@ -12,14 +12,13 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
-from silofl.files import copy_file, copy_folder, hold_lock, write_text
+from silofl.files import copy_file, copy_folder, hold_lock
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
 from silofl.options import add_set, make_console, read_changes
 from silofl.report.pages import REPORT
-from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.run import JOB, LOCK, PATIENCE_S, add_retries, carry_out_job, check_new, set_run
-from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
+from silofl.studies.simulation import change_job, changed_study, study_file
 
 # NVFlare's ids of jobs.
 JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     check_new(options.out)
     with TemporaryDirectory() as scratch:
         job = _prepare_job(options.run, options.job, kit, Path(scratch), changes)
-        _change_study(job, changes)
+        change_job(job, changes)
         return carry_out_job(job, kit, options.out, options)
 
 
@@ -68,7 +67,7 @@ def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, chan
             _replace_path(out / name, Path(scratch) / name)
         code: int | None = None
         try:
-            _change_study(out / JOB, changes)
+            change_job(out / JOB, changes)
             code = carry_out_job(out / JOB, kit, out, options)
         finally:
             # A setting that the server refused must not stand in the way of the next attempt.
@@ -113,15 +112,6 @@ def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: M
         f"run must be a folder that silofl run has written, or NVFlare's id of a job, not {quote_value(run)}; of a "
         "run's id give --job too"
     )
-
-
-def _change_study(job: Path, changes: Mapping[str, object]) -> None:
-    """Write changes by dotted key into a job's study.yaml; the errors of `changed_study`."""
-    if changes:
-        study, path = changed_study(job, changes), study_file(job)
-        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
-        if changes_algorithm(changes):
-            fit_configurations(job, study)
 
 
 def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:

@@ -19,7 +19,6 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
-from silofl.files import copy_folder, write_text
 from silofl.methods.part import AFTER
 from silofl.methods.task import TRAIN, Exchange
 from silofl.methods.work import Work
@@ -27,9 +26,8 @@ from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import add_set, make_console, parse_count, read_changes
 from silofl.report.tables import format_duration
-from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
-from silofl.studies.simulation import apply_changes, changed_study, changes_algorithm, fit_configurations, study_file
+from silofl.studies.simulation import changed_study, copy_job, study_file
 from silofl.studies.traffic import Traffic, count_traffic
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
@@ -261,15 +259,7 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     """
     if target.exists():
         raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
-    content = apply_changes(
-        read_yaml(study_file(job)), dict(changes) | {"federation.task_timeout_s": found.task_timeout_s}
-    )
-    copy_folder(job, target)
-    path = study_file(target)
-    write_text(path, dump_yaml(content))
-    study = load_study(path)
-    if changes_algorithm(changes):
-        fit_configurations(target, study)
+    copy_job(job, target, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
     return target
 
 

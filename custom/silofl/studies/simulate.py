@@ -25,7 +25,7 @@ from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.flare.commands import check_whole, whole_path
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
@@ -51,7 +51,6 @@ from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen
 from silofl.schema import dump_record, read_file
-from silofl.settings import dump_yaml, read_yaml
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
@@ -62,12 +61,10 @@ from silofl.studies.simulation import (
     UNMOVED,
     Moved,
     Simulation,
-    apply_changes,
-    changes_algorithm,
     check_code,
     check_links,
     check_pretrained,
-    fit_configurations,
+    copy_job,
     read_simulation,
     settle_job,
     study_file,
@@ -113,7 +110,11 @@ def run(options: argparse.Namespace) -> int:
     if options.prepare:
         if options.job or options.out or options.leave_out:
             raise ConfigError("--prepare must be given without JOB, --out and --leave-out; it only writes a workspace")
-        return prepare_plain_workspace(options.prepare)
+        results = prepare_simulator(options.prepare, None, Simulation())
+        local = options.prepare / "local"
+        print(f"wrote {local}; set SILOFL_DATA and run: nvflare simulator JOB -w {options.prepare} -c SITES -t N")
+        print(f"results will be in {results}")
+        return ExitCode.COMPLETE
     missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
     if missing:
         raise ConfigError(f"JOB and --out must be given; missing: {', '.join(missing)}; see silofl simulate --help")
@@ -174,12 +175,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
-    copy_folder(job, run / "job")
-    if changes:
-        path = study_file(run / "job")
-        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
-    if changes_algorithm(changes):
-        fit_configurations(run / "job", study)
+    copy_job(job, run / "job", changes)
     given = simulation.pretrained or simulation.weights
     if given:
         copy_file(Path(given), study_file(run / "job").with_name(study.model_file))
@@ -239,22 +235,30 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
             )
 
 
-def prepare_plain_workspace(workspace: Path) -> int:
-    """Write ``local/`` of a workspace for plain ``nvflare simulator``, which then finds data through SILOFL_DATA."""
-    check_whole("--prepare", workspace.resolve())
+def prepare_simulator(workspace: Path, job: Path | None, simulation: Simulation) -> Path:
+    """Write ``local/`` of a workspace for NVFlare's own simulator: what it may build, and where the data lie.
+
+    Args:
+        workspace: The simulator's workspace.
+        job: The job, whose other classes it may build too, where they are trusted; SiloFL's own alone where None.
+        simulation: Names the data and the decoded images, as `settle_job` returns them, and says whether the job is
+            trusted. Without data, the variable ``SILOFL_DATA`` names them when the simulator runs.
+
+    Returns:
+        The folder of the results, one folder per run, and of the sites' own states. The simulator deletes all but
+        ``local/`` and ``startup/`` of the workspace when it starts, therefore the folder lies next to it.
+
+    Raises:
+        ConfigError: The simulator cannot use a workspace of this path, or the job is not trusted.
+    """
+    check_whole("the workspace", workspace.resolve())
+    if job is not None:
+        check_code(job, simulation)
     results = workspace.resolve().with_name(workspace.name + "-results")
-    site = Site(
-        data="$SILOFL_DATA/{site}",
-        state_dir=f"{results}/sites/{{site}}",
-        has_progress=False,
-        min_patients=0,
-        extensions=list_allowed_extensions(),
-    )
-    server = Server(run_dir=f"{results}/{{run}}", is_downloadable=False, extensions=list_allowed_extensions())
-    prepare_workspace(workspace, site, server)
-    print(f"wrote {workspace / 'local'}; set SILOFL_DATA and run: nvflare simulator JOB -w {workspace} -c SITES -t N")
-    print(f"results will be in {results}")
-    return ExitCode.COMPLETE
+    site = _site_settings(simulation, results).model_copy(update={"has_progress": False})
+    server = Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
+    prepare_workspace(workspace, site, server, other_classes(job) if job is not None else ())
+    return results
 
 
 def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
@@ -301,13 +305,13 @@ def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> Si
 
 
 def _site_settings(simulation: Simulation, run: Path) -> Site:
-    run = run.resolve()
+    run, data = run.resolve(), simulation.data or "$SILOFL_DATA"
     for folder in filter(None, (str(run), simulation.data, simulation.cache)):
         _check_plain(folder)
     return Site(
-        data=f"{simulation.data}/{{site}}",
+        data=f"{data}/{{site}}",
         state_dir=f"{run}/sites/{{site}}",
-        cache_dir=simulation.cache or f"{simulation.data}/.silofl-cache",
+        cache_dir=simulation.cache or f"{data}/.silofl-cache",
         has_progress=True,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,

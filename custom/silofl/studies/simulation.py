@@ -8,13 +8,13 @@ from typing import Any
 
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.errors import CONTROL, ConfigError, quote_value, suggest_nearest
-from silofl.files import read_json, write_json
+from silofl.files import copy_folder, read_json, write_json, write_text
 from silofl.flare.commands import find_cut
 from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_weights
 from silofl.schema import declare_optional, read_record
-from silofl.settings import check_key, parse, read_yaml
+from silofl.settings import check_key, dump_yaml, parse, read_yaml
 from silofl.studies.weights import with_weights
 from silofl.study import Study, load_study
 
@@ -191,6 +191,36 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
     for key in changes:
         check_key(key, Study)
     return parse(Study, apply_changes(read_yaml(path), changes), "the command line with study.yaml")
+
+
+def copy_job(job: Path, target: Path, changes: Mapping[str, object]) -> Study:
+    """Copy a job's folder, change the copy as `change_job` does, and return its study.
+
+    Args:
+        job: The job's folder.
+        target: New folder.
+        changes: Dotted key -> value.
+
+    Raises:
+        ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
+    """
+    changed_study(job, changes)
+    copy_folder(job, target)
+    return change_job(target, changes)
+
+
+def change_job(job: Path, changes: Mapping[str, object]) -> Study:
+    """Write changes by dotted key into a job's study.yaml, whose comments are then lost, and return the study.
+
+    Raises:
+        ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
+    """
+    study, path = changed_study(job, changes), study_file(job)
+    if changes:
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
+    if changes_algorithm(changes):
+        fit_configurations(job, study)
+    return study
 
 
 def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
