@@ -22,6 +22,7 @@ COMMANDS = {
     "advise": ("silofl.studies.advise", "measure in what the sites' training data differ"),
     "plan": ("silofl.studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "simulate": ("silofl.studies.simulate", "run a job with all its sites on this machine"),
+    "prepare": ("silofl.studies.prepare", "make a workspace of nvflare simulator or nvflare poc ready for a job"),
     "resume": ("silofl.studies.resume", "go on with an interrupted run"),
     "run": ("silofl.studies.run", "run a job on a network of hospitals as its study lead"),
     "watch": ("silofl.studies.watch", "follow a job that runs on a network, as the lead who submitted it"),

@@ -15,6 +15,7 @@ import nibabel
 import numpy as np
 import psutil
 import pytest
+import torch
 import yaml
 
 from silofl.cli import main
@@ -54,6 +55,16 @@ def predicted(models, scan, like, out):
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found.affine, wanted.affine, atol=1e-4)
     return np.asarray(found.dataobj)
+
+
+def weights(run):
+    """Read the last model of a run."""
+    return torch.load(run / "model" / "last.pt", weights_only=True)
+
+
+def same(left, right):
+    """Return whether two models are equal bit by bit."""
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 import csv
 import json
-import os
 import random
 import signal
 import subprocess
@@ -17,17 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from silofl.models import build_model, build_plain_model
 from silofl.study import load_study
 
-from .conftest import JOBS, LIMIT_S, carried_out, finished_rounds, silofl, write_small_job
+from .conftest import JOBS, LIMIT_S, carried_out, finished_rounds, same, silofl, weights, write_small_job
 
 pytestmark = pytest.mark.long
-
-
-def weights(run):
-    return torch.load(run / "model" / "last.pt", weights_only=True)
-
-
-def same(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_a_run_writes_what_people_and_programs_read(finished, small_job):
@@ -150,18 +141,6 @@ def test_nothing_is_left_running_when_only_the_command_is_killed(tmp_path, phant
     while running.alive() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert running.alive() == []
-
-
-@pytest.mark.slow
-def test_plain_nvflare_simulator_runs_the_same_job(finished, tmp_path, phantoms, small_job):
-    workspace = tmp_path / "workspace"
-    silofl("simulate", "--prepare", workspace)
-    command = [sys.executable, "-m", "nvflare.cli", "simulator", str(small_job), "-w", str(workspace)]
-    environment = os.environ | {"SILOFL_DATA": str(phantoms)}
-    subprocess.run([*command, "-c", "north,south", "-t", "2"], env=environment, timeout=LIMIT_S, capture_output=True)
-    (results,) = (tmp_path / "workspace-results").glob("*/results.json")
-    assert json.loads(results.read_text())["status"] == "COMPLETE"
-    assert same(weights(finished[0]), weights(results.parent))
 
 
 @pytest.fixture

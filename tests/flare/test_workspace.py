@@ -7,7 +7,7 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 
 from silofl.errors import ConfigError
 from silofl.flare.components import GENERIC
-from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
 from silofl.settings import load_settings
 from silofl.site import Server, Site
 
@@ -119,3 +119,12 @@ def test_a_simulated_sites_settings_are_its_own_file_or_else_that_of_all(workspa
 def test_simulated_sites_without_any_settings_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="site.yaml must exist"):
         read_simulated_site(tmp_path, "north")
+
+
+def test_a_site_has_its_own_name_and_the_number_that_nvflare_gives_to_sites_without_names():
+    assert name_sites(("north", "south")) == {"north": "north", "south": "south", "site-1": "north", "site-2": "south"}
+
+
+def test_sites_that_are_called_by_numbers_already_keep_them():
+    # site-2 would be the data of site-1 a second time.
+    assert name_sites(("east", "site-1")) == {"east": "east", "site-1": "site-1"}

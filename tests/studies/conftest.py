@@ -14,6 +14,7 @@ from silofl.studies import simulate
 from silofl.training.pictures import write_scores
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+RECEIVER = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"
 
 
 @pytest.fixture(scope="session")
@@ -93,3 +94,14 @@ def job(tmp_path):
         return folder
 
     return write
+
+
+@pytest.fixture
+def receiving_job(tmp_path):
+    """A job whose server names a class of others."""
+    job = Path(shutil.copytree(JOB, tmp_path / "job"))
+    file = job / "app" / "config" / "config_fed_server.json"
+    config = json.loads(file.read_text())
+    config["components"].append({"id": "mlflow", "path": RECEIVER, "args": {}})
+    file.write_text(json.dumps(config))
+    return job

@@ -20,7 +20,7 @@ from silofl.studies.simulate import Simulation, settle_job
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
-from .conftest import JOB, write_result
+from .conftest import JOB, RECEIVER, write_result
 
 
 @pytest.fixture
@@ -93,20 +93,6 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
 
 
-RECEIVER = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"
-
-
-@pytest.fixture
-def receiving_job(tmp_path):
-    """A job whose server names a class of others."""
-    job = Path(shutil.copytree(JOB, tmp_path / "job"))
-    file = job / "app" / "config" / "config_fed_server.json"
-    config = json.loads(file.read_text())
-    config["components"].append({"id": "mlflow", "path": RECEIVER, "args": {}})
-    file.write_text(json.dumps(config))
-    return job
-
-
 def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_path, phantoms, training, receiving_job):
     job, run, wanted = receiving_job, tmp_path / "run", Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
@@ -168,27 +154,13 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        ([], "JOB, --out"),
+        ([], "job, --out"),
         ([JOB, "--data", "here"], "--out"),
-        (["--data", "here", "--out", "there"], "JOB"),
+        (["--data", "here", "--out", "there"], "job"),
     ],
 )
 def test_simulate_names_what_must_be_given(refused, given, missing):
-    assert f"missing: {missing};" in refused("simulate", *given)
-
-
-def test_prepare_writes_what_plain_nvflare_needs_and_says_how_to_go_on(silofl, tmp_path):
-    code, out, error = silofl("simulate", "--prepare", tmp_path / "workspace")
-    assert (code, error) == (0, "")
-    assert "SILOFL_DATA" in out and "nvflare simulator" in out
-    written = {path.name for path in (tmp_path / "workspace" / "local").iterdir()}
-    assert written == {"resources.json", "site.yaml", "server.yaml"}
-
-
-def test_a_workspace_for_plain_nvflare_must_have_a_path_that_its_commands_keep_whole(refused, tmp_path):
-    error = refused("simulate", "--prepare", tmp_path / "lauf 1")
-    assert "the path of the workspace must have no ' '" in error and "lauf 1" in error
-    assert not (tmp_path / "lauf 1").exists()
+    assert f"arguments are required: {missing};" in refused("simulate", *given)
 
 
 def read_local(workspace, name):
@@ -196,18 +168,16 @@ def read_local(workspace, name):
 
 
 def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_results_go(tmp_path):
-    workspace, wanted = tmp_path / "workspace", Simulation(data="/data", cache="/cache")
+    workspace, wanted = tmp_path / "workspace", Simulation(data="/data", sites=("north",), cache="/cache")
     results = simulate.prepare_simulator(workspace, JOB, wanted)
     site, server = (read_local(workspace, name) for name in ("site.yaml", "server.yaml"))
-    assert (site["data"], site["cache_dir"], site["min_patients"]) == ("/data/{site}", "/cache", 0)
+    assert (site["cache_dir"], site["min_patients"]) == ("/cache", 0)
+    # NVFlare calls a site without a name site-1.
+    links = {name: os.readlink(site["data"].replace("{site}", name)) for name in ("north", "site-1")}
+    assert links == {"north": "/data/north", "site-1": "/data/north"}
     assert site["state_dir"] == f"{results}/sites/{{site}}" and server["run_dir"] == f"{results}/{{run}}"
     # The simulator deletes what lies in its workspace.
     assert results == tmp_path / "workspace-results" and server["is_downloadable"]
-
-
-def test_a_workspace_prepared_without_data_leaves_them_to_the_environment(tmp_path):
-    simulate.prepare_simulator(tmp_path / "workspace", None, Simulation())
-    assert read_local(tmp_path / "workspace", "site.yaml")["data"] == "$SILOFL_DATA/{site}"
 
 
 def test_a_prepared_workspace_allows_the_other_classes_of_a_trusted_job_alone(tmp_path, receiving_job):

@@ -27,7 +27,7 @@ from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.flare.commands import check_whole, whole_path
-from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl.flare.workspace import link_sites, other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
@@ -82,9 +82,9 @@ ENDING_S = 15.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl simulate``."""
-    parser.add_argument("job", type=Path, nargs="?", help="job folder, as jobs/harmofl_phantoms")
+    parser.add_argument("job", type=Path, help="job folder, as jobs/harmofl_phantoms")
     add_data(parser)
-    parser.add_argument("--out", type=Path, help="new folder for the run")
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the run")
     add_cache(parser)
     add_rounds(parser)
     add_seed(parser)
@@ -95,7 +95,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_trust(parser)
     parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
-    parser.add_argument("--prepare", type=Path, metavar="WORKSPACE", help="only write local/ for nvflare simulator")
     add_json(parser, "results.json")
 
 
@@ -106,18 +105,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a job from its first round, or prepare a workspace, and return the exit code."""
-    if options.prepare:
-        if options.job or options.out or options.leave_out:
-            raise ConfigError("--prepare must be given without JOB, --out and --leave-out; it only writes a workspace")
-        results = prepare_simulator(options.prepare, None, Simulation())
-        local = options.prepare / "local"
-        print(f"wrote {local}; set SILOFL_DATA and run: nvflare simulator JOB -w {options.prepare} -c SITES -t N")
-        print(f"results will be in {results}")
-        return ExitCode.COMPLETE
-    missing = [name for name, value in (("JOB", options.job), ("--out", options.out)) if value is None]
-    if missing:
-        raise ConfigError(f"JOB and --out must be given; missing: {', '.join(missing)}; see silofl simulate --help")
+    """Run a job from its first round and return the exit code."""
     check_backend(options)
     wanted = Simulation(
         data=path_to_text(options.data),
@@ -235,14 +223,16 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
             )
 
 
-def prepare_simulator(workspace: Path, job: Path | None, simulation: Simulation) -> Path:
+def prepare_simulator(workspace: Path, job: Path, simulation: Simulation) -> Path:
     """Write ``local/`` of a workspace for NVFlare's own simulator: what it may build, and where the data lie.
+
+    The simulator may call the sites by their names, or by numbers as `name_sites` does.
 
     Args:
         workspace: The simulator's workspace.
-        job: The job, whose other classes it may build too, where they are trusted; SiloFL's own alone where None.
-        simulation: Names the data and the decoded images, as `settle_job` returns them, and says whether the job is
-            trusted. Without data, the variable ``SILOFL_DATA`` names them when the simulator runs.
+        job: The job, whose other classes it may build too, where they are trusted.
+        simulation: Names the sites, the data and the decoded images, as `settle_job` returns them, and says whether the
+            job is trusted.
 
     Returns:
         The folder of the results, one folder per run, and of the sites' own states. The simulator deletes all but
@@ -251,14 +241,21 @@ def prepare_simulator(workspace: Path, job: Path | None, simulation: Simulation)
     Raises:
         ConfigError: The simulator cannot use a workspace of this path, or the job is not trusted.
     """
-    check_whole("the workspace", workspace.resolve())
-    if job is not None:
-        check_code(job, simulation)
-    results = workspace.resolve().with_name(workspace.name + "-results")
-    site = _site_settings(simulation, results).model_copy(update={"has_progress": False})
-    server = Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
-    prepare_workspace(workspace, site, server, other_classes(job) if job is not None else ())
+    workspace = workspace.resolve()
+    check_whole("the workspace", workspace)
+    check_code(job, simulation)
+    results = workspace.with_name(workspace.name + "-results")
+    # Outside local/, which NVFlare copies for every site, and with it what links lead to.
+    links = results / "data"
+    site = site_settings(simulation, results).model_copy(update={"data": f"{links}/{{site}}", "has_progress": False})
+    link_sites(links, Path(simulation.data), simulation.sites)
+    prepare_workspace(workspace, site, server_settings(results), other_classes(job))
     return results
+
+
+def server_settings(results: Path) -> Server:
+    """Return the settings of a server whose results go to a folder per run in ``results``, and to the lead."""
+    return Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
 
 
 def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
@@ -297,21 +294,26 @@ def _find_doubts(data: SiteData, study: Study) -> list[str]:
 
 
 def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
-    site = _site_settings(simulation, run)
+    site = site_settings(simulation, run)
     try:
         return load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
     except DataError as error:
         raise DataError(f"site {name!r}: {error}") from None
 
 
-def _site_settings(simulation: Simulation, run: Path) -> Site:
-    run, data = run.resolve(), simulation.data or "$SILOFL_DATA"
+def site_settings(simulation: Simulation, run: Path) -> Site:
+    """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder.
+
+    Raises:
+        ConfigError: A folder's path would mean another one there.
+    """
+    run = run.resolve()
     for folder in filter(None, (str(run), simulation.data, simulation.cache)):
         _check_plain(folder)
     return Site(
-        data=f"{data}/{{site}}",
+        data=f"{simulation.data}/{{site}}",
         state_dir=f"{run}/sites/{{site}}",
-        cache_dir=simulation.cache or f"{data}/.silofl-cache",
+        cache_dir=simulation.cache or f"{simulation.data}/.silofl-cache",
         has_progress=True,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,
@@ -338,7 +340,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         for name in ("local", "startup"):
             # NVFlare's simulator keeps them, and runs code that lies there.
             shutil.rmtree(workspace / name, ignore_errors=True)
-        prepare_workspace(workspace, _site_settings(simulation, run), server, other_classes(run / "job"))
+        prepare_workspace(workspace, site_settings(simulation, run), server, other_classes(run / "job"))
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
@@ -354,7 +356,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
             enable_interrupts()
             if simulation.is_alone:
                 arrays = given and given.arrays
-                settings, latest = _site_settings(simulation, run), partial(read_simulated_site, workspace)
+                settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
                 run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
                 lines.print_new_rounds()
             else:
