@@ -34,7 +34,7 @@ from silofl.studies.simulation import changed_study
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "jobs"
 GENERATED = {ROOT / "docs" / "study.md", ROOT / "docs" / "results.md"}
-ROOMS = (".", "bench", "docs", "provisioning", "site_configs")
+ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
 EVERY_PAGE = [path for room in ROOMS for path in sorted((ROOT / room).glob("*.md"))]
 PAGES = [path for path in EVERY_PAGE if path not in GENERATED and path.name != "CHANGELOG.md"]
 EXAMPLE = ROOT / "docs" / "researcher.md"
@@ -215,10 +215,10 @@ def test_every_job_exists(path):
     own |= {
         arguments[arguments.index("--out") + 1] for _, arguments in commands(text) if {"plan", "--out"} <= {*arguments}
     }
-    named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)", text)} - own
+    named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)(?!\.md)\b", text)} - own
     assert sorted(name for name in named if not (ROOT / name).is_dir()) == []
     # A job that is gone was named after an algorithm and a data set that are still there.
-    sets = "|".join(sorted({job.name.partition("_")[2] for job in JOBS.iterdir()}))
+    sets = "|".join(sorted({job.parent.name.partition("_")[2] for job in JOBS.glob("*/meta.json")}))
     algorithms = "|".join([*algorithm_names(), *VARIANTS])
     bare = re.findall(rf"\b(?:{algorithms})_(?:{sets})\b", text)
     assert sorted(name for name in {*bare} - {*RUNS} if not (JOBS / name).is_dir()) == []

@@ -12,7 +12,7 @@ from silofl.settings import dump_yaml, load_settings, parse, read_value, read_ya
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
 
-JOBS = sorted((Path(__file__).resolve().parents[1] / "jobs").iterdir())
+JOBS = sorted(path.parent for path in (Path(__file__).resolve().parents[1] / "jobs").glob("*/meta.json"))
 MINIMAL = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 3, "algorithm": {"name": "fedavg"}}
 
 

@@ -85,7 +85,7 @@ def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_
     assert before["task_result_filters"][0]["filters"][0]["path"] == GUARD
 
 
-@pytest.mark.parametrize("job", sorted(path.name for path in JOBS.iterdir()))
+@pytest.mark.parametrize("job", sorted(path.name for path in JOBS.iterdir() if path.is_dir()))
 def test_a_job_has_the_filter_where_its_algorithm_keeps_batchnorm_at_home(job):
     config = json.loads((JOBS / job / "app" / "config" / "config_fed_client.json").read_text())
     study = load_study(JOBS / job / "app" / "config" / "study.yaml")
