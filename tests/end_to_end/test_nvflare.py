@@ -120,7 +120,7 @@ def test_a_poc_runs_a_job_from_nothing_to_its_download(poc, phantoms, small_job,
         (number,) = re.findall(r"job_id: (\S+)", submitted.stdout)
         assert "FINISHED:COMPLETED" in poc.nvflare("job", "wait", number, "--timeout", "400").stdout
         assert re.search(rf"{number} .*FINISHED:COMPLETED", poc.nvflare("job", "list").stdout)
-        assert "round 3 of 3" in poc.nvflare("job", "logs", number).stdout
+        assert "round   3/3  loss" in poc.nvflare("job", "logs", number).stdout
         console = poc.nvflare("poc", "start", "-p", "admin@nvidia.com", input="check_status server\nlist_jobs\nbye\n")
         assert "Registered clients: 2" in console.stdout and number in console.stdout
         poc.nvflare("job", "download", number, "-o", "downloaded")

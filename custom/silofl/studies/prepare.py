@@ -63,15 +63,7 @@ def _prepare_simulator(workspace: Path, job: Path, wanted: Simulation) -> None:
 
 def _prepare_poc(job: Path, wanted: Simulation) -> None:
     poc, (_, everyone) = read_poc(), settle_job(job, wanted, {})
-    known = name_sites(everyone.sites)
-    for name in poc.sites:
-        if name not in known:
-            raise ConfigError(
-                f"site {name!r} of the POC must be among {', '.join(everyone.sites)}, whose data are in "
-                f"{everyone.data}, or be one of {len(everyone.sites)} that NVFlare has numbered; run nvflare poc "
-                f"prepare --force -c {' '.join(everyone.sites)}, or give --data"
-            )
-    chosen = {name: known[name] for name in poc.sites}
+    chosen = {name: _choose_site(name, everyone) for name in poc.sites}
     study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
     check_code(job, simulation)
     check_pretrained(job, study, simulation)
@@ -89,6 +81,18 @@ def _prepare_poc(job: Path, wanted: Simulation) -> None:
     print(f"results: {results}\nnow run:\n{nvflare} poc start\n{nvflare} job submit -j {quote(str(job))}")
 
 
+def _choose_site(name: str, everyone: Simulation) -> str:
+    """Return the site whose data a site of the POC has."""
+    known = name_sites(everyone.sites)
+    if name not in known:
+        raise ConfigError(
+            f"site {name!r} of the POC must be among {', '.join(everyone.sites)}, whose data are in {everyone.data}, "
+            f"or one of {len(everyone.sites)} that NVFlare has numbered; run nvflare poc prepare --force "
+            f"-c {' '.join(everyone.sites)}, or give --data"
+        )
+    return known[name]
+
+
 def _tell_numbers(sites: dict[str, str]) -> str:
     """Say which sites NVFlare calls by a number."""
     return ", ".join(f"{name} is {site}" for name, site in sites.items() if name != site)
@@ -98,4 +102,5 @@ def _find_nvflare() -> str:
     """Return the command of this Python's NVFlare: another one would not have this package."""
     own = Path(sys.executable).with_name("nvflare")
     found = shutil.which("nvflare")
-    return "nvflare" if found and own.exists() and Path(found).samefile(own) else quote(str(own))
+    is_first = found is not None and own.exists() and Path(found).samefile(own)
+    return "nvflare" if is_first or not own.exists() else quote(str(own))
