@@ -16,6 +16,8 @@ from silofl.study import Study
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
+EXCLUDED = Kept("its BatchNorm, which no site sends", is_of_model=True)
+
 
 def list_present_sites(server: ServerRounds) -> list[str]:
     """Return the sites that have not left the study."""
@@ -108,6 +110,7 @@ def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[
     """Return what of its state a site needs for a task."""
     is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
+    kept += [EXCLUDED] * any(part.home for part in server.parts.values())
     return [one for one in kept if is_training or not one.is_for_training]
 
 

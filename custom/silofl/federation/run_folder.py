@@ -328,7 +328,7 @@ class RunFolder:
     def _model_readme(self, server: ServerRounds) -> str:
         """Return how to load a model: of the files here where they are whole, else one that its site completed."""
         study, shape = self.study, server.image_shape or _image_shape(self.study)
-        recipe = study.recipe.as_dict()
+        recipe = server.recipe.as_dict()
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
         rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
