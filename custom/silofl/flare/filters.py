@@ -57,13 +57,16 @@ class BatchNormStaysHome(Filter):
         )
         return message.failed(reason)
 
+    def begin(self, job: str, study: Study) -> None:
+        """Take a job's study, with BatchNorm's names in its network, whatever role they travel under."""
+        models = build_models(study, None).values()
+        self._jobs = {job: (study, frozenset(name for model in models for name in batchnorm_names(model)))}
+
     def _read_job(self, fl_ctx: FLContext) -> tuple[Study, frozenset[str]]:
-        """Return the running job's study and BatchNorm's names in its network, whatever role they travel under."""
+        """Return the running job's study and BatchNorm's names, read once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._jobs:
-            study = read_job_study(fl_ctx)
-            names = frozenset(name for model in build_models(study, None).values() for name in batchnorm_names(model))
-            self._jobs = {job: (study, names)}
+            self.begin(job, read_job_study(fl_ctx))
         return self._jobs[job]
 
 

@@ -295,7 +295,8 @@ class SiteGuard(SitePart):
         """Write the model that the site keeps, with the test of just that, and show what it predicts."""
         work, kept = self.work, self._contents[_name_kept(choice)]
         # The facts of a single model are the test of the federated one.
-        known = {} if "value" in kept.facts else kept.facts
+        home = {key: kept.facts[key] for key in ("stays_home",) if key in kept.facts}
+        known = home if "value" in kept.facts else kept.facts
         numbers = tested.numbers() | {"num_patients": work.data.test.patients_of(tested.by_case)}
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}

@@ -39,6 +39,7 @@ from silofl.training.evaluation import evaluate, summarise_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
 from silofl.training.pictures import write_test_files
+from silofl.training.site_score import SiteScore
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
 WEIGHTS_RISK = (
@@ -417,7 +418,9 @@ class SiteModels(SitePart):
         numbers = summarise_test(predictions, result, part, work.study)
         state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = part.image_shape
-        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
+        is_told = any(_read_home(work.message, role) for role in work.models)
+        numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {})
+        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers_and_home, domain=work.domain)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return numbers

@@ -196,6 +196,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
         notes += _name_runs(shared, SHARED_BATCHNORM)
+    for sentence in dict.fromkeys(run.excluded for run in results if run.excluded):
+        notes += _name_runs([i for i, run in numbered if run.excluded == sentence], sentence)
     surface = [SURFACE] if any(run.tested.surface for run in results) else []
     return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
 

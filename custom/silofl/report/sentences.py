@@ -186,6 +186,8 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
     if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
         found.append("the network has no BatchNorm to keep at home: all of it travels, as in FedAvg.")
+    if results.excluded:
+        found.append(f"{results.excluded}.")
     return [*found, *(results.recipe_value("cautions") or [])]
 
 
