@@ -91,7 +91,7 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
     found, wanted = (json.loads((folder / "results.json").read_text()) for folder in (run, plain))
     assert (found["status"], found["sites"]) == ("COMPLETE", wanted["sites"])
     said = "BatchNorm excluded at north, south: each site goes on with its own from here on, as in FedBN"
-    assert found["excluded"] == said and found["recipe"]["stays_home"] == "batchnorm"
+    assert found["batchnorm"] == said and found["recipe"]["stays_home"] == "batchnorm"
     ledger = json.loads((run / "ledger.json").read_text())
     assert [record["notes"] for record in ledger] == [[said], []]
     assert said in printed and said in (run / "report.html").read_text()

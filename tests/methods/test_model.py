@@ -7,6 +7,7 @@ import torch
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError
+from silofl.federation.known_sites import find_recipe_in_use
 from silofl.files import load_tensors
 from silofl.methods.model import complete_state, mix_models
 from silofl.methods.part import to_tensors
@@ -151,7 +152,7 @@ def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
     # From the second round on it travels no more, either way.
     assert ours.sent["train"]["east"].arrays.keys() == fedbn.sent["train"]["east"].arrays.keys()
     assert ours.server.ledger[2].withheld == {}
-    assert ours.server.recipe.stays_home == "batchnorm" != ours.study.recipe.stays_home
+    assert find_recipe_in_use(ours.server).stays_home == "batchnorm" != ours.study.recipe.stays_home
     tests = [game.finish(change=EVERYONE).scores for game in (ours, fedbn)]
     assert tests[0] == tests[1]
 
@@ -165,7 +166,7 @@ def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(pla
     # 5 training images at east and 3 at west; north has none of a say
     expected = start[name] + (5 * sent["east"] + 3 * sent["west"]) / 8
     np.testing.assert_allclose(game.models("north")[name], expected, rtol=1e-5, atol=1e-7)
-    assert game.server.recipe.stays_home == "nothing" and not record.unlike
+    assert find_recipe_in_use(game.server).stays_home == "nothing" and not record.unlike
     assert record.notes == ["BatchNorm excluded at north: what some sites still send is mixed over these"]
     game.round(change=excluding("north"))
     assert name in game.sent["train"]["north"].arrays and game.server.ledger[-1].notes == []
@@ -182,9 +183,9 @@ def test_a_sender_that_is_away_for_a_round_still_shares_batchnorm(play):
     game = play(rounds=4)
     game.round(change=excluding("north", "west"))
     game.round(absent=("east",), change=excluding("north", "west"))
-    assert game.server.recipe.stays_home == "nothing"
+    assert find_recipe_in_use(game.server).stays_home == "nothing"
     game.round(change=EVERYONE)
-    assert game.server.recipe.stays_home == "batchnorm"
+    assert find_recipe_in_use(game.server).stays_home == "batchnorm"
     # What each site trained in that round, not what was shared before it.
     own = homes(game, 3)
     game.round(change=EVERYONE)

@@ -313,7 +313,7 @@ def test_shared_batchnorm_is_said_beside_methods_that_keep_it_at_home(described)
 
 def test_batchnorm_that_sites_exclude_is_said_of_the_methods_it_concerns(described):
     sentence = "BatchNorm excluded at east: what some sites still send is mixed over these"
-    text = notes(described(excluded=sentence), described("fedprox"))
+    text = notes(described(batchnorm=sentence), described("fedprox"))
     assert f"\nfedavg: {sentence}." in text and "fedprox: BatchNorm" not in text
 
 

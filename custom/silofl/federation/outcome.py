@@ -9,7 +9,7 @@ from silofl import __version__
 from silofl.algorithms.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.known_sites import early_end, find_departed_sites, list_present_sites
+from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
@@ -34,7 +34,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     known = [value for value in values.values() if value is not None]
     reasons = _shortcomings(server, tests)
     return Results(
-        **_describe_study(study, server.recipe),
+        **_describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=reported.round,

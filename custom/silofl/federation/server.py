@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from silofl import schema
 from silofl.algorithms.fedavg import example_weights, uniform_weights
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.recipe import Recipe
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
@@ -94,13 +93,6 @@ class ServerRounds:
     def has_validated(self) -> bool:
         """Whether the last round that trained models has been validated."""
         return self.finished_rounds > self.study.training_rounds or bool(self.ledger[-1].validation)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The study's recipe, with BatchNorm at home where no site sends it, which makes FedBN of FedAvg."""
-        recipe = self.study.recipe
-        is_excluded = recipe.stays_home == "nothing" and any(part.home for part in self.parts.values())
-        return replace(recipe, stays_home="batchnorm") if is_excluded else recipe
 
     @property
     def test_task(self) -> str:

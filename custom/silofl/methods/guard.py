@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.algorithms.gain import measure_joining, p_below
+from silofl.algorithms.gain import measure_joining
 from silofl.algorithms.guard import BIASES, GuardChoice, choose_kept
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -268,7 +268,7 @@ class SiteGuard(SitePart):
             "difference": found.difference,
             "low": found.low,
             "high": found.high,
-            "p_below": None if keeps_own else p_below(own, kept),
+            "p_below": found.p_below,
             "num_test_units": found.num_units,
             "verdict": found.verdict,
             "needed_units": found.needed_units,

@@ -18,7 +18,7 @@ from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
-from silofl.methods.excluded import Excluded
+from silofl.methods.kept_back import Excluded
 from silofl.methods.part import Kept, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import build_model
@@ -202,7 +202,7 @@ class ModelPart(Part):
 
     def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
         """Return who excludes BatchNorm."""
-        return {"excluded": self.excluded.sentence} if self.excluded.sentence else {}
+        return {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
 
     def contents(self, run: Run) -> Contents | None:
         """Return the super model of a run of one model; None where a site adds what stays with it.

@@ -284,7 +284,7 @@ def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
 def _excluded_batchnorm(methods: Sequence[Method]) -> list[str]:
     """Say of which methods sites took BatchNorm out of their answers."""
     runs = {method.name: list(method.results.values()) for method in methods}
-    groups = group_rows_by_value(runs, lambda run: run.excluded)
+    groups = group_rows_by_value(runs, lambda run: run.batchnorm)
     return [f"{', '.join(names)}: {sentence}." for sentence, names in groups.items()]
 
 
