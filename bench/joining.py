@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished, validation_of
 
-from silofl.algorithms.gain import LEVEL
+from silofl.algorithms.gain import LEVEL, count_verdicts
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.report.comparison import count_below_local
-from silofl.report.tables import count_verdicts
+from silofl.report.tables import MISSING
 from silofl.training.metrics import mean_of_known
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -124,7 +124,8 @@ class Row:
     @property
     def verdicts(self) -> str:
         """How many sites have each verdict, over all seeds."""
-        return count_verdicts(joined for one in self.results for joined in (one.joining or {}).values())
+        joined = (one for run in self.results for one in (run.joining or {}).values())
+        return ", ".join(count_verdicts(one.verdict for one in joined)) or MISSING
 
 
 def rows_of(wanted: Sequence[Wanted], out: Path, name: str) -> list[Row]:

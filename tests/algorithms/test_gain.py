@@ -5,13 +5,11 @@ from scipy import stats
 from silofl.algorithms.gain import (
     MIN_UNITS,
     Gain,
-    estimate_interval,
     estimate_needed_units,
     federation_sentence,
     holm,
     measure_gain,
     measure_joining,
-    p_below,
 )
 from silofl.errors import ConfigError
 
@@ -33,16 +31,37 @@ def test_the_verdict_is_where_the_interval_lies(lead, verdict):
     assert found.difference == pytest.approx(lead, abs=1e-12) and found.low < found.difference < found.high
 
 
-def test_the_interval_is_close_to_students_where_differences_are_normal():
-    differences = np.random.default_rng(1).normal(0, 0.1, 60)
-    student = stats.t.interval(0.95, 59, differences.mean(), stats.sem(differences))
-    np.testing.assert_allclose(estimate_interval(differences), student, atol=0.002)
+@pytest.mark.parametrize("n", [20, 60])
+def test_the_interval_is_close_to_students_where_differences_are_normal(n):
+    differences = np.random.default_rng(1).normal(0, 0.1, n)
+    student = stats.t.interval(0.95, n - 1, differences.mean(), stats.sem(differences))
+    found = measure_gain(np.zeros(n), differences)
+    np.testing.assert_allclose([found.low, found.high], student, atol=0.1 * (student[1] - student[0]))
 
 
-def test_rows_have_intervals_of_their_own():
-    rows = np.random.default_rng(2).normal([[0.0], [0.5]], 0.1, (2, 30))
-    low, high = estimate_interval(rows, resamples=999)
-    assert low.shape == (2,) and low[1] > high[0]
+@pytest.mark.parametrize("n", [6, 13, 14, 40])
+def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
+    differences = np.random.default_rng(n).normal(0.03, 0.1, n)
+    found, step = measure_gain(np.zeros(n), differences), 1e-6
+    for end, refused in ((found.low, -step), (found.high, step)):
+        at_end, beyond = (measure_gain(np.full(n, end + move), differences).verdict for move in (0.0, refused))
+        assert at_end not in ("gains", "loses") and beyond in ("gains", "loses")
+
+
+@pytest.mark.parametrize("n", [8, 13, 30])
+def test_the_p_value_is_that_of_scipys_permutation_test(n):
+    local, chosen = pair(-0.01, n)
+    found = stats.permutation_test(
+        (local, chosen),
+        lambda ours, theirs, axis: (ours - theirs).mean(axis=axis),
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=9999,
+        rng=1,
+        vectorized=True,
+    )
+    # Of more than 13 units both draw at random: deviation sqrt(0.25 / 9999) = 0.005 at most, of each
+    assert measure_gain(local, chosen).p_below == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
 
 
 def test_the_same_scores_have_the_same_interval():
@@ -67,16 +86,18 @@ def test_up_to_five_units_that_agree_get_no_verdict(n):
     # of 5 units 1 of 2 ** 5 exchanges is as extreme: 3.1 %
     for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
         found = measure_gain(np.full(n, local), np.full(n, chosen))
-        assert found == Gain("too few to say", difference if n else None, None, None, n, needed_units=6)
+        p_below = 0.5**n if difference < 0 else 1
+        assert found == Gain("too few to say", difference if n else None, None, None, n, 6, p_below)
 
 
 @pytest.mark.parametrize("n", [6, MIN_UNITS - 1])
-def test_few_units_that_agree_get_a_verdict_without_an_interval(n):
+def test_few_units_that_agree_get_a_verdict_and_an_interval(n):
     # of 6 units 1 of 2 ** 6 exchanges: 1.6 %
     low, high = np.linspace(0.1, 0.2, n), np.linspace(0.3, 0.6, n)
     lost, won = measure_gain(high, low), measure_gain(low, high)
     assert (lost.verdict, won.verdict) == ("loses", "gains")
-    assert lost.difference == -won.difference < 0 and (lost.low, lost.high, won.low, won.high) == (None,) * 4
+    assert lost.difference == -won.difference < 0
+    assert (lost.low, lost.high) == (-won.high, -won.low) and 0 < won.low < won.difference < won.high
     assert measure_joining(high, high, low, keeps_own=True).verdict == "keeps its own model"
 
 
@@ -94,9 +115,7 @@ def test_the_verdict_of_few_is_that_of_the_exact_test(wins, verdict):
 
 
 def test_few_equal_units_get_no_verdict():
-    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain(
-        "too few to say", 0.0, None, None, 10, needed_units=11
-    )
+    assert measure_gain(np.full(10, 0.5), np.full(10, 0.5)) == Gain("too few to say", 0.0, 0.0, 0.0, 10, 11, 1.0)
 
 
 def test_few_units_of_equal_models_get_a_verdict_no_more_often_than_stated():
@@ -117,10 +136,13 @@ def test_a_site_that_keeps_its_own_model_is_not_compared():
     assert measure_joining(local, local, local, keeps_own=True) == Gain("keeps its own model", None, None, None, 40)
 
 
-@pytest.mark.parametrize("compare", [measure_gain, p_below])
-def test_scores_of_other_units_are_refused(compare):
+def test_scores_of_other_units_are_refused():
     with pytest.raises(ConfigError, match=r"must have scores of the same units, not \(3,\) and \(2,\)"):
-        compare(np.zeros(3), np.zeros(2))
+        measure_gain(np.zeros(3), np.zeros(2))
+
+
+def p_below(local, chosen):
+    return measure_gain(local, chosen).p_below
 
 
 def test_the_p_value_of_right_and_wrong_is_mcnemars():
@@ -164,47 +186,38 @@ def test_holm_keeps_one_p_value_and_none_and_stays_a_probability():
     assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
 
 
-def of(*verdicts):
-    return {name: Gain(verdict, None, None, None, 9) for name, verdict in zip("abcdef", verdicts, strict=False)}
-
-
 @pytest.mark.parametrize(
-    ("gains", "sentence"),
+    ("verdicts", "sentence"),
     [
-        (of(), "No hospital has been tested."),
-        (of("gains"), "Of 1 hospital 1 gains: none loses by joining."),
+        ([], "No hospital has been tested."),
+        (["gains"], "The only hospital gains: none loses by joining."),
         (
-            of("gains", "keeps its own model", "gains"),
-            "Of 3 hospitals 2 gain and 1 keeps its own model: none loses by joining.",
+            ["gains", "keeps its own model", "gains"],
+            "Of 3 hospitals, 2 gain and 1 keeps its own model: none loses by joining.",
         ),
         (
-            of("gains", "gains", "no clear difference", "keeps its own model"),
-            "Of 4 hospitals 2 gain, 1 has no clear difference and 1 keeps its own model: "
+            ["gains", "gains", "no clear difference", "keeps its own model"],
+            "Of 4 hospitals, 2 gain, 1 has no clear difference and 1 keeps its own model: "
             "none is seen to lose by joining.",
         ),
         (
-            of("too few to say", "too few to say"),
-            "Of 2 hospitals 2 have too few test cases to say: nobody can tell yet whether joining pays.",
+            ["too few to say", "too few to say"],
+            "Of 2 hospitals, 2 have too few test cases to say: nobody can tell yet whether joining pays.",
         ),
         (
-            of("too few to say", "keeps its own model"),
-            "Of 2 hospitals 1 has too few test cases to say and 1 keeps its own model: "
+            ["too few to say", "keeps its own model"],
+            "Of 2 hospitals, 1 has too few test cases to say and 1 keeps its own model: "
             "nobody can tell yet whether joining pays.",
         ),
+        (["loses", "gains"], "Of 2 hospitals, 1 gains and 1 loses: a loses by joining."),
         (
-            of("too few to say", "no clear difference"),
-            "Of 2 hospitals 1 has no clear difference and 1 has too few test cases to say: "
-            "none is seen to lose by joining.",
-        ),
-        (of("loses", "gains"), "Of 2 hospitals 1 gains and 1 loses: a loses by joining."),
-        (
-            of("loses", "keeps its own model", "loses", "keeps its own model", "loses"),
-            "Of 5 hospitals 3 lose and 2 keep their own model: a, c and e lose by joining.",
+            ["loses", "keeps its own model", "loses", "keeps its own model", "loses"],
+            "Of 5 hospitals, 3 lose and 2 keep their own model: a, c and e lose by joining.",
         ),
     ],
 )
-def test_the_federations_sentence_counts_every_hospital(gains, sentence):
-    assert federation_sentence(gains) == sentence
+def test_the_federations_sentence_counts_every_hospital(verdicts, sentence):
+    assert federation_sentence(dict(zip("abcdef", verdicts, strict=False))) == sentence
 
 
 def test_a_site_gains_only_if_it_also_does_beside_its_own_model_without_a_bias():

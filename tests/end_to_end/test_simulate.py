@@ -16,7 +16,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from silofl.models import build_model, build_plain_model
 from silofl.study import load_study
 
-from .conftest import JOBS, LIMIT_S, carried_out, finished_rounds, same, silofl, weights, write_small_job
+from .conftest import (
+    JOBS,
+    LIMIT_S,
+    carried_out,
+    find_super_model,
+    finished_rounds,
+    same,
+    silofl,
+    weights,
+    write_small_job,
+)
 
 pytestmark = pytest.mark.long
 
@@ -63,6 +73,35 @@ def test_all_sites_in_one_process_give_the_same_weights(finished, tmp_path, phan
     assert same(weights(finished[0]), weights(tmp_path / "alone"))
     values = [json.loads((run / "results.json").read_text())["sites"] for run in (finished[0], tmp_path / "alone")]
     assert values[0] == values[1]
+
+
+def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phantoms):
+    job = write_small_job(tmp_path / "job", algorithm={"name": "fedavg"}, rounds=2)
+    plain = tmp_path / "fedbn"
+    carried_out("simulate", job, "--data", phantoms, "--out", plain, "--alone", "--set", "algorithm={name: fedbn}")
+    path, tasks = job / "app" / "config" / "config_fed_client.json", ["train", "validate", "test"]
+    filters = [{"path": f"silofl.flare.{name}"} for name in ("filters.ExcludeBatchNorm", "egress.Egress")]
+    config = json.loads(path.read_text()) | {
+        "task_data_filters": [{"tasks": tasks, "filters": [{"path": "silofl.flare.egress.RunNote"}]}],
+        "task_result_filters": [{"tasks": tasks, "filters": filters}],
+    }
+    path.write_text(json.dumps(config))
+    run = tmp_path / "run"
+    printed = carried_out("simulate", job, "--data", phantoms, "--out", run)
+    assert same(weights(run), weights(plain))
+    found, wanted = (json.loads((folder / "results.json").read_text()) for folder in (run, plain))
+    assert (found["status"], found["sites"]) == ("COMPLETE", wanted["sites"])
+    said = "BatchNorm excluded at north, south: each site goes on with its own from here on, as in FedBN"
+    assert found["batchnorm"] == said and found["recipe"]["stays_home"] == "batchnorm"
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert [record["notes"] for record in ledger] == [[said], []]
+    assert said in printed and said in (run / "report.html").read_text()
+    kinds = {json.loads(line)["kind"] for path in run.rglob("egress.jsonl") for line in path.read_text().splitlines()}
+    assert kinds == {"weights", "numbers"}
+    assert "BatchNorm never left the sites" in (run / "model" / "README.md").read_text()
+    model = find_super_model(run)
+    assert "What stays at home? BatchNorm parameters and statistics" in (model / "MODEL_CARD.md").read_text()
+    assert not (run / "supermodel").exists()
 
 
 def test_blanks_quotes_and_hashes_in_the_paths_of_run_and_python_change_no_weight(

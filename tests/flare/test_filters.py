@@ -12,7 +12,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.flare import filters
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.filters import BatchNormStaysHome
+from silofl.flare.filters import BatchNormStaysHome, ExcludeBatchNorm
+from silofl.methods.answer import plain_text
 from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names, read_arrays, traveling_names
 from silofl.models.networks import build_models
@@ -24,21 +25,30 @@ from silofl.study import Study, load_study
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
+def make_study(algorithm="fedavg"):
+    settings = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 1}
+    settings |= {
+        "metric": "accuracy",
+        "model": {"name": "lenet5"},
+        "training": {"loss": "cross_entropy", "optimizer": "sgd", "momentum": 0},
+    }
+    return parse(Study, settings | {"algorithm": {"name": algorithm}}, "study.yaml")
+
+
 @pytest.fixture
 def study():
-    settings = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 1}
-    settings |= {"metric": "accuracy", "model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}}
-    return parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
+    return make_study()
 
 
 @pytest.fixture
 def passed(study, monkeypatch):
-    """Send a message through the filter of a site that takes part in the study; returns what leaves."""
-    monkeypatch.setattr(filters, "read_job_study", lambda fl_ctx: study)
-    context, guard = SimpleNamespace(get_job_id=lambda: "job"), BatchNormStaysHome()
-    guard.log_error = lambda fl_ctx, text, fire_event: None
+    """Send a message through a filter of a site that takes part in the study; returns what leaves."""
+    context = SimpleNamespace(get_job_id=lambda: "job")
 
-    def send(message):
+    def send(message, kind=BatchNormStaysHome, study=study):
+        monkeypatch.setattr(filters, "read_job_study", lambda fl_ctx: study)
+        guard = kind()
+        guard.log_error = lambda fl_ctx, text, fire_event: None
         shareable = FLModelUtils.to_shareable(to_model(message, is_difference=True))
         return from_model(FLModelUtils.from_shareable(guard.process(shareable, context)))
 
@@ -57,21 +67,64 @@ def test_an_update_with_batchnorm_is_replaced_by_the_reason(study, passed):
     assert "lets no BatchNorm leave; the answer held 8 such arrays" in left.meta["error"]
 
 
-def test_an_update_without_it_leaves_as_it_is(study, passed):
+def without_batchnorm(study):
     own = add_role("model", dict.fromkeys(batchnorm_names(build_models(study, None)["model"])))
-    update = {name: array for name, array in update_of(study).items() if name not in own}
-    left = passed(Message(update, {"round": 1}))
+    return {name: array for name, array in update_of(study).items() if name not in own}
+
+
+@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+def test_an_update_without_it_leaves_as_it_is(study, passed, kind):
+    update = without_batchnorm(study)
+    left = passed(Message(update, {"round": 1}), kind)
     assert left.arrays.keys() == update.keys() and "error" not in left.meta
 
 
-def test_names_that_only_look_like_batchnorm_and_statistics_may_leave(study, passed):
+@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+def test_names_that_only_look_like_batchnorm_and_statistics_may_leave(study, passed, kind):
     arrays = {"network.bn.weight": np.zeros(1), "statistics/0/mean": np.zeros(6)}
-    assert passed(Message(arrays)).arrays.keys() == arrays.keys()
+    assert passed(Message(arrays), kind).arrays.keys() == arrays.keys()
 
 
-def test_an_answer_that_failed_already_is_handed_on():
+@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+def test_an_answer_that_failed_already_is_handed_on(kind):
     reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
-    assert BatchNormStaysHome().process(reply, FLContext()) is reply
+    assert kind().process(reply, FLContext()) is reply
+
+
+def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
+    update, meta = update_of(study), {"round": 4, "num_examples": 7}
+    left = passed(Message(update, meta), ExcludeBatchNorm)
+    assert left.meta == meta and left.arrays.keys() == without_batchnorm(study).keys() != update.keys()
+    for name, array in left.arrays.items():
+        np.testing.assert_array_equal(array, update[name])
+
+
+@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+def test_batchnorm_of_a_model_that_is_handed_over_whole_does_not_leave_either(passed, kind):
+    study = make_study("oneshot")
+    model = read_arrays((net := build_models(study, None)["model"]).state_dict(), batchnorm_names(net))
+    left = passed(Message(add_role("site_model", model), {"round": 1}), kind, study)
+    assert left.arrays == {} and "BatchNorm" in left.meta["error"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "role", "why"),
+    [
+        ("fedsm", "global", "algorithm.stays_home must be nothing where a selector hands out the sites' models"),
+        ("ditto", "global", "algorithm.stays_home must be nothing with a personal model"),
+        ("scaffold", "control", "it sends BatchNorm under 'control' too; choose another algorithm"),
+    ],
+)
+def test_a_study_that_needs_batchnorm_is_told_so_in_place_of_an_answer(passed, algorithm, role, why):
+    study = make_study(algorithm)
+    model = next(iter(build_models(study, None).values()))
+    update = add_role(role, read_arrays(model.state_dict(), batchnorm_names(model)))
+    left = passed(Message(update, {"round": 1}), ExcludeBatchNorm, study)
+    assert left.arrays == {}
+    reason = left.meta["error"]
+    assert reason.startswith(f"the site's filter takes BatchNorm out, and this study needs it: {why}")
+    # Whole, as the last filter lets it out.
+    assert reason == plain_text(reason) and len(reason) < 200
 
 
 def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_home(tmp_path):

@@ -159,6 +159,34 @@ def test_a_trial_passes_the_filters_that_the_site_has_added(candidate, kit):
     assert f"model/{first}" not in check_leaving(candidate()).facts["kinds"]["weights"]["names"]
 
 
+def add_filter(kit, name):
+    path = kit / "local" / "privacy.json"
+    policy = json.loads(path.read_text())
+    policy["scopes"][0]["task_result_filters"].insert(0, {"path": f"silofl.flare.filters.{name}"})
+    path.write_text(json.dumps(policy))
+
+
+def test_a_site_whose_filter_excludes_batchnorm_joins_without_it(candidate, kit):
+    add_filter(kit, "ExcludeBatchNorm")
+    answer = check_leaving(candidate())
+    assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers"}
+
+
+def test_a_filter_that_a_study_cannot_do_with_is_found_before_joining(candidate, kit):
+    add_filter(kit, "ExcludeBatchNorm")
+    answer = check_leaving(candidate(algorithm={"name": "scaffold"}, training=SGD))
+    assert answer.status == "failed"
+    assert "it sends BatchNorm under 'control' too" in answer.sentence
+
+
+def test_what_may_leave_is_judged_before_filters_take_anything_out(candidate, kit):
+    add_filter(kit, "ExcludeBatchNorm")
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text() + "may_leave: [weights]\n")
+    # As in the job, where the site looks at its answer before NVFlare's filters do.
+    assert "the site lets only weights leave, not batchnorm" in check_leaving(candidate()).sentence
+
+
 def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from silofl.algorithms.guard import BIASES, SHARES, GuardChoice
+from silofl.cli import main
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
@@ -14,13 +15,13 @@ from silofl.inference import SuperModel
 from silofl.methods import guard
 from silofl.methods.task import Message
 from silofl.schema import dump_record
-from silofl.settings import parse
+from silofl.settings import parse, read_yaml
 from silofl.study import Study
 from silofl.training.evaluation import score_predictions
 from silofl.training.metrics import Score, group_positions
 from silofl.training.units import average_by_unit, find_units
 
-from ..conftest import WINDOWS
+from ..conftest import JOBS, WINDOWS
 
 pytestmark = pytest.mark.long
 
@@ -434,3 +435,36 @@ def test_the_labels_of_a_mean_are_the_same_in_pieces(monkeypatch, shape, bias):
         wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
     monkeypatch.setattr(guard, "PIECE", 10)
     np.testing.assert_array_equal(guard._decide(federated, local, 0.3, bias), wanted)
+
+
+# Federated model -> the foreground's probability that it answers, of as many pixels.
+USELESS = {
+    "zeros": np.zeros,
+    "a constant": lambda shape: np.full(shape, 0.3),
+    "random numbers": lambda shape: np.random.default_rng(0).random(shape),
+}
+NUCLEI = ("fluo_256", "fluo_360", "histo_purple")
+
+
+@pytest.mark.slow
+def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(play, monkeypatch, tmp_path, real_data):
+    assert main(["import", "nuclei-dsb2018", str(real_data("nuclei_dsb2018")), str(tmp_path / "data")]) == 0
+    values = read_yaml(JOBS / "harmofl_nuclei" / "app" / "config" / "study.yaml")
+    values["data"]["transforms"] = [{"Resize": {"spatial_size": [64, 64]}}]
+    values |= {"rounds": 6, "guard": True, "algorithm": {"name": "fedavg"}, "device": "cpu"}
+    game = play(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
+    game.finish()
+    yield_answers = guard.SITE._yield_answers
+    for name, answer in USELESS.items():
+
+        def yield_useless(self, part, answer=answer):
+            for members, federated, local in yield_answers(self, part):
+                # One channel, of the foreground: the study has one label.
+                yield members, answer(federated.shape).astype(federated.dtype), local
+
+        monkeypatch.setattr(guard.SITE, "_yield_answers", yield_useless)
+        for site in NUCLEI:
+            reply = game.sites[site].answer("guard_choose", game.sent["guard_choose"][site])
+            joined = reply.meta["guard"]["joined"]
+            assert joined["test"]["local"] > 0.3, "the own model has learnt something"
+            assert joined["num_test_units"] >= 6 and joined["verdict"] != "gains", (name, site)

@@ -7,6 +7,7 @@ import torch
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError
+from silofl.federation.known_sites import find_recipe_in_use
 from silofl.files import load_tensors
 from silofl.methods.model import complete_state, mix_models
 from silofl.methods.part import to_tensors
@@ -114,6 +115,114 @@ def test_all_share_one_model_until_sites_have_their_own(play):
     own.round()
     assert shared.server.parts["model"].own == {} and shared.server.parts["model"].models().keys() == {""}
     assert own.server.parts["model"].models().keys() == {"east", "north", "west"}
+
+
+# --- BatchNorm that sites' filters take out
+
+
+def excluding(*sites):
+    """Return a change by which sites' filters take BatchNorm out of every answer."""
+
+    def change(task, site, answer):
+        if site not in sites:
+            return answer
+        return Message({name: array for name, array in answer.arrays.items() if ".adn.N." not in name}, answer.meta)
+
+    return change
+
+
+EVERYONE = excluding("east", "north", "west")
+
+
+def homes(game, number):
+    """Return BatchNorm's arrays that each site keeps at home after a round."""
+    kept = {site: game.kept(site, number)["models"]["home"] for site in game.sites}
+    return {f"{site} {n}": array for site, home in kept.items() for n, array in home.items() if ".adn.N." in n}
+
+
+def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
+    ours, fedbn = play(), play(folder="fedbn", name="fedbn")
+    ours.rounds(1, change=EVERYONE)
+    ours.resume()
+    ours.rounds(2, change=EVERYONE)
+    fedbn.rounds(3)
+    assert_alike({name: ours.models("east")[name] for name in fedbn.models("east")}, fedbn.models("east"))
+    assert_alike(homes(ours, 3), homes(fedbn, 3))
+    assert [one.validated for one in ours.server.ledger] == [one.validated for one in fedbn.server.ledger]
+    # From the second round on it travels no more, either way.
+    assert ours.sent["train"]["east"].arrays.keys() == fedbn.sent["train"]["east"].arrays.keys()
+    assert ours.server.ledger[2].withheld == {}
+    assert find_recipe_in_use(ours.server).stays_home == "batchnorm" != ours.study.recipe.stays_home
+    tests = [game.finish(change=EVERYONE).scores for game in (ours, fedbn)]
+    assert tests[0] == tests[1]
+
+
+def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(play):
+    game = play()
+    start = game.models("east")
+    record = game.round(change=excluding("north"))
+    name = next(name for name in start if ".adn.N." in name)
+    sent = {site: answer.arrays.get(name) for site, answer in game.answers["train"].items()}
+    # 5 training images at east and 3 at west; north has none of a say
+    expected = start[name] + (5 * sent["east"] + 3 * sent["west"]) / 8
+    np.testing.assert_allclose(game.models("north")[name], expected, rtol=1e-5, atol=1e-7)
+    assert find_recipe_in_use(game.server).stays_home == "nothing" and not record.unlike
+    assert record.notes == ["BatchNorm excluded at north: what some sites still send is mixed over these"]
+    game.round(change=excluding("north"))
+    assert name in game.sent["train"]["north"].arrays and game.server.ledger[-1].notes == []
+
+
+def test_the_ledger_says_once_that_everybody_excludes_batchnorm(play):
+    game = play()
+    game.rounds(2, change=EVERYONE)
+    said = "BatchNorm excluded at east, north, west: each site goes on with its own from here on, as in FedBN"
+    assert [one.notes for one in game.server.ledger] == [[said], []] and game.warnings == [said]
+
+
+def test_a_sender_that_is_away_for_a_round_still_shares_batchnorm(play):
+    game = play(rounds=4)
+    game.round(change=excluding("north", "west"))
+    game.round(absent=("east",), change=excluding("north", "west"))
+    assert find_recipe_in_use(game.server).stays_home == "nothing"
+    game.round(change=EVERYONE)
+    assert find_recipe_in_use(game.server).stays_home == "batchnorm"
+    # What each site trained in that round, not what was shared before it.
+    own = homes(game, 3)
+    game.round(change=EVERYONE)
+    assert not [name for name in game.sent["train"]["north"].arrays if ".adn.N." in name]
+    assert own.keys() == homes(game, 4).keys()
+
+
+def test_a_site_that_comes_late_gets_batchnorm_once_and_keeps_its_own_as_the_others(play):
+    game = play()
+    game.round(absent=("west",), change=EVERYONE)
+    game.round()
+    assert [name for name in game.sent["train"]["west"].arrays if ".adn.N." in name]
+    # It has no filter, and is told that nobody sends it.
+    assert not [name for name in game.answers["train"]["west"].arrays if ".adn.N." in name]
+    assert game.server.ledger[-1].refused == {}
+
+
+def test_a_site_that_lost_batchnorm_of_its_own_goes_on_without_and_the_run_says_so(play):
+    game = play()
+    game.rounds(2, change=EVERYONE)
+    for path in (game.folder("west") / "rounds").iterdir():
+        path.unlink()
+    record = game.round(change=EVERYONE)
+    assert "began the train of round 3 without its state of round 2" in record.notes[0]
+    assert "its BatchNorm, which no site sends" in record.notes[0]
+
+
+def test_a_run_of_excluded_batchnorm_has_no_model_for_everybody_and_its_sites_have_whole_ones(play):
+    game, shared = play(rounds=2), play(rounds=2, folder="shared")
+    game.finish(change=EVERYONE), shared.finish()
+    part = game.server.parts["model"]
+    assert shared.server.parts["model"].contents(shared.server) and part.contents(game.server) is None
+    assert not [name for name in part.models()[""] if ".adn.N." in name]
+    model = torch.load(game.folder("east") / "supermodel" / "weights" / "east.pt", weights_only=True)
+    norm = next(name for name in model if ".adn.N." in name)
+    own = game.kept("east", game.server.reported.round)["models"]["home"][f"model/{norm}"]
+    np.testing.assert_array_equal(model[norm].numpy(), own.numpy())
 
 
 # --- what stays at home

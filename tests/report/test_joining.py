@@ -81,7 +81,7 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
 
 def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, results):
     assert joining_sentence(joining(east=joined())) == (
-        "Of 1 hospital 1 gains: none loses by joining. "
+        "The only hospital gains: none loses by joining. "
         "No choice could be made at west: no validation data, or no answer."
     )
     assert joining_sentence(results()) == "" and joining_table(results()) is None
@@ -93,7 +93,7 @@ REASONS = {"east": "it has no validation data", "west": "no answer in time"}
 def test_the_sentence_says_why_a_site_could_not_choose(joining, results):
     one = joining(east=joined(), unchosen={"west": "no answer in time"})
     assert joining_sentence(one) == (
-        "Of 1 hospital 1 gains: none loses by joining. No choice could be made at west: no answer in time."
+        "The only hospital gains: none loses by joining. No choice could be made at west: no answer in time."
     )
     several = results(unchosen=REASONS)
     assert joining_sentence(several) == (
@@ -168,7 +168,7 @@ def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_wha
 def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_proves_it(joining):
     low = joined(local=0.38, kept=0.332, verdict="too few to say")
     assert joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=low, west=joined())) == (
-        "Of 2 hospitals 1 gains and 1 has too few test cases to say: none is seen to lose by joining. "
+        "Of 2 hospitals, 1 gains and 1 has too few test cases to say: none is seen to lose by joining. "
         "On test data its own model is higher, though not provably, at east (0.380, kept 0.332)."
     )
 
@@ -176,7 +176,7 @@ def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_prove
 def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
     needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
     assert joining_sentence(joining(sites={"east": 0.0}, east=needed)) == (
-        "Of 1 hospital 1 keeps its own model: none loses by joining. "
+        "The only hospital keeps its own model: none loses by joining. "
         "east: its own model gains 0.37 by its threshold; joining adds 0.00."
     )
     little = joined(own_gain=0.009)
@@ -257,7 +257,7 @@ def test_the_overview_has_local_training_first_then_each_method_with_the_unseen_
     assert table.columns == ("model", "mean", "east", "west", "kept", "unseen", "verdicts")
     assert table.rows == (
         ("local (batch)", "0.600", "0.700", "0.500", "-", "-", "-"),
-        ("fedavg", "0.700", "0.800", "0.600", "0.725", "0.400", "2 gains"),
+        ("fedavg", "0.700", "0.800", "0.600", "0.725", "0.400", "2 gain"),
         ("fedbn", "0.900", "0.900", "-", "-", "-", "-"),
     )
 
@@ -282,22 +282,22 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
     rows = {
         "fedbn": [joining(east=joined(p_below=0.9), west=own), joining(east=joined(p_below=0.9), west=LOSING)],
         "local": [results()],
-        "harmofl": [joining(east=joined(p_below=0.02, verdict="too few to say"))],
+        "harmofl": [joining(east=joined(p_below=0.02, verdict="loses"))],
     }
     table = compare_joining(rows).table
     assert table.rows == (
         # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
         (
             "fedbn",
-            "2 gains, 1 keeps its own model, 1 loses",
+            "2 gain, 1 loses, 1 keeps its own model",
             "0.750 ± 0.071",
             "0.700 ± 0.141",
             "0.775 ± 0.141",
             "1 of 3",
             "1",
         ),
-        # Below 2.5 % by itself, and 0.02 times 3 is above 5 %.
-        ("harmofl", "1 too few to say", "0.700", "0.800", "0.850", "1 of 1", "0"),
+        # It loses by itself, and 0.02 times 3 is above 5 %.
+        ("harmofl", "1 loses", "0.700", "0.800", "0.850", "1 of 1", "0"),
     )
     assert compare_joining({"local": [results()]}) is None
 

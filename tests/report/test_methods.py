@@ -311,6 +311,12 @@ def test_shared_batchnorm_is_said_beside_methods_that_keep_it_at_home(described)
     assert "\nfedavg: BatchNorm is shared" in notes(described(), beside)
 
 
+def test_batchnorm_that_sites_exclude_is_said_of_the_methods_it_concerns(described):
+    sentence = "BatchNorm excluded at east: what some sites still send is mixed over these"
+    text = notes(described(batchnorm=sentence), described("fedprox"))
+    assert f"\nfedavg: {sentence}." in text and "fedprox: BatchNorm" not in text
+
+
 def test_cases_that_do_not_count_are_said_where_models_are_pooled_by_them(described):
     text = notes(described("fedsm", models={"east": {"global": 0.5}, "west": {"global": 0.5}}))
     assert "fedsm: pooled means of its other models count the super model's cases." in text

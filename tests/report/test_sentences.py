@@ -75,6 +75,11 @@ def test_caveats_are_said_only_where_they_hold(results):
     assert found[1].startswith("a prediction depends on the batch it stands in")
 
 
+def test_batchnorm_that_sites_exclude_is_a_caveat(results):
+    sentence = "BatchNorm excluded at east, west: each site goes on with its own from here on, as in FedBN"
+    assert caveats(results(batchnorm=sentence)) == [f"{sentence}."]
+
+
 def test_a_run_on_pooled_data_says_that_it_is_no_federation(results):
     assert caveats(results(sites={"pooled": 0.5, "east": 0.5})) == []
     (sentence,) = caveats(results(sites={"pooled": 0.5}))

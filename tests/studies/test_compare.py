@@ -66,8 +66,8 @@ def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     problem = "fedavg_phantoms: north: the model that it keeps is below its own, 0.600 and 0.700 alone"
     assert out.index("what joining gave") < out.index(f"BAD  {problem}") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
-    assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 loses, 1 gains |" in written
-    assert written.index("| 1 loses, 1 gains |") < written.index("client average")
+    assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 gains, 1 loses |" in written
+    assert written.index("| 1 gains, 1 loses |") < written.index("client average")
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert page.index("What joining gave") < page.index(problem) < page.index("<h2>Results</h2>")
 

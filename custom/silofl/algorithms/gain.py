@@ -1,12 +1,12 @@
 """What a site gains by taking part: the model that it chose against the one that it trained alone, on its test units.
 
-The bootstrap's percentile interval, expanded for few units: Hesterberg, What teachers should know about the bootstrap,
-The American Statistician 2015, arXiv:1411.5279; Holm, A simple sequentially rejective multiple test procedure,
+A paired permutation test gives the verdict and the interval: Hartigan, Using subsample values as typical values,
+Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test procedure,
 Scandinavian Journal of Statistics 1979.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from silofl.errors import ConfigError
 
 Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "keeps its own model"]
-# Of fewer units no interval is what it says, right or wrong answers above all (`bench/gain.py`).
+# Where fewer show no difference, more would tell; where as many show none, there is hardly one that matters.
 MIN_UNITS = 20
-# Of a permutation test in place of an interval, on each side, as the interval's; five units that agree have 2 ** -5.
+# Of the test on each side, and outside the interval on each side.
 LEVEL = 0.025
-RESAMPLES = 9999
-# Of the bootstrap and of the random exchanges.
-SEED = 0
-# Of a permutation test on one side of at most 2.5 %: five units that agree have 3.1 %.
+# Units of which all exchanges are tried, 2 ** 13, and the random ones of more, with their seed.
+EXACT, RESAMPLES, SEED = 13, 9999, 0
+# The least of which the test can say something: five units that agree have 2 ** -5, which is 3.1 %.
 LEAST_UNITS = 6
 # The sum of the normal quantiles of 97.5 % and 80 %: with that many units four of five tests would see the difference.
 POWER = 2.8
@@ -37,12 +36,13 @@ class Gain:
     """What a site's test units say of the model that it chose, against its own local model.
 
     Attributes:
-        verdict: ``gains`` or ``loses`` where the interval lies above or below 0, or the test of few units says so.
+        verdict: ``gains`` or ``loses`` where the interval lies above or below 0.
         difference: Mean paired difference of chosen minus local; None where there is no unit, or one model only.
-        low: Lower end of its 95 % interval; None of fewer than `MIN_UNITS` units, or of one model only.
+        low: Lower end of its 95 % interval; None of fewer than `LEAST_UNITS` units, or of one model only.
         high: Upper end.
         num_units: Units in which both have a score.
         needed_units: About how many units would do, where they are too few to say.
+        p_below: One-sided p-value of the chosen model's being no worse than the local one; None of one model only.
     """
 
     verdict: Verdict
@@ -51,6 +51,7 @@ class Gain:
     high: float | None
     num_units: int
     needed_units: int | None = None
+    p_below: float | None = None
 
 
 def measure_joining(
@@ -75,35 +76,60 @@ def measure_joining(
 
 
 def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> Gain:
-    """Compare the chosen model with the local one by a paired 95 % bootstrap interval, of few units by a test.
+    """Compare the chosen model with the local one by a paired permutation test, one-sided at 2.5 % each way.
 
-    The interval is the percentile interval, at the wider level that Student's quantile and the divisor n - 1 ask for.
-
-    Of fewer than 20 units the verdict is that of the paired permutation test `p_below`, one-sided at 2.5 % for each of
-    gains and loses, which takes at least six units. That holds where each difference is as likely as its opposite.
-    Where a model fails on few units and is the better one on all others it does not, as with the interval: most sites
-    have not seen the failure. `bench/gain.py` measures both.
+    The test exchanges the two models' scores of units. It can say something from six units on, and it holds where each
+    difference is as likely as its opposite. Where a model fails on few units and is the better one on all others it
+    does not: most sites have not seen the failure. `bench/gain.py` measures both.
 
     Args:
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.
         chosen: The chosen model's, of the same units in the same order.
+
+    Raises:
+        ConfigError: The scores are of other units.
     """
     differences = np.diff(_pair_scores(local, chosen), axis=0)[0]
     n = len(differences)
+    means = average_subsets(differences)
+    # With every subset the exchange of none counts, which leaves all as it is.
+    p_below, p_above = ((1 + int(worse.sum())) / (1 + len(means)) for worse in (means >= 0, means <= 0))
+    verdict = "gains" if p_above <= LEVEL else "loses" if p_below <= LEVEL else "no clear difference"
+    if verdict == "no clear difference" and n < MIN_UNITS:
+        verdict = "too few to say"
+    needed = estimate_needed_units(differences) if verdict == "too few to say" else None
     difference = float(differences.mean()) if n else None
-    if n < MIN_UNITS:
-        verdict = _judge_few(local, chosen, difference or 0.0)
-        needed = estimate_needed_units(differences) if verdict == "too few to say" else None
-        return Gain(verdict, difference, None, None, n, needed)
-    low, high = map(float, estimate_interval(differences))
-    verdict = "gains" if low > 0 else "loses" if high < 0 else "no clear difference"
-    return Gain(verdict, difference, low, high, n)
+    return Gain(verdict, difference, *find_interval(means), n, needed, p_below)
 
 
-def _judge_few(local: NDArray[np.float64], chosen: NDArray[np.float64], difference: float) -> Verdict:
-    """Return what the permutation test says of too few units for an interval."""
-    verdict, pair = ("loses", (local, chosen)) if difference < 0 else ("gains", (chosen, local))
-    return verdict if p_below(*pair) <= LEVEL else "too few to say"
+def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sorted means of subsets of differences (N,): of all, or of 9999 random ones of more than 13.
+
+    An exchange of these units' scores makes a mean difference as large as that seen where their mean is at most 0.
+    """
+    n = len(differences)
+    if n <= EXACT:
+        members = np.arange(1, 2**n)[:, None] >> np.arange(n) & 1
+        pieces = [members]
+    else:
+        rng = np.random.default_rng(SEED)
+        pieces = [rng.integers(0, 2, (1111, n), np.int8) for _ in range(RESAMPLES // 1111)]
+    # Rounded, or a sum of nothing in decimals would not be nothing.
+    found = [(piece @ differences / np.maximum(piece.sum(axis=1), 1)).round(12) for piece in pieces]
+    return np.sort(np.concatenate(found))
+
+
+def find_interval(means: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
+    """Return the ends of the 95 % interval of the mean difference; none where no subset may be left out.
+
+    These are the true differences that the test of `measure_gain` does not refuse (Hartigan's typical values), so that
+    0 lies outside exactly where a site gains or loses.
+
+    Args:
+        means: Of the subsets, sorted.
+    """
+    outside = int(LEVEL * (1 + len(means)) + 1e-9) - 1
+    return (float(means[outside]), float(means[-1 - outside])) if outside >= 0 else (None, None)
 
 
 def estimate_needed_units(differences: NDArray[np.float64]) -> int:
@@ -120,45 +146,6 @@ def estimate_needed_units(differences: NDArray[np.float64]) -> int:
         return max(LEAST_UNITS, n + 1)
     wanted = (POWER * float(differences.std(ddof=1)) / mean) ** 2
     return max(LEAST_UNITS, n + 1, ceil(min(wanted, MOST_UNITS)))
-
-
-def estimate_interval(
-    differences: NDArray[np.float64], resamples: int = RESAMPLES
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of the 95 % interval of the mean of each row of differences (..., n), n at least 2."""
-    # Imported here because it takes a second, which a site that only trains does not need.
-    from scipy.special import ndtr, stdtrit
-    from scipy.stats import bootstrap
-
-    n = differences.shape[-1]
-    # The bootstrap's spread is too small by the factor sqrt((n - 1) / n), and its tails are thinner than Student's.
-    outside = float(ndtr(-np.sqrt(n / (n - 1)) * stdtrit(n - 1, 0.975)))
-    settings = {"n_resamples": resamples, "batch": 100, "method": "percentile", "confidence_level": 1 - 2 * outside}
-    found = bootstrap((differences,), np.mean, axis=-1, rng=SEED, **settings).confidence_interval
-    return found.low, found.high
-
-
-def p_below(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> float:
-    """Return the one-sided p-value of the hypothesis that the chosen model is no worse than the local one.
-
-    It is small where the model is worse. A paired permutation test of the mean difference, which exchanges the two
-    models' scores of a unit: all exchanges up to 13 units, 9999 random ones beyond. Without a unit it is 1.
-
-    Args:
-        local: Score of each independent test unit, shape (N,); NaN where a unit has none.
-        chosen: The chosen model's, of the same units in the same order.
-    """
-    from scipy.stats import permutation_test
-
-    pairs = _pair_scores(local, chosen)
-    # One unit is as likely better as worse, and scipy permutes at least two.
-    if pairs.shape[1] < 2:
-        return 1.0 - 0.5 * float((pairs[1] < pairs[0]).any())
-    settings = {"permutation_type": "samples", "alternative": "greater", "n_resamples": RESAMPLES, "batch": 1000}
-    found = permutation_test(
-        tuple(pairs), lambda ours, theirs, axis: (ours - theirs).mean(axis=axis), rng=SEED, vectorized=True, **settings
-    )
-    return float(found.pvalue)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -180,29 +167,36 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
 }
 
 
-def federation_sentence(gains: Mapping[str, Gain]) -> str:
+def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return how many sites have each verdict, as ``2 gain`` and ``1 keeps its own model``."""
+    counts = Counter(verdicts)
+    return [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
+
+
+def federation_sentence(verdicts: Mapping[str, Verdict]) -> str:
     """Return one sentence on all hospitals: how many have each verdict, and which of them lose.
 
     That none loses is said only where every one gains or keeps its own model: what was not seen may be there. Where no
     one has enough cases for a verdict, nothing is said of a loss, because none could have been seen.
 
     Args:
-        gains: Name of a site -> its gain.
+        verdicts: Name of a site -> its verdict.
     """
-    if not gains:
+    if not verdicts:
         return "No hospital has been tested."
-    counts = Counter(gain.verdict for gain in gains.values())
-    parts = [f"{counts[verdict]} {words[counts[verdict] > 1]}" for verdict, words in _WORDS.items() if counts[verdict]]
-    losing = sorted(site for site, gain in gains.items() if gain.verdict == "loses")
+    counts = Counter(verdicts.values())
+    losing = sorted(site for site, verdict in verdicts.items() if verdict == "loses")
     if losing:
         end = f"{_join_with_and(losing)} {_WORDS['loses'][len(losing) > 1]} by joining"
-    elif counts["too few to say"] + counts["keeps its own model"] == len(gains) > counts["keeps its own model"]:
+    elif counts["too few to say"] + counts["keeps its own model"] == len(verdicts) > counts["keeps its own model"]:
         end = "nobody can tell yet whether joining pays"
     elif counts["no clear difference"] or counts["too few to say"]:
         end = "none is seen to lose by joining"
     else:
         end = "none loses by joining"
-    return f"Of {len(gains)} hospital{'s'[: len(gains) > 1]} {_join_with_and(parts)}: {end}."
+    if len(verdicts) == 1:
+        return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
+    return f"Of {len(verdicts)} hospitals, {_join_with_and(count_verdicts(verdicts.values()))}: {end}."
 
 
 def _join_with_and(parts: Sequence[str]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from silofl.algorithms.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.methods.part import Kept
@@ -15,6 +17,15 @@ from silofl.study import Study
 
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
+
+BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
+
+
+def find_recipe_in_use(server: ServerRounds) -> Recipe:
+    """Return the study's recipe, with BatchNorm at home where no site sends it."""
+    recipe = server.study.recipe
+    is_home = recipe.stays_home == "nothing" and any(part.home for part in server.parts.values())
+    return replace(recipe, stays_home="batchnorm") if is_home else recipe
 
 
 def list_present_sites(server: ServerRounds) -> list[str]:
@@ -108,6 +119,7 @@ def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[
     """Return what of its state a site needs for a task."""
     is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
+    kept += [BATCHNORM] * any(part.home for part in server.parts.values())
     return [one for one in kept if is_training or not one.is_for_training]
 
 

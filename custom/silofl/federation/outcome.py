@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from silofl import __version__
+from silofl.algorithms.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.known_sites import early_end, find_departed_sites, list_present_sites
+from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
@@ -33,7 +34,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     known = [value for value in values.values() if value is not None]
     reasons = _shortcomings(server, tests)
     return Results(
-        **_describe_study(study),
+        **_describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=reported.round,
@@ -84,15 +85,16 @@ def _name_labels(study: Study, by_label: Mapping[str, float]) -> dict[str, float
     return {names.get(label, label): value for label, value in by_label.items()}
 
 
-def _describe_study(study: Study) -> dict[str, Any]:
+def _describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any]:
+    """Return what results say of a study, and of its recipe as the run carried it out."""
     try:
         kept = describe_kept(study)
     except ConfigError:
         # The file of a part is broken: that is why the run has failed, which must have a result all the same.
         kept = []
-    known = study.description()
-    recipe = known["recipe"] | {"questions": study.recipe.questions(kept)}
-    return known | {"version": __version__, "recipe": recipe}
+    recipe = recipe or study.recipe
+    described = recipe.as_dict() | {"questions": recipe.questions(kept)}
+    return study.description() | {"version": __version__, "recipe": described}
 
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:

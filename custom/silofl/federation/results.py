@@ -159,6 +159,7 @@ class Results:
         joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
         unchosen: Site -> why it made no choice, where sites choose; null where all did, absent from older results.
         ended_early: Why the run ended before the study's last round, where federation.patience ended it.
+        batchnorm: At which sites a filter took it out of the answers, and what came of it; null where none did.
         privacy: What training with differential privacy has spent, where the study has it.
         left: Site -> the last round that its update went into, of sites that left the study for good.
         digest: SHA-256 of the study's settings, as site check and estimate print it; absent from older results.
@@ -196,6 +197,7 @@ class Results:
     ended_early: str | None = declare_optional()
     regions: Mapping[str, tuple[int, ...]] | None = declare_optional()
     privacy: Privacy | None = declare_optional()
+    batchnorm: str | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test, and a choice of no site of the run."""

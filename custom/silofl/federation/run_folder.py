@@ -15,6 +15,7 @@ from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, DamagedError, StateError, quote_value
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_finished_rounds, restore_run
 from silofl.federation.course import Tests
+from silofl.federation.known_sites import find_recipe_in_use
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
 from silofl.federation.outcome import finished_results, stopped_results, unscored_results
@@ -328,7 +329,7 @@ class RunFolder:
     def _model_readme(self, server: ServerRounds) -> str:
         """Return how to load a model: of the files here where they are whole, else one that its site completed."""
         study, shape = self.study, server.image_shape or _image_shape(self.study)
-        recipe = study.recipe.as_dict()
+        recipe = find_recipe_in_use(server).as_dict()
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
         rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}

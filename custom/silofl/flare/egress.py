@@ -18,6 +18,7 @@ from silofl.errors import ConfigError, one_line
 from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
+from silofl.flare.filters import BatchNormStaysHome
 from silofl.flare.kit import Kit
 from silofl.flare.places import read_job_study, read_site_settings
 from silofl.methods.task import Message
@@ -185,7 +186,11 @@ def filter_answer(
     values |= {FLContextKey.TASK_NAME: task, FLContextKey.SCOPE_OBJECT: scope}
     for key, value in values.items():
         context.set_prop(key, value, private=True, sticky=False)
-    scope.task_result_filters[FilterKey.OUT][-1].begin("trial", study, site)
+    *others, last = scope.task_result_filters[FilterKey.OUT]
+    last.begin("trial", study, site)
+    for one in others:
+        if isinstance(one, BatchNormStaysHome):
+            one.begin("trial", study)
     given = FLModelUtils.to_shareable(to_model(message, is_difference=False))
     apply_filters(Scope.TASK_DATA_FILTERS_NAME, given, context, {}, task, FilterKey.IN)
     packed = FLModelUtils.to_shareable(to_model(answer, is_difference=True))

@@ -1,4 +1,4 @@
-"""A filter that keeps BatchNorm at the site, whatever the job asks for."""
+"""Filters that keep BatchNorm at the site, whatever the job asks for: one takes it out, one refuses the answer."""
 
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
@@ -6,11 +6,16 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.algorithms.presets import find_recipe
+from silofl.errors import ConfigError
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import read_job_study
+from silofl.methods.answer import plain_text
 from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
+from silofl.models.roles import read_role
+from silofl.study import Study
 
 
 class BatchNormStaysHome(Filter):
@@ -22,35 +27,80 @@ class BatchNormStaysHome(Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names: dict[str, set[str]] = {}
+        self._jobs: dict[str, tuple[Study, frozenset[str]]] = {}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Return the answer, or the refusal that is sent instead."""
+        """Return the answer where it holds no BatchNorm, else what is sent in its place."""
         if shareable.get_return_code() != ReturnCode.OK:
             return shareable
         message = from_model(FLModelUtils.from_shareable(shareable))
-        refusal = refuse_names(message, self._batchnorm_names(fl_ctx))
-        if refusal is None:
+        study, names = self._read_job(fl_ctx)
+        found = sorted(name for name in message.arrays if name.removeprefix(f"{read_role(name)}/") in names)
+        if not found:
             return shareable
-        self.log_error(fl_ctx, str(refusal.meta["error"]), fire_event=False)
-        return FLModelUtils.to_shareable(to_model(refusal, is_difference=True))
+        left = self.replace_answer(message, found, study)
+        if reason := left.meta.get("error"):
+            self.log_error(fl_ctx, str(reason), fire_event=False)
+        return FLModelUtils.to_shareable(to_model(left, is_difference=True))
 
-    def _batchnorm_names(self, fl_ctx: FLContext) -> set[str]:
-        """Return the names in the running job's network, which is built once a job."""
+    def replace_answer(self, message: Message, found: list[str], study: Study) -> Message:
+        """Return the refusal of an answer.
+
+        Args:
+            message: The answer.
+            found: The names of its arrays that are BatchNorm's.
+            study: The study.
+        """
+        reason = (
+            f"the site's filter lets no BatchNorm leave; the answer held {len(found)} such arrays, the first "
+            f"{found[0]!r}: choose stays_home: batchnorm"
+        )
+        return message.failed(reason)
+
+    def begin(self, job: str, study: Study) -> None:
+        """Take a job's study, with BatchNorm's names in its network, whatever role they travel under."""
+        models = build_models(study, None).values()
+        self._jobs = {job: (study, frozenset(name for model in models for name in batchnorm_names(model)))}
+
+    def _read_job(self, fl_ctx: FLContext) -> tuple[Study, frozenset[str]]:
+        """Return the running job's study and BatchNorm's names, read once a job."""
         job = fl_ctx.get_job_id()
-        if job not in self._names:
-            models = build_models(read_job_study(fl_ctx), None).items()
-            self._names = {job: {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}}
-        return self._names[job]
+        if job not in self._jobs:
+            self.begin(job, read_job_study(fl_ctx))
+        return self._jobs[job]
 
 
-def refuse_names(message: Message, names: set[str]) -> Message | None:
-    """Return the message to send in place of one that holds any of the names; None where it may go."""
-    found = sorted(message.arrays.keys() & names)
-    if not found:
+class ExcludeBatchNorm(BatchNormStaysHome):
+    """Filter that takes BatchNorm's parameters and statistics out of an answer, and lets the rest leave.
+
+    For ``task_result_filters`` of a site's own ``privacy.json``, before `silofl.flare.egress.Egress`. The server mixes
+    BatchNorm over the sites that send it; where none does, each site goes on with its own, as in FedBN.
+
+    An answer is refused where the study cannot do without BatchNorm: its algorithm hands out whole models, or sends
+    BatchNorm in more than the models.
+    """
+
+    def replace_answer(self, message: Message, found: list[str], study: Study) -> Message:
+        """Return the answer without BatchNorm, or its refusal."""
+        if reason := explain_need(found, study):
+            # As short as any reason that the last filter lets out.
+            return message.failed(
+                plain_text(f"the site's filter takes BatchNorm out, and this study needs it: {reason}")
+            )
+        return Message({name: array for name, array in message.arrays.items() if name not in found}, message.meta)
+
+
+def explain_need(found: list[str], study: Study) -> str | None:
+    """Return why a study cannot do without the BatchNorm in an answer; None where it can."""
+    others = sorted({read_role(name) for name in found} - {*study.recipe.traveling_roles})
+    if others:
+        return f"it sends BatchNorm under {others[0]!r} too; choose another algorithm, or stay out of the study"
+    if study.recipe.stays_home != "nothing":
         return None
-    reason = (
-        f"the site's filter lets no BatchNorm leave; the answer held {len(found)} such arrays, the first "
-        f"{found[0]!r}: choose stays_home: batchnorm"
-    )
-    return message.failed(reason)
+    algorithm = study.algorithm
+    try:
+        changes = dict(algorithm.model_extra or {}) | {"stays_home": "batchnorm"}
+        find_recipe(algorithm.name, algorithm.preset, changes)
+    except ConfigError as error:
+        return str(error).partition(";")[0]
+    return None

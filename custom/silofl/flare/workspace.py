@@ -13,7 +13,13 @@ from silofl.site import Server, Site
 
 # One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see what
 # they record.
-SIMULATED = (*SERVER_CLASSES, *SITE_CLASSES, "silofl.flare.egress.RunNote", "silofl.flare.egress.Egress")
+SIMULATED = (
+    *SERVER_CLASSES,
+    *SITE_CLASSES,
+    "silofl.flare.filters.ExcludeBatchNorm",
+    "silofl.flare.egress.RunNote",
+    "silofl.flare.egress.Egress",
+)
 
 
 def other_classes(job: Path) -> list[str]:

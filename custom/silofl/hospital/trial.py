@@ -11,7 +11,7 @@ import numpy as np
 from silofl.algorithms.mixing import Arrays
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.federation.egress import Gate
+from silofl.federation.egress import Gate, Request
 from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import measure_cost
@@ -162,6 +162,9 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
         for one in (Exchange(TRAIN, 1), *asked.values()):
             message = server.task(site, one)
             answer = rounds.carry_out(one.task, message)
+            # As in a job, the site looks at its answer before NVFlare's filters do.
+            reason = rounds.gate.refusal(Request.of(one.task, message), answer)
+            answer = message.failed(reason) if reason else answer
             left.append(filter_answer(scope, site, study, rounds.site, one.task, message, answer))
             # What comes after the training begins from the state that it left.
             server = replace(server, trained=frozenset({site}))

@@ -4,6 +4,7 @@ Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -27,8 +28,8 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
     """Return the text of the card.
 
     Args:
-        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining``, ``left`` and
-            ``kept``.
+        contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining``, ``left``,
+            ``kept`` and ``stays_home``.
         versions: Library -> its version.
         fingerprint: The super model's.
     """
@@ -37,6 +38,9 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         loader=PackageLoader("silofl.inference"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
     known = dict.fromkeys(("rounds", "reported_round", "run")) | facts
+    # Where no site sent BatchNorm, whatever the study says.
+    is_home = facts.get("stays_home") == "batchnorm" and study.recipe.stays_home == "nothing"
+    recipe = replace(study.recipe, stays_home="batchnorm") if is_home else study.recipe
     text = environment.get_template(TEMPLATE).render(
         contents=contents,
         study=study,
@@ -44,7 +48,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         facts=known,
         labels=describe_labels(study),
         paper=_paper_sentence(study.algorithm.name),
-        questions=study.recipe.questions(facts.get("kept", [])),
+        questions=recipe.questions(facts.get("kept", [])),
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),

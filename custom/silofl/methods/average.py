@@ -81,8 +81,8 @@ class AveragePart(Part):
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return all that a validation of the last round brings, with the means in place of its models."""
         if exchange.task == TASK:
-            return run.task(site, replace(exchange, task=VALIDATE)) | self._build_message(site)
-        return self._build_message(site) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
+            return run.task(site, replace(exchange, task=VALIDATE)) | self._build_message(site, run)
+        return self._build_message(site, run) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AveragePart:
         """Take a round's models into the means, or decide whether the means are reported."""
@@ -160,10 +160,11 @@ class AveragePart(Part):
         """Return role -> site -> mean as a model; what all sites share is the same arrays for all."""
         return {role: {site: mean.model() for site, mean in means.items()} for role, means in self.means.items()}
 
-    def _build_message(self, site: str) -> Message:
+    def _build_message(self, site: str, run: Run) -> Message:
         arrays = {}
         for role, models in self._models.items():
-            arrays |= add_role(role, models.get(site, models.get("", {})))
+            mean, home = models.get(site, models.get("", {})), run.parts[role].home
+            arrays |= add_role(role, {name: array for name, array in mean.items() if name not in home})
         return Message(arrays, {ROLE: {"is_sent": True}})
 
     def _describe_decision(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:

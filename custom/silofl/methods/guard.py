@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.algorithms.gain import measure_joining, p_below
+from silofl.algorithms.gain import measure_joining
 from silofl.algorithms.guard import BIASES, GuardChoice, choose_kept
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -268,7 +268,7 @@ class SiteGuard(SitePart):
             "difference": found.difference,
             "low": found.low,
             "high": found.high,
-            "p_below": None if keeps_own else p_below(own, kept),
+            "p_below": found.p_below,
             "num_test_units": found.num_units,
             "verdict": found.verdict,
             "needed_units": found.needed_units,
@@ -295,7 +295,8 @@ class SiteGuard(SitePart):
         """Write the model that the site keeps, with the test of just that, and show what it predicts."""
         work, kept = self.work, self._contents[_name_kept(choice)]
         # The facts of a single model are the test of the federated one.
-        known = {} if "value" in kept.facts else kept.facts
+        home = {key: kept.facts[key] for key in ("stays_home",) if key in kept.facts}
+        known = home if "value" in kept.facts else kept.facts
         numbers = tested.numbers() | {"num_patients": work.data.test.patients_of(tested.by_case)}
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}

@@ -18,6 +18,7 @@ from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
+from silofl.methods.kept_back import Excluded
 from silofl.methods.part import Kept, Kind, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.models import build_model
@@ -38,6 +39,7 @@ from silofl.training.evaluation import evaluate, summarise_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
 from silofl.training.pictures import write_test_files
+from silofl.training.site_score import SiteScore
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
 WEIGHTS_RISK = (
@@ -47,7 +49,7 @@ WEIGHTS_RISK = (
 BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
 BATCHNORM_RISK = (
     "it tells the server and, mixed, all sites the scanner's look, and helps to rebuild images from the weights; "
-    "stays_home: batchnorm, or the filter BatchNormStaysHome"
+    "stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
 
 
@@ -64,6 +66,7 @@ class ModelPart(Part):
         aliases: Further name -> the name under which its tensor travels, for the models that are written.
         pretrained: All arrays of the model that training starts from, what stays at home included; not part of the
             checkpoint.
+        excluded: What the sites' own filters take out of it.
     """
 
     study: Study
@@ -73,6 +76,7 @@ class ModelPart(Part):
     buffers: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     pretrained: Arrays = field(default_factory=dict)
+    excluded: Excluded = Excluded(frozenset())
     follows_best: bool = True
     saved = ("common", "own")
 
@@ -87,7 +91,10 @@ class ModelPart(Part):
             buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
             # Without further names: a late site would write them over what the others have learnt.
             first = {name: array for name, array in given.items() if name not in aliases}
-            parts.append(cls(study, role, common, buffers=buffers, aliases=aliases, pretrained=first))
+            excluded = Excluded(frozenset(common.keys() & batchnorm_names(model)))
+            parts.append(
+                cls(study, role, common, buffers=buffers, aliases=aliases, pretrained=first, excluded=excluded)
+            )
         return parts
 
     @classmethod
@@ -101,6 +108,11 @@ class ModelPart(Part):
             kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
         return kinds
 
+    @property
+    def home(self) -> frozenset[str]:
+        """The names that no site sends any more."""
+        return self.excluded.home
+
     def of(self, site: str) -> Arrays:
         """Return a site's model."""
         return self.own.get(site, self.common)
@@ -110,20 +122,24 @@ class ModelPart(Part):
         if not exchange.is_of_models:
             return Message()
         arrays, number = self.of(site), exchange.models_round
+        told = Message(meta={self.role: {"home": sorted(self.home)}} if self.home else {})
         # What came in half precision is near to what the site has, and not the same.
         is_exact = self.study.federation.precision == "float32"
         if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
-                return Message()
+                return told
         if self.pretrained and exchange.task == TRAIN and not run.held(site, number):
             # The first task also brings what stays at home from then on, and so does the first after all was lost.
             arrays = self.pretrained | arrays
-        return Message(add_role(self.role, arrays))
+        if run.held(site, number):
+            arrays = self._drop_home(arrays)
+        return told | Message(add_role(self.role, arrays))
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays that travel, any of which a site may keep back."""
-        return Expected.like(add_role(self.role, self.of(site))) if exchange.task == TRAIN else {}
+        arrays = self._drop_home(self.of(site)) if exchange.task == TRAIN else {}
+        return Expected.like(add_role(self.role, arrays))
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
@@ -140,17 +156,18 @@ class ModelPart(Part):
             site: {name: started[site][name] + change for name, change in answer.of(self.role).items()}
             for site, answer in replies.accepted.items()
         }
+        new = replace(self, excluded=self.excluded.after(trained, self.study.federation.sites_left))
         weights = weights_of(self.role)
         mixed = mix_models(started, trained, weights)
         if not self._has_own_models(exchange.round):
             # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
-            return replace(self, common=self._take_server_step(started[first], mixed[first], replies, run))
+            return replace(new, common=self._take_server_step(started[first], mixed[first], replies, run))
         own = {site: self.of(site) for site in run.sites}
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
             own[site] = arrays if weight == 1 else self._take_server_step(started[site], arrays, replies, run)
-        return replace(self, own=own)
+        return replace(new, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
         """Return who listens to whom by the recipe, and in the rounds after the study's: every site to itself."""
@@ -176,8 +193,16 @@ class ModelPart(Part):
         models = self.own or {"": self.common}
         return {
             site: arrays | {name: arrays[one] for name, one in self.aliases.items() if one in arrays}
-            for site, arrays in models.items()
+            for site, arrays in zip(models, map(self._drop_home, models.values()), strict=True)
         }
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return who excludes BatchNorm, in the round that changed it."""
+        return (self.excluded.news,) if exchange.task == TRAIN and self.excluded.news else ()
+
+    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+        """Return who excludes BatchNorm."""
+        return {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
 
     def contents(self, run: Run) -> Contents | None:
         """Return the super model of a run of one model; None where a site adds what stays with it.
@@ -185,7 +210,7 @@ class ModelPart(Part):
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
         """
         recipe = self.study.recipe
-        is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps
+        is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps and not self.home
         if not self._is_only or not is_whole or run.image_shape is None:
             return None
         named = self.own or {GLOBAL: self.common}
@@ -198,6 +223,10 @@ class ModelPart(Part):
         return Contents(
             self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts(), domain=run.domain
         )
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return super().state() | {"excluded": self.excluded.state()}
 
     def restored(self, state: Mapping[str, Any]) -> ModelPart:
         """Return what `state` described.
@@ -213,7 +242,8 @@ class ModelPart(Part):
             )
         # An older version sent a tensor with several names under each of them.
         own = {site: {name: tensors[name] for name in self.common} for site, tensors in state["own"].items()}
-        return super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
+        restored = super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
+        return replace(restored, excluded=self.excluded.restored(state.get("excluded", {})))
 
     @property
     def _is_only(self) -> bool:
@@ -223,6 +253,9 @@ class ModelPart(Part):
     def _has_own_models(self, number: int) -> bool:
         recipe, rounds = self.study.recipe, self.study.rounds
         return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
+
+    def _drop_home(self, arrays: Arrays) -> Arrays:
+        return {name: array for name, array in arrays.items() if name not in self.home}
 
     def _take_server_step(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
         # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
@@ -337,7 +370,10 @@ class SiteModels(SitePart):
         # In extra rounds each site goes on from its own last model: sent back to it, it would travel for nothing.
         has_own = recipe.mixing is not None or recipe.extra_rounds > 0
         sent = {n for n in self._list_traveling_names() if n in received and not (has_own and read_role(n) != GLOBAL)}
-        aliases = {f"{role}/{name}" for role, model in self.work.models.items() for name in alias_names(model)}
+        models = self.work.models.items()
+        # A filter of the site's own may keep BatchNorm back, of which nothing here says; so it is always at hand.
+        sent -= {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}
+        aliases = {f"{role}/{name}" for role, model in models for name in alias_names(model)}
         return {name: value.cpu() for name, value in self.state().items() if name not in sent | aliases}
 
     def state(self) -> dict[str, Tensor]:
@@ -382,15 +418,21 @@ class SiteModels(SitePart):
         numbers = summarise_test(predictions, result, part, work.study)
         state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = part.image_shape
-        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers, domain=work.domain)
+        is_told = any(_read_home(work.message, role) for role in work.models)
+        numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {})
+        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers_and_home, domain=work.domain)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return numbers
 
     def _list_traveling_names(self) -> list[str]:
         recipe = self.work.study.recipe
-        models = {role: self.work.models[role] for role in recipe.traveling_roles}
-        return [f"{role}/{name}" for role, model in models.items() for name in traveling_names(model, recipe)]
+        return [
+            f"{role}/{name}"
+            for role in recipe.traveling_roles
+            for name in traveling_names(self.work.models[role], recipe)
+            if name not in _read_home(self.work.message, role)
+        ]
 
     def _read_traveling_arrays(self) -> Arrays:
         return read_arrays(self.state(), self._list_traveling_names())
@@ -402,6 +444,13 @@ PART, SITE = ModelPart, SiteModels
 def _traveling_models(study: Study) -> dict[str, nn.Module]:
     models = build_models(study, None)
     return {role: models[role] for role in study.recipe.traveling_roles}
+
+
+def _read_home(message: Message, role: str) -> set[str]:
+    """Return the names of a model that no site sends any more, as the server says."""
+    told = message.meta.get(role)
+    names = told.get("home") if isinstance(told, dict) else None
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
 
 
 def _renormalise_rows(weights: NDArray, is_sender: list[bool]) -> NDArray:

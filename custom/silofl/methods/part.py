@@ -161,6 +161,7 @@ class Part:
         role: Prefix of its arrays on the wire.
         leaves: The kinds of its arrays that leave a site.
         buffers: Names of its arrays, within the role, that are no parameters.
+        home: Names of its arrays, within the role, that no site sends although the recipe lets them travel.
         follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
@@ -175,6 +176,7 @@ class Part:
     role: str
     leaves: ClassVar[tuple[Kind, ...]] = ()
     buffers: frozenset[str] = frozenset()
+    home: frozenset[str] = frozenset()
     follows_best: bool = False
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from rich.console import Console
 
-from silofl.algorithms.gain import LEVEL, holm
+from silofl.algorithms.gain import count_verdicts, holm
 from silofl.federation.results import Results
 from silofl.report.conditions import list_differences, results_by_row, rows_by_name
 from silofl.report.run_records import RunRecords
@@ -27,7 +27,6 @@ from silofl.report.tables import (
     SURFACE,
     SURFACE_DICE,
     TextTable,
-    count_verdicts,
     describe_extra_metric,
     format_count,
     format_number,
@@ -52,9 +51,9 @@ JOINING = ("run", "what joining gave", "alone", "federated", "kept", "below alon
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
     "them of the test values of the model that each site trained by itself in the same rounds, with its own decision "
-    "bias, of the federated one, and of what it chose on its validation data. Below alone: sites that keep another "
-    "model than their own, and at which a paired permutation test says, one-sided at 2.5 %, that it is worse; chance "
-    "alone gives one in 40. After Holm: those left at 5 % after Holm's correction over all rows."
+    "bias, of the federated one, and of what it chose on its validation data. Below alone: sites that lose, of those "
+    "that keep another model than their own; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
+    "correction over all rows."
 )
 # Averages by which methods are compared besides their metric: key -> name of the column.
 AVERAGES_ALSO = {
@@ -77,7 +76,7 @@ class BelowLocal:
 
     Attributes:
         tests: Sites that keep another model than their own, of all seeds.
-        before: Those of them below it at 2.5 %.
+        before: Those of them that lose.
         after: Those left after Holm's correction.
     """
 
@@ -196,6 +195,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
         notes += _name_runs(shared, SHARED_BATCHNORM)
+    for sentence in dict.fromkeys(run.batchnorm for run in results if run.batchnorm):
+        notes += _name_runs([i for i, run in numbered if run.batchnorm == sentence], sentence)
     surface = [SURFACE] if any(run.tested.surface for run in results) else []
     return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
 
@@ -255,7 +256,7 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         if not joined:
             continue
         means = [mean_and_deviation(_average_tests(joined, model)) for model in (LOCAL, FEDERATED, CHOSEN)]
-        verdicts = count_verdicts(one for sites in joined for one in sites.values())
+        verdicts = ", ".join(count_verdicts(one.verdict for sites in joined for one in sites.values()))
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
     return JoiningComparison(TextTable(JOINING, tuple(found), num_text=2), _list_losses(rows)) if found else None
@@ -267,19 +268,19 @@ def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowL
     Args:
         rows: Key -> the results of its runs; all rows together are the family of Holm's correction.
     """
-    p_values = {
-        (key, seed, site): one.p_below
+    tested = {
+        (key, seed, site): one
         for key, runs in rows.items()
         for seed, run in enumerate(runs)
         for site, one in (run.joining or {}).items()
         if one.p_below is not None
     }
-    corrected = holm(p_values)
-    tests = {key: [test for test in p_values if test[0] == key] for key in rows}
+    corrected = holm({test: one.p_below for test, one in tested.items()})
+    tests = {key: [test for test in tested if test[0] == key] for key in rows}
     return {
         key: BelowLocal(
             len(of_row),
-            sum(p_values[test] < LEVEL for test in of_row),
+            sum(tested[test].verdict == "loses" for test in of_row),
             sum(corrected[test] < FAMILY_LEVEL for test in of_row),
         )
         for key, of_row in tests.items()

@@ -114,6 +114,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         *_threshold_notes(methods),
         *_pooling_notes(methods),
         *_shared_batchnorm(methods),
+        *_excluded_batchnorm(methods),
         *_excluded_case_notes(methods),
         *(_rows_ahead(rows, len(seeds)) if is_comparable(methods) else []),
         *_unfinished_notes(methods),
@@ -278,6 +279,13 @@ def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
     }
     shared = [name for name, is_so in is_shared.items() if is_so]
     return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(is_shared) else []
+
+
+def _excluded_batchnorm(methods: Sequence[Method]) -> list[str]:
+    """Say of which methods sites took BatchNorm out of their answers."""
+    runs = {method.name: list(method.results.values()) for method in methods}
+    groups = group_rows_by_value(runs, lambda run: run.batchnorm)
+    return [f"{', '.join(names)}: {sentence}." for sentence, names in groups.items()]
 
 
 def _excluded_case_notes(methods: Sequence[Method]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from silofl.algorithms.gain import Gain, federation_sentence
+from silofl.algorithms.gain import federation_sentence
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.results import Results
 from silofl.inference.super_model import LEARNT
@@ -186,6 +186,8 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
     if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
         found.append("the network has no BatchNorm to keep at home: all of it travels, as in FedAvg.")
+    if results.batchnorm:
+        found.append(f"{results.batchnorm}.")
     return [*found, *(results.recipe_value("cautions") or [])]
 
 
@@ -201,10 +203,8 @@ def joining_sentence(results: Results) -> str:
     without = _unchosen_sentence(results)
     if not joining:
         return without
-    gains = {
-        site: Gain(one.verdict, one.difference, one.low, one.high, one.num_test_units) for site, one in joining.items()
-    }
-    sentences = (federation_sentence(gains), _threshold_sentence(joining), _unproved_sentence(joining), without)
+    verdicts = {site: one.verdict for site, one in joining.items()}
+    sentences = (federation_sentence(verdicts), _threshold_sentence(joining), _unproved_sentence(joining), without)
     return " ".join(filter(None, sentences))
 
 

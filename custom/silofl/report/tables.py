@@ -1,6 +1,5 @@
 """Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -44,10 +43,9 @@ JOINING = (
 JOINING_NOTE = (
     "Alone: the model that the site trained by itself in the same rounds, after its best round and with the decision "
     "bias that its validation data favour. Federated: the model that the run tests. Kept: what the site chose on its "
-    "validation data. All on the same test data. Difference: kept minus alone, mean over the units, with its paired "
-    "bootstrap interval; units are patients where they are known. For fewer than 20 units the verdict is that of a "
-    "paired permutation test, at 2.5 % for gains and for loses. A site gains only if it also does beside its own model "
-    "without a bias."
+    "validation data. All on the same test data. Difference: kept minus alone, mean over the units, which are "
+    "patients where they are known. Verdict and interval are those of one paired permutation test, at 2.5 % for gains "
+    "and for loses; it takes at least six units. A site gains only if it also does beside its own model without a bias."
 )
 JOINING_EMPTY = (
     " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
@@ -191,12 +189,6 @@ def joining_table(results: Results) -> TextTable | None:
     if not results.joining:
         return None
     return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
-
-
-def count_verdicts(choices: Iterable[Joined]) -> str:
-    """Return how many sites have each verdict, as ``3 gains, 1 loses``; ``-`` without any."""
-    counts = Counter(one.verdict for one in choices)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or MISSING
 
 
 def joining_note(results: Results) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.algorithms.gain import count_verdicts
 from silofl.bundled_jobs import JOBS
 from silofl.data.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl.errors import ConfigError, ExitCode
@@ -17,7 +18,7 @@ from silofl.options import make_console, read_changes
 from silofl.report.comparison import print_comparison
 from silofl.report.pages import write_comparison
 from silofl.report.run_records import read_run
-from silofl.report.tables import TextTable, count_verdicts, format_number, print_lines, print_table
+from silofl.report.tables import MISSING, TextTable, format_number, print_lines, print_table
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, changed_study
 from silofl.training.joined import CHOSEN, LOCAL
@@ -112,7 +113,7 @@ def overview(runs: Mapping[str, Results], unseen: Mapping[str, float | None]) ->
             rows.append((f"local ({network})", *_value_cells(values, sites), *("-",) * 3))
     for name, results in runs.items():
         kept = {site: one.test.get(CHOSEN) for site, one in (results.joining or {}).items()}
-        told = count_verdicts((results.joining or {}).values())
+        told = ", ".join(count_verdicts(one.verdict for one in (results.joining or {}).values())) or MISSING
         last = (format_number(mean_of_known(kept.values())), format_number(unseen.get(name)), told)
         rows.append((name, *_value_cells(results.sites, sites), *last))
     columns = ("model", "mean", *sites, "kept", "unseen", "verdicts")

@@ -44,6 +44,8 @@ def print_results(results: Results, console: Console) -> None:
     if results.regions:
         lines.append(f"scored regions: {regions_text(results)}")
     lines.append(f"normalization: {normalization_label(results.normalization)}")
+    if results.batchnorm:
+        lines.append(results.batchnorm)
     if shares_patients(results.split_unit):
         lines.append(f"split {split_sentence(results.split_unit)}")
     print_lines(lines, console)

@@ -49,13 +49,13 @@ class Joined:
         difference: On test data, mean paired difference of chosen minus local over the units; null where there is none.
             A case without any label in truth counts 1 for a model that predicts none in it, 0 for a false alarm; the
             values above leave the former out.
-        low: Lower end of its 95 % interval; null without one.
+        low: Lower end of its 95 % interval; null of fewer than 6 units.
         high: Upper end.
         p_below: One-sided p-value of the chosen model's being no worse than the local one; null where they are the
             same.
         num_test_units: Test units in which both have a score.
-        verdict: gains, no clear difference, loses, too few to say, or keeps its own model; of fewer than 20 units
-            gains and loses are by a paired permutation test at 2.5 %. It gains only if it also does against the own
+        verdict: gains, no clear difference, loses, too few to say, or keeps its own model; gains and loses are by
+            a paired permutation test at 2.5 %, whose the interval is. It gains only if it also does against the own
             model without a bias.
         needed_units: About how many test units would do for a verdict, where they are too few to say.
         own_gain: On test data, mean paired difference of the own model with its bias minus without; null where there is
