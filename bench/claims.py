@@ -100,7 +100,8 @@ def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
     folders = {name: [options.out / one.folder for one in several] for name, several in runs.items()}
     done = {name: several for name, several in folders.items() if all(map(is_finished, several))}
     lines = describe(table, measure(table, done), {name: stored[name]["rate"] for name in done})
-    return "\n".join([heading, "", *lines])
+    data = table.describe_data([options.out / one.data for one in runs[rows[0].name]]) if table.describe_data else ""
+    return "\n".join([heading, "", *([data, ""] if data else ()), *lines])
 
 
 def _final(paper: str, table: Table, row: Row, stored: Mapping[str, Any], seed: int) -> Wanted:

@@ -82,6 +82,7 @@ class Table:
         note: Sentence below the table.
         needs: Name of a public set's folder in that of ``--data``, without which the table is left out.
         seeds: Of data and training.
+        describe_data: Returns a sentence on the data, by their folders.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Table:
     note: str = ""
     needs: str = ""
     seeds: tuple[int, ...] = (1, 2, 3)
+    describe_data: Callable[[Sequence[Path]], str] | None = None
 
 
 @dataclass(frozen=True)
