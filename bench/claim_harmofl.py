@@ -132,13 +132,14 @@ def _describe_data(folders: Sequence[Path]) -> str:
         colours = [images.mean(axis=(1, 2)) for images, _ in sites]
         for colour, (_, labels) in zip(colours, sites, strict=True):
             light = colour.mean(axis=1)
-            areas.append(np.mean(light[labels == 1, None] > light[labels == 0]))
+            area = np.mean(light[labels == 1, None] > light[labels == 0])
+            areas.append(max(area, 1 - area))
         between = np.std([colour.mean(axis=0) for colour in colours], axis=0)
         shifts.append(between.mean() / np.mean([colour.std(axis=0) for colour in colours]))
     return (
         f"Mean intensity alone tells the classes of a hospital's test with an AUC of {min(areas):.2f} to "
-        f"{max(areas):.2f}. Hospitals' mean colours lie {min(shifts):.1f} to {max(shifts):.1f} times as far apart as "
-        "the images of one."
+        f"{max(areas):.2f}, where 0.5 is chance. Hospitals' mean colours lie {min(shifts):.1f} to {max(shifts):.1f} "
+        "times as far apart as the images of one."
     )
 
 

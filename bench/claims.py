@@ -6,7 +6,7 @@
 The first trains every row with the learning rate in ``bench/rates.json`` and three seeds, each with data of its own,
 and prints the tables; the second finds these rates, every row by the same search: the mean over sites of the
 validation on the data of seed 0. Finished runs in the folder are used again, so that a search goes on where it was
-ended, and what it has found by then is written after every table. The tables are written as ``claims.md`` there too.
+ended, and what it has found by then is written after every row. The tables are written as ``claims.md`` there too.
 A table on a public set is left out where the set is not in the folder of ``--data``.
 """
 
@@ -64,14 +64,13 @@ def _is_possible(table: Table, data: Path) -> bool:
 
 
 def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
-    """Run every row with every rate, and write the best ones."""
-    tried = [Wanted(paper, table, row, rate, SEARCHED) for row in table.rows for rate in row.rates]
-    _do(options, tried)
-    stored = _read_rates()
-    stored.setdefault(paper, {})[table.name] = {
-        row.name: _choose([one for one in tried if one.row is row], options.out) for row in table.rows
-    }
-    RATES.write_text(json.dumps(stored, indent=1) + "\n")
+    """Run every row with every rate, and write the best one after each row."""
+    for row in table.rows:
+        tried = [Wanted(paper, table, row, rate, SEARCHED) for rate in row.rates]
+        _do(options, tried)
+        stored = _read_rates()
+        stored.setdefault(paper, {}).setdefault(table.name, {})[row.name] = _choose(tried, options.out)
+        RATES.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 def _choose(tried: Sequence[Wanted], out: Path) -> dict[str, Any]:
