@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from runs import BATCH, Choices
 from torch import nn
-from verdicts import COLUMNS, Claim, Paper, Row, Table, find_data
+from verdicts import COLUMNS, Claim, Paper, Row, Table, find_data, mean_over_sites, spread_over_sites
 
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import SiteData, load_site_data
@@ -29,6 +29,13 @@ RATES = (0.01, 0.03, 0.1)
 GROUP, STATELESS = {"model.normalization": "group"}, {"model.normalization": "batch_stateless"}
 # Images of the commoner class to one of the other.
 UNEVEN = 9
+# Of two classes with as many images each, the accuracy below which nothing is learnt.
+CHANCE = 0.55
+NOTE = (
+    f"A run with a mean below {CHANCE} is at chance: it has collapsed, and has no spread. Of networks whose answer "
+    "depends on the batch: accuracy where a site's whole test is one batch, and where each image is one; balanced "
+    "accuracy in batches of nine images of one class and one of the other."
+)
 
 
 def _row(name: str, method: str, normalization: Choices = BATCH) -> Row:
@@ -70,6 +77,11 @@ CLAIMS = (
     ),
     Claim("help all heterogeneous clients benefit from the federated learning", _above(PAPERS_OWN, LOCAL)),
 )
+
+
+def spread_where_learnt(run: Path) -> float | None:
+    """Return the standard deviation of the test over sites; None of a collapsed run, which is alike everywhere."""
+    return None if mean_over_sites(run) < CHANCE else spread_over_sites(run)
 
 
 def whole_batch(run: Path) -> float | None:
@@ -152,6 +164,7 @@ def _read_tests(manifest: Path) -> tuple[np.ndarray, np.ndarray]:
 
 COLUMNS_OF_BATCHES = {
     **COLUMNS,
+    "spread": spread_where_learnt,
     "whole batch": whole_batch,
     "one at a time": one_at_a_time,
     "9 to 1": uneven_batches,
@@ -167,6 +180,7 @@ def _stains(strength: float) -> Table:
         {},
         COLUMNS_OF_BATCHES,
         CLAIMS,
+        NOTE,
         describe_data=_describe_data,
     )
 
@@ -184,6 +198,7 @@ TILES = Table(
     {"labels": {0: "few", 1: "many"}},
     COLUMNS_OF_BATCHES,
     CLAIMS,
+    NOTE,
     needs="nuclei_dsb2018",
     seeds=(1, 2, 3, 4, 5, 6),
     describe_data=_describe_data,
