@@ -5,8 +5,12 @@ import importlib
 import inspect
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 BENCH = Path(__file__).parents[1] / "bench"
 SCRIPTS = sorted(path.stem for path in BENCH.glob("*.py"))
@@ -63,3 +67,61 @@ def test_the_breakdown_lists_functions_that_there_are():
     for end, function in [one for functions in breakdown.PARTS.values() for one in functions if one[0] != "-"]:
         tree = ast.parse((BENCH.parent / "custom" / "silofl" / end).read_text(encoding="utf-8"))
         assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, end
+
+
+@pytest.mark.parametrize(
+    ("differences", "margin", "verdict"),
+    [
+        # mean .03, deviation .01
+        ((0.02, 0.03, 0.04), 0, "holds"),
+        ((-0.02, -0.03, -0.04), 0, "does not hold"),
+        # mean .01, deviation .02: below the seeds' spread
+        ((-0.01, 0.01, 0.03), 0, "not decided"),
+        # as far as the spread is not beyond it
+        ((0.01, 0.01, 0.04), 0, "holds"),
+        ((0.0, 0.02, 0.04), 0, "not decided"),
+        # not below by more than .05
+        ((-0.02, -0.03, -0.04), 0.05, "holds"),
+        ((-0.02, -0.03, -0.04), 0.03, "not decided"),
+        ((0.5,), 0, "not decided"),
+        ((0.5, float("nan"), 0.5), 0, "not decided"),
+    ],
+)
+def test_a_difference_decides_where_it_is_beyond_the_seeds_spread(differences, margin, verdict):
+    decide = importlib.import_module("verdicts").decide
+    assert decide([float(one) for one in differences], margin) == verdict
+
+
+def test_an_uneven_batch_has_nine_images_of_one_class_and_one_of_the_other():
+    targets = np.repeat([0, 1], 12)
+    batches = list(importlib.import_module("claim_harmofl")._draw_uneven(targets))
+    assert [sorted(np.bincount(targets[rows], minlength=2)) for rows in batches] == [[1, 9]] * 24
+    assert [targets[rows].sum() for rows in batches] == [9] * 12 + [1] * 12
+
+
+def test_answers_are_judged_by_class_and_in_the_batches_that_they_stand_in():
+    class ByBatch(nn.Module):
+        """Answers 1 to the images that are brighter than the mean of their batch."""
+
+        def forward(self, images):
+            return torch.stack([torch.zeros(len(images)), images.flatten(1)[:, 0] - images.mean()], dim=1)
+
+    judge = importlib.import_module("claim_harmofl")._judge
+    test = SimpleNamespace(images=np.float32([1, 2, 3, 4]).reshape(4, 1, 1, 1), targets=np.array([0, 0, 1, 1]))
+    data = SimpleNamespace(test=test)
+    assert judge(ByBatch(), data, [np.arange(4)]) == 1
+    # Alone nothing is brighter than its batch: all are 0, and half of the classes are told.
+    assert judge(ByBatch(), data, np.arange(4)[:, None]) == 0.5
+
+
+def test_a_claim_holds_where_all_its_parts_do():
+    verdicts = importlib.import_module("verdicts")
+    steps = [(("b", "mean"), ("a", "mean")), (("c", "mean"), ("b", "mean"))]
+    claim = verdicts.Claim("a < b < c", tuple(steps))
+    figures = {row: {"mean": values} for row, values in {"a": [0.1, 0.2], "b": [0.3, 0.5], "c": [0.6, 0.7]}.items()}
+    # b - a: .2 and .3; c - b: .3 and .2
+    assert claim.judge(figures) == ("holds", "b - a 0.250 ± 0.071; c - b 0.250 ± 0.071")
+    assert claim.judge(figures | {"c": {"mean": [0.3, 0.5]}})[0] == "not decided"
+    assert claim.judge(figures | {"c": {"mean": [0.1, 0.2]}})[0] == "does not hold"
+    # A row that was not run decides nothing.
+    assert claim.judge({"a": figures["a"]})[0] == "not decided"

@@ -543,3 +543,18 @@ def test_a_study_says_what_its_parts_do_not_share(unit):
 def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():
     with pytest.raises(ConfigError, match=r"must be a study.yaml, not a job folder; name .*app/config/study.yaml"):
         load_study(Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms")
+
+
+@pytest.mark.parametrize(
+    ("preset", "normalization", "words"),
+    [
+        ("recommended", "batch", None),
+        ("paper", "group", None),
+        ("recommended", "group", "has no BatchNorm to keep at home"),
+        ("recommended", "batch_stateless", "has no BatchNorm to keep at home"),
+        ("reference", "batch_stateless", "silofl predict refuses a single image"),
+    ],
+)
+def test_a_normalisation_that_does_not_fit_the_preset_is_told(preset, normalization, words):
+    cautions = study(algorithm={"name": "harmofl", "preset": preset}, model={"normalization": normalization}).cautions
+    assert cautions == [] if words is None else any(words in sentence for sentence in cautions)

@@ -315,6 +315,23 @@ class Study(Section):
         }
 
     @property
+    def cautions(self) -> list[str]:
+        """What whoever runs the study must know of its recipe, and of a normalisation that does not fit it."""
+        normalization, found = self.model.normalization, list(self.recipe.cautions)
+        if self.recipe.stays_home == "batchnorm" and normalization != "batch":
+            found.append(
+                f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
+                "travels, as in FedAvg; take batch, or another preset"
+            )
+        if normalization == "batch_stateless":
+            found.append(
+                "with model.normalization batch_stateless an answer depends on the other images of its batch: scores "
+                "hold for batches as in the test, and silofl predict refuses a single image; take batch, group or "
+                "instance for use"
+            )
+        return found
+
+    @property
     def extensions(self) -> list[tuple[str, str, str]]:
         """The parts of packages that the study names: key, group of entry points, and name."""
         named = [("model.network", NETWORKS, self.model.network), ("training.loss", LOSSES, self.training.loss)]

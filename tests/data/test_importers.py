@@ -37,7 +37,14 @@ def content_of(folder):
 def test_the_layouts_are_known_by_name():
     nuclei = {"nuclei-dsb2018", "nuclei-histology"}
     segmentation = nuclei | {"folders", "nnunet", "brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
-    assert set(LAYOUTS) == segmentation | {"camelyon17-wilds", "medmnist", "hmp", "pamap2", "covid-xray"}
+    assert set(LAYOUTS) == segmentation | {
+        "camelyon17-wilds",
+        "covid-xray",
+        "hmp",
+        "medmnist",
+        "nuclei-tiles",
+        "pamap2",
+    }
 
 
 def test_an_import_says_what_it_wrote(source, tmp_path):

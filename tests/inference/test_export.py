@@ -212,6 +212,16 @@ def test_a_place_that_is_taken_is_refused(bundle, super_model):
         export_bundle(super_model, bundle)
 
 
+@pytest.mark.parametrize(("normalization", "is_warned"), [("batch", False), ("batch_stateless", True)])
+def test_a_network_whose_answer_depends_on_others_is_exported_with_a_warning(
+    tmp_path, make_contents, make_study, capsys, normalization, is_warned
+):
+    contents = make_contents("only", study=make_study(model={"normalization": normalization}))
+    write_model_folder(tmp_path / "supermodel", contents)
+    assert main(["export", str(tmp_path / "supermodel"), "-o", str(tmp_path / "there")]) == 0
+    assert ("model.normalization batch_stateless" in capsys.readouterr().err) == is_warned
+
+
 def test_the_command_exports_and_refuses_what_is_no_super_model(super_model, tmp_path, capsys):
     assert main(["export", str(super_model), "-o", str(tmp_path / "there")]) == 0
     assert (tmp_path / "there" / "models" / "model.ts").is_file() and "there" in capsys.readouterr().out

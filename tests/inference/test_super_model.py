@@ -192,6 +192,17 @@ def test_the_answer_does_not_depend_on_the_batch_size(make, make_study, normaliz
         np.testing.assert_allclose(found.probabilities, wanted.probabilities, atol=1e-5)
 
 
+def test_a_single_image_is_refused_by_a_network_whose_answer_depends_on_others(make, make_study):
+    for normalization in ("batch", "batch_stateless"):
+        model = make(scores=None, study=make_study(model={"normalization": normalization}))
+        assert model.predict(images(2)).label_map.shape[0] == 2
+        if normalization == "batch":
+            assert model.predict(images(1)).label_map.shape[0] == 1
+            continue
+        with pytest.raises(DataError, match="must not be predicted alone .* batch_stateless"):
+            model.predict(images(1))
+
+
 def test_amplitude_normalisation_acts_on_the_models_and_not_on_the_selector(make, make_study):
     model, case = make(scores=None, study=make_study(input="harmofl", amplitude={"band": 0})), images(2)
     brighter = case + np.float32(0.5)

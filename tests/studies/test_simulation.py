@@ -57,6 +57,20 @@ def test_a_data_folder_that_is_not_there_is_refused(refused, tmp_path, kind):
     assert "--data must be a folder that holds one folder a site" in error
 
 
+@pytest.mark.parametrize(
+    ("job", "folder", "sites"),
+    [
+        ("harmofl_stains", "stains", ("east", "midland", "north", "south", "west")),
+        ("harmofl_phantoms", "phantoms", ("east", "north", "south", "west")),
+    ],
+)
+def test_the_hospitals_that_suit_a_study_are_made_at_first_use(tmp_path, monkeypatch, job, folder, sites):
+    monkeypatch.chdir(tmp_path)
+    _, simulation = settle_job(JOB.with_name(job), Simulation(), {})
+    assert simulation.data == str(tmp_path / folder) and simulation.sites == sites
+    assert all((tmp_path / folder / site / "dataset.json").is_file() for site in sites)
+
+
 @pytest.mark.parametrize("inside", [[], ["north/images/a.png"], ["dataset.json"]])
 def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
     data = tmp_path / "data"

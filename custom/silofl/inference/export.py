@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import sys
 import tempfile
 from datetime import date
 from pathlib import Path
@@ -20,7 +21,7 @@ from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import member_names
-from silofl.settings import dump_yaml
+from silofl.settings import dump_yaml, read_yaml
 from silofl.study_sections import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
@@ -56,8 +57,14 @@ VOLUME_NETWORK = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the bundle and print its path."""
+    """Write the bundle and print its path; warn of a network that answers by the other images of its batch."""
     print(export_bundle(options.super_model, options.out))
+    if read_yaml(options.out / "configs" / "study.yaml")["model"]["normalization"] == "batch_stateless":
+        print(
+            "CAUTION  the network has model.normalization batch_stateless: its answer to an image depends on the other "
+            "images of the batch, and no test was of a single image; train one with batch, group or instance",
+            file=sys.stderr,
+        )
     return ExitCode.COMPLETE
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from silofl.data.contrasts import Case, build_source
 from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
 from silofl.data.volumes import central_slices
-from silofl.errors import ConfigError, suggest_nearest
+from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
 from silofl.inference.geometry import (
@@ -226,12 +226,18 @@ class SuperModel:
         Raises:
             ConfigError: An option is out of range, or names no model.
             DataError: The image cannot be read, is blank, is of another kind than the training images, or not prepared
-                to their form; or the answer is not finite.
+                to their form; it is a single one, and the network's answer depends on others; or the answer is not
+                finite.
         """
         self.check_options(batch_size, threshold, site)
         case = Path(case) if isinstance(case, str) else case
         prepared = None if isinstance(case, np.ndarray) else self._prepare_case(case)
         images = case if prepared is None else prepared.images
+        if len(images) == 1 and self.contents.study.model.normalization == "batch_stateless":
+            raise DataError(
+                "a single image must not be predicted alone by a network with model.normalization batch_stateless, "
+                "whose answer depends on the other images of its batch; train one with batch, group or instance"
+            )
         answer = self.answer(images, batch_size, threshold, site)
         find = self._predict_class if self.contents.study.task == "classification" else self._predict_label_map
         domain = self.contents.domain

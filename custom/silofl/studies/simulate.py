@@ -312,7 +312,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
         if any(kind.is_of_images for kind in list_kinds(study)):
             console.print("min_patients is 0 in a simulation: means of however few patients are shared")
-        for sentence in study.recipe.cautions:
+        for sentence in study.cautions:
             console.print(f"CAUTION  {sentence}", markup=False)
         job, lines = (run / "job").resolve(), RoundLines(study, run, console)
         given = read_start(study_file(job).parent, study)
