@@ -146,7 +146,7 @@ def make_phantoms(
     wanted = {"seed": seed, "version": VERSION, "patients": patients, "further": further}
     marker = target / kind.marker
     if marker.exists():
-        _check_marker(target, read_json(marker), wanted)
+        check_marker(target, read_json(marker), wanted)
         if _is_complete(target, {site: count + further for site, count in patients.items()}, kind):
             return target
     for site, count in patients.items():
@@ -185,7 +185,12 @@ def _check_request(seed: int, patients: Mapping[str, int]) -> None:
             raise ConfigError(f"site {site!r} must have at least {FEWEST_PATIENTS} patients, not {count}")
 
 
-def _check_marker(target: Path, held: dict[str, object], wanted: dict[str, object]) -> None:
+def check_marker(target: Path, held: dict[str, object], wanted: dict[str, object]) -> None:
+    """Refuse a folder of simulated hospitals that were made otherwise.
+
+    Raises:
+        DataError: A value of `wanted` is another in what the folder's marker holds.
+    """
     for key, value in wanted.items():
         if held.get(key) != value:
             raise DataError(
@@ -194,7 +199,12 @@ def _check_marker(target: Path, held: dict[str, object], wanted: dict[str, objec
             )
 
 
-def _check_free(folder: Path) -> None:
+def check_free(folder: Path) -> None:
+    """Refuse a site's folder with other data than a simulated site's.
+
+    Raises:
+        DataError: Its dataset.json names other patients.
+    """
     manifest = folder / "dataset.json"
     if manifest.exists() and f'"patient": "{folder.name}_' not in manifest.read_text():
         raise DataError(f"{folder} must be free for a simulated site, not hold other data; choose another folder")
@@ -209,14 +219,14 @@ def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) ->
 
 
 def _make_site(folder: Path, seed: int, count: int, further: int, kind: PhantomSet) -> None:
-    _check_free(folder)
+    check_free(folder)
     for place in ("images", "labels"):
         (folder / place).mkdir(parents=True, exist_ok=True)
     # The sliced set came first: its files follow from site and patient alone.
     names, origin = _patient_names(folder.name, count + further), () if kind.marker == SLICED.marker else (kind.marker,)
     for name in names:
-        _make_patient(folder, name, _seed_generator(seed, *origin, folder.name, name), kind)
-    parts = deal_patients(names[:count], _seed_generator(seed, *origin, folder.name, "split"))
+        _make_patient(folder, name, seed_generator(seed, *origin, folder.name, name), kind)
+    parts = deal_patients(names[:count], seed_generator(seed, *origin, folder.name, "split"))
     parts["test"] += names[count:]
     records = {part: [_build_record(name, kind) for name in members] for part, members in parts.items()}
     labels = {str(number): name for number, name in LABELS.items()}
@@ -266,8 +276,8 @@ def _build_record(name: str, kind: PhantomSet) -> dict[str, object]:
     }
 
 
-def _seed_generator(seed: int, *names: str) -> np.random.Generator:
-    # One generator a patient: more patients, or fewer sites, leave the others' files as they are.
+def seed_generator(seed: int, *names: str) -> np.random.Generator:
+    """Return the generator of what is named: one a patient, so that more patients, or fewer sites, change no other."""
     digest = hashlib.sha256("/".join(names).encode()).digest()
     return np.random.default_rng(np.random.SeedSequence([seed, int.from_bytes(digest)]))
 

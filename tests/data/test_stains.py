@@ -1,0 +1,108 @@
+import json
+
+import numpy as np
+import pytest
+
+from silofl.data.stains import LABELS, SITES, make_stains
+from silofl.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    return make_stains(tmp_path_factory.mktemp("stains"), seed=3)
+
+
+def read_site(folder):
+    """Return a site's images in [0, 1], their classes and its dataset.json."""
+    content = json.loads((folder / "dataset.json").read_text())
+    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    with np.load(folder / "images.npz") as arrays:
+        images = arrays["images"][[record["index"] for record in records]] / 255
+    return images, np.array([record["label"] for record in records]), content
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def mean_colours(folder):
+    return [read_site(folder / site)[0].mean(axis=(1, 2)) for site in SITES]
+
+
+def shift(folder):
+    """Return the spread of the hospitals' mean colours over that of the images within one."""
+    colours = mean_colours(folder)
+    return np.std([one.mean(axis=0) for one in colours], axis=0).mean() / np.mean([one.std(axis=0) for one in colours])
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_mean_intensity_hardly_tells_the_classes_of_a_hospital(hospitals, site):
+    images, classes, _ = read_site(hospitals / site)
+    intensity = images.mean(axis=(1, 2, 3))
+    # The area under the ROC curve: how often an image of one class is brighter than one of the other.
+    assert 0.4 < np.mean(intensity[classes == 1, None] > intensity[classes == 0]) < 0.6
+
+
+def test_every_site_has_patches_of_both_classes_alike_in_every_part(hospitals):
+    for site in SITES:
+        images, _, content = read_site(hospitals / site)
+        assert images.shape == (184, 32, 32, 3)
+        assert content["labels"] == {str(number): name for number, name in LABELS.items()}
+        for part, count in (("training", 24), ("validation", 40), ("test", 120)):
+            assert [record["label"] for record in content[part]].count(1) == count / 2 == len(content[part]) / 2
+
+
+def test_a_patient_is_in_one_part(hospitals):
+    _, _, content = read_site(hospitals / SITES[0])
+    parts = [{record["patient"] for record in content[part]} for part in ("training", "validation", "test")]
+    assert len(set.union(*parts)) == sum(map(len, parts))
+
+
+def test_hospitals_differ_more_with_more_strength(hospitals, tmp_path):
+    weaker = make_stains(tmp_path / "weak", seed=3, strength=0.25)
+    # Of real laboratories it is .6 to .9.
+    assert shift(hospitals) > 2 * shift(weaker) > 0
+
+
+def test_strength_0_leaves_one_scanner(tmp_path):
+    colours = np.concatenate(mean_colours(make_stains(tmp_path, seed=3, strength=0)))
+    sites = np.repeat(np.arange(len(SITES)), 184)
+    within = colours.std(axis=0) / np.sqrt(184)
+    # Means of 184 images of one distribution lie within 4 standard errors.
+    assert all((abs(colours[sites == site].mean(axis=0) - colours.mean(axis=0)) < 4 * within).all() for site in range(5))
+
+
+def test_same_seed_makes_the_same_images_and_another_seed_other_hospitals(hospitals, tmp_path):
+    assert files_of(make_stains(tmp_path / "again", seed=3)) == files_of(hospitals)
+    other = make_stains(tmp_path / "other", seed=4)
+    for mine, theirs in zip(mean_colours(hospitals), mean_colours(other), strict=True):
+        assert not np.allclose(mine.mean(axis=0), theirs.mean(axis=0), atol=0.01)
+
+
+def test_a_second_call_writes_nothing(hospitals):
+    before = {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")}
+    assert make_stains(hospitals, seed=3) == hospitals
+    assert {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")} == before
+
+
+def test_an_incomplete_set_is_made_again(hospitals, tmp_path):
+    make_stains(tmp_path, seed=3)
+    (tmp_path / SITES[2] / "images.npz").unlink()
+    assert files_of(make_stains(tmp_path, seed=3)) == files_of(hospitals)
+
+
+def test_a_folder_of_another_strength_or_of_other_data_is_refused(hospitals, tmp_path):
+    with pytest.raises(DataError, match="must hold simulated hospitals of strength 0.5, not 1.0"):
+        make_stains(hospitals, seed=3, strength=0.5)
+    manifest = tmp_path / SITES[0] / "dataset.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"training": [{"image": "a.png", "label": 0, "patient": "p17"}]}')
+    with pytest.raises(DataError, match=f"{SITES[0]} must be free for a simulated site"):
+        make_stains(tmp_path)
+
+
+@pytest.mark.parametrize(("seed", "strength", "sentence"), [(-1, 1, "seed must be 0 or more"), (0, -1, "strength")])
+def test_an_impossible_request_is_refused_before_anything_is_written(tmp_path, seed, strength, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make_stains(tmp_path / "new", seed, strength)
+    assert not (tmp_path / "new").exists()
