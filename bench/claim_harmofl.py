@@ -1,5 +1,162 @@
-"""HarmoFL's claims: appearance differs between hospitals, content does not."""
+"""HarmoFL's claims, where hospitals differ in appearance and not in content: stained tissue, simulated and real.
 
-from verdicts import Paper
+Jiang et al., HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical Images,
+AAAI 2022, arXiv:2112.10775. The simulated hospitals lie as far apart as a dial says.
+"""
 
-PAPER = Paper("HarmoFL (Jiang et al., AAAI 2022)")
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from runs import BATCH, Choices
+from torch import nn
+from verdicts import COLUMNS, Claim, Paper, Row, Table, find_data
+
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.site_data import SiteData, load_site_data
+from silofl.data.stains import make_stains
+from silofl.federation.results import read_results
+from silofl.studies.leave_out import assemble_models, load_site_networks
+from silofl.studies.methods import find_method_algorithm
+from silofl.training.evaluation import compute_softmax
+
+JOB = "harmofl_stains"
+STRENGTHS = (1.0, 0.5, 0.25)
+RATES = (0.01, 0.03, 0.1)
+GROUP, STATELESS = {"model.normalization": "group"}, {"model.normalization": "batch_stateless"}
+# Images of the commoner class to one of the other.
+UNEVEN = 9
+
+
+def _row(name: str, method: str, normalization: Choices = BATCH) -> Row:
+    return Row(name, {"algorithm": find_method_algorithm(method), **normalization}, RATES)
+
+
+LOCAL, FEDAVG, FEDBN = _row("local", "local"), _row("FedAvg", "fedavg"), _row("FedBN", "fedbn")
+PAPERS_OWN = _row("HarmoFL paper", "harmofl:paper")
+AMPLITUDE = _row("amplitude alone", "harmofl-amplitude")
+PERTURBATION = _row("perturbation alone", "harmofl-perturbation")
+ROWS = (
+    LOCAL,
+    FEDAVG,
+    _row("FedAvg, GroupNorm", "fedavg", GROUP),
+    FEDBN,
+    PAPERS_OWN,
+    _row("HarmoFL reference (mean only)", "harmofl:reference"),
+    _row("HarmoFL recommended (mean only)", "harmofl:recommended"),
+    AMPLITUDE,
+    PERTURBATION,
+    _row("FedAvg, stateless BatchNorm", "fedavg", STATELESS),
+    _row("HarmoFL reference (mean only), stateless BatchNorm", "harmofl:reference", STATELESS),
+)
+
+
+def _above(*rows: Row, column: str = "mean") -> tuple[tuple[tuple[str, str], tuple[str, str]], ...]:
+    """Return the pairs of a claim that each row lies above the next."""
+    return tuple(((a.name, column), (b.name, column)) for a, b in zip(rows, rows[1:], strict=False))
+
+
+CLAIMS = (
+    Claim("the previous SOTA (FedBN) for the feature non-iid problem", _above(FEDBN, FEDAVG)),
+    Claim("HarmoFL significantly outperforms the SOTA method of FedBN", _above(PAPERS_OWN, FEDBN)),
+    Claim("the amplitude normalization exceeds the baseline", _above(AMPLITUDE, FEDAVG)),
+    Claim("adding the weight perturbation can further boost the performance", _above(PAPERS_OWN, AMPLITUDE)),
+    Claim(
+        "clients show a testing accuracy with a small standard deviation, while other methods show larger variance",
+        tuple(((row.name, "spread"), (PAPERS_OWN.name, "spread")) for row in (FEDAVG, FEDBN)),
+    ),
+    Claim("help all heterogeneous clients benefit from the federated learning", _above(PAPERS_OWN, LOCAL)),
+)
+
+
+def whole_batch(run: Path) -> float | None:
+    """Return the accuracy where each site's whole test set, with as many of each class, is one batch."""
+    return _mean_over_sites(run, lambda network, data: _judge(network, data, [np.arange(len(data.test))]))
+
+
+def one_at_a_time(run: Path) -> float | None:
+    """Return the accuracy where each image is a batch of its own, as a patient is."""
+    return _mean_over_sites(run, lambda network, data: _judge(network, data, np.arange(len(data.test))[:, None]))
+
+
+def uneven_batches(run: Path) -> float | None:
+    """Return the balanced accuracy in batches of nine images of one class and one of the other, each class once."""
+    return _mean_over_sites(run, lambda network, data: _judge(network, data, _draw_uneven(data.test.targets)))
+
+
+def _mean_over_sites(run: Path, judge: Callable[[nn.Module, SiteData], float]) -> float | None:
+    """Return the mean over sites where the answer to an image depends on its batch; None where it does not."""
+    if read_results(run).normalization != "batch_stateless":
+        return None
+    return float(np.mean([judge(network, data) for network, data in _load_networks(run)]))
+
+
+@cache
+def _load_networks(run: Path) -> tuple[tuple[nn.Module, SiteData], ...]:
+    contents, torch_device = assemble_models(run), torch.device("cpu")
+    torch.set_num_threads(1)
+    folder = find_data(run) / JOB
+    return tuple(
+        (network, load_site_data(folder / site, contents.study, folder / ".cache", has_progress=False))
+        for site, network in load_site_networks(contents, torch_device)
+    )
+
+
+def _draw_uneven(targets: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield for each image the rows of a batch of it and nine of the other class."""
+    random = np.random.default_rng(0)
+    for place, label in enumerate(targets):
+        others = np.flatnonzero(targets != label)
+        yield np.append(random.choice(others, min(UNEVEN, len(others)), replace=False), place)
+
+
+def _judge(network: nn.Module, data: SiteData, batches: Iterator[np.ndarray]) -> float:
+    """Return the mean over classes of the share of images that are told, each in the batches that it is in."""
+    found: dict[int, list[bool]] = {}
+    for rows in batches:
+        rows = np.asarray(rows)
+        told = compute_softmax(network, data.test.images[rows], len(rows), torch.device("cpu")).argmax(axis=1)
+        for label, answer in zip(data.test.targets[rows].tolist(), told.tolist(), strict=True):
+            found.setdefault(label, []).append(label == answer)
+    return float(np.mean([np.mean(hits) for hits in found.values()]))
+
+
+COLUMNS_OF_BATCHES = {
+    **COLUMNS,
+    "whole batch": whole_batch,
+    "one at a time": one_at_a_time,
+    "9 to 1": uneven_batches,
+}
+
+
+def _stains(strength: float) -> Table:
+    return Table(
+        f"stains-{strength:g}",
+        JOB,
+        lambda folder, seed: make_stains(folder / JOB, seed, strength),
+        ROWS,
+        {},
+        COLUMNS_OF_BATCHES,
+        CLAIMS,
+    )
+
+
+def _make_tiles(folder: Path, seed: int, source: Path) -> None:
+    if not (folder / JOB).exists():
+        import_layout("nuclei-tiles", source, folder / JOB, ImportOptions(seed=seed))
+
+
+TILES = Table(
+    "tiles",
+    JOB,
+    _make_tiles,
+    ROWS,
+    {"labels": {0: "few", 1: "many"}},
+    COLUMNS_OF_BATCHES,
+    CLAIMS,
+    needs="nuclei_dsb2018",
+    seeds=(1, 2, 3, 4, 5, 6),
+)
+PAPER = Paper("HarmoFL (Jiang et al., AAAI 2022)", (*map(_stains, STRENGTHS), TILES))

@@ -73,22 +73,27 @@ class Table:
     Attributes:
         name: Of the set, as in its folder.
         job: In whose study all rows run, or a key of `runs.SETS`.
-        make: Makes the data of a seed, a folder for each site, in the folder ``job`` of the folder that it gets.
+        make: Makes the data of a seed, a folder for each site, in the folder ``job`` of the folder that it gets; the
+            third argument is the folder of the public set, where the table needs one.
         rows: All of the table.
         changes: Of all rows, as the rounds.
         columns: Name -> what a finished run shows.
         claims: All that the table decides.
         note: Sentence below the table.
+        needs: Name of a public set's folder in that of ``--data``, without which the table is left out.
+        seeds: Of data and training.
     """
 
     name: str
     job: str
-    make: Callable[[Path, int], None]
+    make: Callable[..., object]
     rows: tuple[Row, ...]
     changes: Choices
     columns: Mapping[str, Measure]
     claims: tuple[Claim, ...]
     note: str = ""
+    needs: str = ""
+    seeds: tuple[int, ...] = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,12 @@ def spread_over_sites(run: Path) -> float | None:
 
 
 COLUMNS: Mapping[str, Measure] = {"mean": mean_over_sites, "lowest site": lowest_site, "spread": spread_over_sites}
+
+
+def find_data(run: Path) -> Path:
+    """Return the folder of the data of a run of `Wanted`, in which ``make`` put those of its seed."""
+    paper = run.parents[1].parent
+    return paper.parent / "data" / f"{run.parents[1].name}-{run.name.rpartition('seed')[2]}"
 
 
 def measure(table: Table, runs: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, list[float]]]:

@@ -25,6 +25,7 @@ from silofl.data.layouts.medmnist import plan_medmnist
 from silofl.data.layouts.nnunet import plan_nnunet
 from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
 from silofl.data.layouts.nuclei_histology import plan_histology
+from silofl.data.layouts.nuclei_tiles import plan_tiles
 from silofl.data.layouts.options import PARTITIONS, ImportOptions
 from silofl.data.layouts.pamap2 import plan_pamap2
 from silofl.data.layouts.plan import JsonRecord, SitePlan, list_paths
@@ -62,6 +63,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "brats": Layout(plan_brats, _FIFTHS),
     "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
     "nuclei-histology": Layout(plan_histology, {**_FIFTHS, "test": None}),
+    "nuclei-tiles": Layout(plan_tiles, {"test": 0.4, "validation": 0.25}),
     "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
     "prostate-saml": Layout(plan_prostate, _FIFTHS),
     "fundus-disc-cup": Layout(plan_fundus, _FIFTHS),

@@ -9,6 +9,7 @@ site).
 """
 
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -129,11 +130,10 @@ def make_stains(target: Path, seed: int = 0, strength: float = 1.0) -> Path:
 def _make_site(folder: Path, seed: int, strength: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     laboratory = _Laboratory.draw(seed_generator(seed, MARKER, folder.name), strength)
-    records, images = {}, []
-    number = 0
-    for part, count in PATIENTS.items():
+    records, images, numbers = {}, [], count(1)
+    for part, patients in PATIENTS.items():
         records[part] = []
-        for number in range(number + 1, number + count + 1):
+        for number in islice(numbers, patients):
             name = f"{folder.name}_{number:02d}"
             # The tissue of a patient is the same at every strength.
             rng = seed_generator(seed, MARKER, name)
@@ -188,10 +188,10 @@ def _draw_nuclei(rng: np.random.Generator, look: _Look) -> NDArray:
     return nuclei
 
 
-def _spread_places(rng: np.random.Generator, count: int) -> list[NDArray]:
+def _spread_places(rng: np.random.Generator, number: int) -> list[NDArray]:
     """Return places that keep away from one another: each the farthest of ten from those before it."""
     places = [rng.uniform(2, SIZE - 2, 2)]
-    for _ in range(count - 1):
+    for _ in range(number - 1):
         tried = rng.uniform(2, SIZE - 2, (10, 2))
         places.append(max(tried, key=lambda place: min(np.hypot(*(place - other)) for other in places)))
     return places

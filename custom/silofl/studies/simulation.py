@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
+from silofl.data.stains import LABELS as STAINS
+from silofl.data.stains import make_stains
 from silofl.errors import CONTROL, ConfigError, quote_value, suggest_nearest
 from silofl.files import read_json, write_json
 from silofl.flare.commands import find_cut
@@ -26,8 +28,8 @@ class Simulation:
     """The settings of a simulation besides its job, written to ``run.json``, so that it can be resumed.
 
     Attributes:
-        data: Folder that holds one data folder a site; where None, ``phantoms`` or in 3D ``phantom_volumes``, made at
-            first use.
+        data: Folder that holds one data folder a site; where None, ``phantoms``, in 3D ``phantom_volumes``, of a
+            classification ``stains``, made at first use.
         sites: The sites that take part; where empty, all with a ``dataset.json``.
         threads: Sites that NVFlare runs at a time; all where None.
         left_out: A site that does not take part; the finished super model is tested on all its cases.
@@ -94,7 +96,7 @@ def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> 
     study = changed_study(job, with_weights(changes, wanted.weights))
     # Where the command changes the algorithm, the run's copy of the job is fitted to it.
     check_components(study_file(job).parent, load_study(study_file(job)).algorithm.name)
-    if wanted.data is None and study.labels != LABELS:
+    if wanted.data is None and study.labels not in (LABELS, STAINS):
         raise ConfigError(
             f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
         )
@@ -222,6 +224,8 @@ def changes_algorithm(changes: Mapping[str, object]) -> bool:
 
 def _provide_phantoms(study: Study) -> Path:
     """Return the folder of the simulated hospitals that suit a study, made at first use."""
+    if study.labels == STAINS:
+        return make_stains(Path("stains"))
     if study.data.dimensions == 3:
         return make_phantoms(Path("phantom_volumes"), kind=VOLUMES)
     return make_phantoms(Path("phantoms"))
