@@ -13,12 +13,12 @@ import numpy as np
 import yaml
 from rich.console import Console
 from runs import JOBS, UNSEEN
-from verdicts import Cell, Claim, Paper, Row, Table, find_data
+from verdicts import Cell, Claim, Measure, Paper, Row, Table, find_data
 
 from silofl.data.phantoms import SITES, make_phantoms
 from silofl.data.pooled import POOLED_SITE, pool_sites
 from silofl.data.site_data import load_site_data
-from silofl.federation.results import Results, read_results
+from silofl.federation.results import read_results
 from silofl.inference import directory
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
@@ -51,65 +51,45 @@ def mean(run: Path) -> float | None:
     return (regroup_by_site(results, read_scores(run, results)) if is_pooled else results).mean
 
 
-def personalised(run: Path) -> float | None:
-    """Return the mean over sites of each site's own model."""
-    return _mean_of_models(run, lambda site: site)
-
-
-def global_model(run: Path) -> float | None:
-    """Return the mean over sites of the global model."""
-    return _mean_of_models(run, lambda _: GLOBAL)
-
-
-def ensemble(run: Path) -> float | None:
-    """Return the mean over sites of all models' answers, weighted by the selector's scores."""
-    return _mean_of_models(run, lambda _: ENSEMBLE)
-
-
 def right_choices(run: Path) -> float | None:
     """Return the share of test cases of which the selector names the site."""
-    results = read_results(run)
-    if results.super_model is None:
+    found = read_results(run).super_model
+    if found is None:
         return None
-    cases = results.super_model.selector.cases
+    cases = found.selector.cases
     return sum(counts.get(site, 0) for site, counts in cases.items()) / sum(sum(one.values()) for one in cases.values())
 
 
 def threshold(run: Path) -> float | None:
     """Return the tuned gamma."""
-    results = read_results(run)
-    return results.super_model.threshold if results.super_model else None
+    found = read_results(run).super_model
+    return found and found.threshold
 
 
 def unseen(run: Path) -> float | None:
-    """Return the value at a hospital that took no part: of a super model with the tuned gamma."""
+    """Return the value at a hospital that took no part, with the tuned gamma."""
     test = _test_unseen(run)
     return test and test.value
 
 
-def unseen_personalised(run: Path) -> float | None:
-    """Return the same at gamma = 0, where a site's model always answers."""
-    test = _test_unseen(run)
-    return test.selector.by_threshold[0].value if test and test.selector else None
+def _of_models(name_of: Callable[[str], str]) -> Measure:
+    """Return what measures one model a site, named by the site, as the mean over sites; of rows that have several."""
+
+    def measure(run: Path) -> float | None:
+        found = read_results(run).super_model
+        return found and float(np.mean([values[name_of(site)] for site, values in found.models.items()]))
+
+    return measure
 
 
-def unseen_global(run: Path) -> float | None:
-    """Return the same at gamma = 1, where the global model always answers."""
-    test = _test_unseen(run)
-    return test.models[GLOBAL] if test and test.selector else None
+def _of_unseen(value_of: Callable[[UnseenTest], float]) -> Measure:
+    """Return what measures a super model at the hospital that took no part."""
 
+    def measure(run: Path) -> float | None:
+        test = _test_unseen(run)
+        return value_of(test) if test and test.selector else None
 
-def unseen_best(run: Path) -> float | None:
-    """Return the same at the gamma that is the best for that hospital, chosen on its test as the paper's Table 5 does."""
-    test = _test_unseen(run)
-    return test.selector.best_in_hindsight.value if test and test.selector else None
-
-
-def _mean_of_models(run: Path, name_of: Callable[[str], str]) -> float | None:
-    results: Results = read_results(run)
-    if results.super_model is None:
-        return None
-    return float(np.mean([values[name_of(site)] for site, values in results.super_model.models.items()]))
+    return measure
 
 
 @cache
@@ -159,15 +139,15 @@ CLAIMS = (
 )
 COLUMNS = {
     "mean": mean,
-    "personalised": personalised,
-    "global": global_model,
-    "ensemble": ensemble,
+    "personalised": _of_models(lambda site: site),
+    "global": _of_models(lambda _: GLOBAL),
+    "ensemble": _of_models(lambda _: ENSEMBLE),
     "selector right": right_choices,
     "gamma": threshold,
     "unseen": unseen,
-    "unseen, gamma 0": unseen_personalised,
-    "unseen, gamma 1": unseen_global,
-    "unseen, best gamma": unseen_best,
+    "unseen, gamma 0": _of_unseen(lambda test: test.selector.by_threshold[0].value),
+    "unseen, gamma 1": _of_unseen(lambda test: test.models[GLOBAL]),
+    "unseen, best gamma": _of_unseen(lambda test: test.selector.best_in_hindsight.value),
 }
 NOTE = (
     "Dice of volumes. Mean: over the four hospitals; of FedSM the super model, and beside it its models: each "
