@@ -125,3 +125,19 @@ def test_a_claim_holds_where_all_its_parts_do():
     assert claim.judge(figures | {"c": {"mean": [0.1, 0.2]}})[0] == "does not hold"
     # A row that was not run decides nothing.
     assert claim.judge({"a": figures["a"]})[0] == "not decided"
+
+
+def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_right(monkeypatch):
+    claim = importlib.import_module("claim_fedsm")
+    selector = SimpleNamespace(cases={"north": {"north": 3, "south": 1}, "south": {"south": 4}})
+    models = {
+        "north": {"north": 0.5, "south": 0.0, "global": 0.25},
+        "south": {"north": 0.0, "south": 0.75, "global": 0.0},
+    }
+    found = SimpleNamespace(super_model=SimpleNamespace(selector=selector, models=models, threshold=0.0))
+    monkeypatch.setattr(claim, "read_results", lambda run: found)
+    values = {name: claim.COLUMNS[name](Path()) for name in ("personalised", "global", "selector right", "gamma")}
+    # (0.5 + 0.75) / 2, (0.25 + 0) / 2, 7 of 8 cases
+    assert values == {"personalised": 0.625, "global": 0.125, "selector right": 0.875, "gamma": 0.0}
+    found.super_model = None
+    assert all(claim.COLUMNS[name](Path()) is None for name in values)

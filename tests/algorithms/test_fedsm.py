@@ -136,8 +136,38 @@ def test_the_threshold_is_the_one_with_the_best_mean_over_sites_not_over_cases()
     assert tune_threshold(sums, (0.0, 0.5, 1.0)) == 0.5
 
 
-def test_among_equal_thresholds_the_largest_is_taken():
-    assert tune_threshold([[[0.6, 2], [0.6, 2], [0.5, 2]]], (0.0, 0.5, 1.0)) == 0.5
+def test_among_equal_thresholds_the_smallest_is_taken_by_which_the_selector_decides():
+    assert tune_threshold([[[0.6, 2], [0.6, 2], [0.5, 2]]], (0.0, 0.5, 1.0)) == 0.0
+    assert tune_threshold([[[0.6, 2], [0.6, 2], [0.6, 2]]], (0.0, 0.5, 1.0)) == 0.0
+
+
+def test_two_cases_a_site_that_are_all_above_a_threshold_do_not_show_that_it_is_harmless():
+    # The demonstration's four hospitals: no validation score is below 0.95, one of north's and both of south's are
+    # below 0.99. Their test cases had scores below 0.95 too.
+    thresholds = (0.0, 0.95, 0.99, 1.0)
+    east = [[1.41, 2], [1.41, 2], [1.41, 2], [1.41, 2]]
+    north = [[1.73, 2], [1.73, 2], [1.77, 2], [1.83, 2]]
+    south = [[1.72, 2], [1.72, 2], [0.70, 2], [0.70, 2]]
+    west = [[1.74, 2], [1.74, 2], [1.74, 2], [1.61, 2]]
+    assert tune_threshold([east, north, south, west], thresholds) == 0.0
+
+
+def test_a_gain_of_one_case_among_two_is_no_evidence_and_of_ten_among_twenty_it_is():
+    # One case more of the site may be answered by the global model, whose mean is 0.6: of 2 cases (1.7 + 0.6) / 3 =
+    # 0.77 against 0.8 by the selector, of 20 cases (17 + 0.6) / 21 = 0.84.
+    assert tune_threshold([[[1.6, 2], [1.7, 2], [1.2, 2]]], (0.0, 0.9, 1.0)) == 0.0
+    assert tune_threshold([[[16.0, 20], [17.0, 20], [12.0, 20]]], (0.0, 0.9, 1.0)) == 0.9
+
+
+def test_where_the_global_model_is_the_better_one_it_always_answers():
+    assert tune_threshold([[[1.0, 2], [1.2, 2], [1.6, 2]]], (0.0, 0.5, 1.0)) == 1.0
+
+
+def test_no_threshold_is_worse_on_the_validation_cases_than_the_selector_alone():
+    # Means of the sites: 0.7 by the selector, 0.675 at 0.5, 0.55 by the global model, although one case more at each
+    # site would bring 0.5 to ((0.5 + 1) / 2 + (84.15 + 0.1) / 100) / 2 = 0.796.
+    sums = [[[0.5, 1], [0.5, 1], [1.0, 1]], [[89.1, 99], [84.15, 99], [9.9, 99]]]
+    assert tune_threshold(sums, (0.0, 0.5, 1.0)) == 0.0
 
 
 def test_a_site_without_validation_cases_has_no_say_in_the_threshold():

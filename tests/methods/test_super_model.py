@@ -123,7 +123,7 @@ def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_
 def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
     game = fedsm()
     thresholds = game.server.parts["super_model"].selector.thresholds
-    best_at_half = [[0.9 if threshold <= 0.5 else 0.1, 1] for threshold in thresholds]
+    best_at_half = [[27.0 if threshold == 0.5 else 3.0, 30] for threshold in thresholds]
     game.finish(change=counting(east=best_at_half, north=[[1.0, 2]], west="nothing"))
     part = game.server.parts["super_model"]
     assert part.threshold == 0.5 and set(part.refused) == {"north", "west"}

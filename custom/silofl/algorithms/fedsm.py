@@ -265,14 +265,20 @@ def choose_model(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
 
 
 def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequence[float] = THRESHOLDS) -> float:
-    """Return the threshold under which the sites' validation cases are answered best.
+    """Return the threshold under which the sites' validation cases are answered best, with doubt for how few they are.
 
-    Among equals the largest: it costs nothing on the sites' own images, and leaves a doubtful new one to the global
-    model, which has seen all sites.
+    A threshold below all scores of n cases changes none of their answers, and still one new case in n + 1 is expected
+    to score lower. So each site counts one case more, which the global model answers with its mean value, except at 0,
+    where no case is the global model's. Among equals the smallest is taken: the selector decides. The mean over sites
+    is never below that at 0.
 
     Args:
         sums: For each site, and each threshold in it, the sum of the cases' values and the number of cases.
-        thresholds: Candidates, ascending.
+        thresholds: Candidates, ascending: the first is 0, where a site's model always answers, the last 1, where the
+            global model does.
+
+    Returns:
+        The threshold; 1 without any case, since nobody could measure the selector's choice.
 
     Raises:
         AggregationError: A site does not send a sum and a count for every threshold.
@@ -280,12 +286,16 @@ def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequen
     table = np.asarray(sums, dtype=np.float64)
     if table.ndim != 3 or table.shape[1:] != (len(thresholds), 2) or not np.all(np.isfinite(table)):
         raise AggregationError(f"each site must send a sum and a count for {len(thresholds)} thresholds; one does not")
-    has_cases = (table[:, :, 1] > 0).all(axis=1)
-    if not has_cases.any():
+    table = table[(table[:, :, 1] > 0).all(axis=1)]
+    if not len(table):
         return float(thresholds[-1])
-    means = (table[has_cases, :, 0] / table[has_cases, :, 1]).mean(axis=0)
-    # Equal means may differ by rounding; the last index is the largest threshold among the best.
-    return float(thresholds[int(np.flatnonzero(means >= means.max() - 1e-12)[-1])])
+    totals, cases = table[:, :, 0], table[:, :, 1]
+    values = totals / cases
+    means, doubted = values.mean(axis=0), ((totals + values[:, -1:]) / (cases + 1)).mean(axis=0)
+    doubted[0] = means[0]
+    # Equal means may differ by rounding.
+    doubted[means < means[0] - 1e-12] = -np.inf
+    return float(thresholds[int(np.flatnonzero(doubted >= doubted.max() - 1e-12)[0])])
 
 
 def site_loss(label: int) -> Loss:

@@ -331,8 +331,9 @@ def _threshold_origin(results: Results) -> str:
     if not any(score.value is not None for score in results.tested.validation.values()):
         return "No site had validation cases to tune it on, so that the global model always answers."
     return (
-        "It was tuned on the sites' validation cases: each site sent only its sums by threshold; among the equally "
-        "good the largest was taken."
+        "It was tuned on the sites' validation cases: each site sent only its sums by threshold. It is above 0 only "
+        "where that answers these cases better than the selector alone, even with one more case per site that falls "
+        "back to the global model."
     )
 
 

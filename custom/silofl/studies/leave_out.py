@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from silofl.algorithms.fedsm import THRESHOLDS, tune_threshold
+from silofl.algorithms.fedsm import THRESHOLDS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError
@@ -175,12 +175,9 @@ def _measure_at_threshold(
 
 def _find_best_threshold(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the record of the threshold that answers the site's cases best, the largest among equals."""
-    if not any(record["num_counted"] for record in by_threshold):
-        return None
-    # In the form in which sites send theirs: for each threshold the sum of the values and the number of cases.
-    sums = [[(record["value"] or 0.0) * record["num_counted"], record["num_counted"]] for record in by_threshold]
-    best = tune_threshold([sums])
-    return next(dict(record) for record in by_threshold if record["threshold"] == best)
+    # From the largest on: the first of equals is taken.
+    counted = [record for record in reversed(by_threshold) if record["num_counted"]]
+    return dict(max(counted, key=lambda record: record["value"])) if counted else None
 
 
 def _explain_threshold(contents: Contents) -> str | None:
