@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs bench bench-growth bench-nuclei clean
+.PHONY: demo federation federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs bench bench-growth bench-nuclei claims clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -68,6 +68,10 @@ bench-growth: .venv/installed
 OUT ?= runs/nuclei
 bench-nuclei: .venv/installed
 	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
+
+# What each paper claims, with three seeds and the rates in bench/rates.json: a table and verdicts in runs/claims.
+claims: .venv/installed
+	$(RUN) bench/claims.py --out runs/claims
 
 # The lock's versions of all packages; not its checksums, which are those of one platform's files.
 .venv/installed: requirements.txt requirements.lock custom/pyproject.toml

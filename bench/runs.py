@@ -90,39 +90,47 @@ class Alone:
     """A run in one process, without NVFlare.
 
     Attributes:
-        set: Key of `SETS`, and the folder of its data.
+        set: Key of `SETS`, or a job itself; the folder of its data where that is not named.
         folder: The run's, below the benchmark's.
         changes: Dotted key of the study -> value.
+        source: Folder of its data, below that of all data.
     """
 
     set: str
     folder: str
     changes: Mapping[str, Any]
+    source: str = ""
+
+    def find_sites(self, data: Path) -> list[Path]:
+        """Return the folders of the sites that train."""
+        found = (path.parent for path in (data / (self.source or self.set)).resolve().glob("*/dataset.json"))
+        return sorted(path for path in found if path.name != UNSEEN)
 
     def run(self, data: Path, out: Path) -> float:
         """Carry it out; returns its seconds."""
         logging.disable(logging.WARNING)
-        started, source, folder = time.monotonic(), data.resolve() / self.set, out.resolve() / self.folder
+        started, sites, folder = time.monotonic(), self.find_sites(data), out.resolve() / self.folder
         settings = Site(
-            data=f"{source}/{{site}}",
+            data=f"{sites[0].parent}/{{site}}",
             state_dir=f"{folder}/sites/{{site}}",
             cache_dir=f"{out.resolve()}/cache/{self.set}",
             has_progress=False,
             min_patients=0,
         )
-        values = yaml.safe_load((JOBS / SETS[self.set] / "app" / "config" / "study.yaml").read_text())
-        sites = sorted(path.parent.name for path in source.glob("*/dataset.json") if path.parent.name != UNSEEN)
-        run_alone(parse(Study, apply_changes(values, self.changes), self.folder), folder, sites, settings, None)
+        values = yaml.safe_load((JOBS / SETS.get(self.set, self.set) / "app" / "config" / "study.yaml").read_text())
+        study = parse(Study, apply_changes(values, self.changes), self.folder)
+        run_alone(study, folder, [site.name for site in sites], settings, None)
         return time.monotonic() - started
 
 
 def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) -> None:
     """Carry out all runs that are not finished, several at once."""
     left = [one for one in wanted if not is_finished(out / one.folder)]
-    for name in {one.set for one in left}:
-        if not any((data / name).glob("*/dataset.json")):
+    for one in left:
+        if not one.find_sites(data):
             sys.exit(
-                f"{data / name} must hold sites as silofl import makes them; there is none: import it, or leave it out"
+                f"{data / (one.source or one.set)} must hold sites as silofl import makes them; there is none: import "
+                "it, or leave it out"
             )
     started = time.monotonic()
     with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:

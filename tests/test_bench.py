@@ -63,3 +63,39 @@ def test_the_breakdown_lists_functions_that_there_are():
     for end, function in [one for functions in breakdown.PARTS.values() for one in functions if one[0] != "-"]:
         tree = ast.parse((BENCH.parent / "custom" / "silofl" / end).read_text(encoding="utf-8"))
         assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, end
+
+
+@pytest.mark.parametrize(
+    ("differences", "margin", "verdict"),
+    [
+        # mean .03, deviation .01
+        ((0.02, 0.03, 0.04), 0, "holds"),
+        ((-0.02, -0.03, -0.04), 0, "does not hold"),
+        # mean .01, deviation .02: below the seeds' spread
+        ((-0.01, 0.01, 0.03), 0, "not decided"),
+        # as far as the spread is not beyond it
+        ((0.01, 0.01, 0.04), 0, "holds"),
+        ((0.0, 0.02, 0.04), 0, "not decided"),
+        # not below by more than .05
+        ((-0.02, -0.03, -0.04), 0.05, "holds"),
+        ((-0.02, -0.03, -0.04), 0.03, "not decided"),
+        ((0.5,), 0, "not decided"),
+        ((0.5, float("nan"), 0.5), 0, "not decided"),
+    ],
+)
+def test_a_difference_decides_where_it_is_beyond_the_seeds_spread(differences, margin, verdict):
+    decide = importlib.import_module("verdicts").decide
+    assert decide([float(one) for one in differences], margin) == verdict
+
+
+def test_a_claim_holds_where_all_its_parts_do():
+    verdicts = importlib.import_module("verdicts")
+    steps = [(("b", "mean"), ("a", "mean")), (("c", "mean"), ("b", "mean"))]
+    claim = verdicts.Claim("a < b < c", tuple(steps))
+    figures = {row: {"mean": values} for row, values in {"a": [0.1, 0.2], "b": [0.3, 0.5], "c": [0.6, 0.7]}.items()}
+    # b - a: .2 and .3; c - b: .3 and .2
+    assert claim.judge(figures) == ("holds", "b - a 0.250 ± 0.071; c - b 0.250 ± 0.071")
+    assert claim.judge(figures | {"c": {"mean": [0.3, 0.5]}})[0] == "not decided"
+    assert claim.judge(figures | {"c": {"mean": [0.1, 0.2]}})[0] == "does not hold"
+    # A row that was not run decides nothing.
+    assert claim.judge({"a": figures["a"]})[0] == "not decided"

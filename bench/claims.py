@@ -1,0 +1,111 @@
+"""Each paper's claims, looked at where their assumptions hold: one table a set of data, and a verdict on each claim.
+
+    python bench/claims.py [--papers harmofl,fedsm,adafed] [--out runs/claims] [--processes 2]
+    python bench/claims.py --search [--papers ...] [--out runs/claims] [--processes 2]
+
+The first trains every row with the learning rate in ``bench/rates.json`` and three seeds, each with data of its own,
+and prints the tables; the second finds these rates, every row by the same search: the mean over sites of the
+validation on the data of seed 0. Finished runs in the folder are used again, so that a search goes on where it was
+ended, and what it has found by then is written after every table. The tables are written as ``claims.md`` there too.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from runs import carry_out, is_finished, validation_of
+from verdicts import Paper, Row, Table, Wanted, describe, measure
+
+from silofl.federation.ledger import read_ledger
+from silofl.federation.results import read_results
+
+PAPERS = ("harmofl", "fedsm", "adafed")
+RATES = Path(__file__).with_name("rates.json")
+SEARCHED, SEEDS = 0, (1, 2, 3)
+
+
+def main() -> None:
+    """Search, or run what is not there yet and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--papers", default=",".join(PAPERS))
+    parser.add_argument("--tables", default="", help="names of tables, as stains-1; all by default")
+    parser.add_argument("--out", type=Path, default=Path("runs/claims"))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--search", action="store_true")
+    options = parser.parse_args()
+    parts = []
+    for name in options.papers.split(","):
+        paper: Paper = import_module(f"claim_{name}").PAPER
+        wanted = options.tables.split(",") if options.tables else [table.name for table in paper.tables]
+        tables = [table for table in paper.tables if table.name in wanted]
+        if options.search:
+            for table in tables:
+                _search(name, table, options)
+        else:
+            parts += [f"## {paper.title}", *(_show(name, table, options) for table in tables)]
+    if parts:
+        (options.out / "claims.md").write_text("\n\n".join(parts) + "\n")
+        print("\n\n".join(parts))
+
+
+def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
+    """Run every row with every rate, and write the best ones."""
+    tried = [Wanted(paper, table, row, rate, SEARCHED) for row in table.rows for rate in row.rates]
+    _do(options, tried)
+    stored = _read_rates()
+    stored.setdefault(paper, {})[table.name] = {
+        row.name: _choose([one for one in tried if one.row is row], options.out) for row in table.rows
+    }
+    RATES.write_text(json.dumps(stored, indent=1) + "\n")
+
+
+def _choose(tried: Sequence[Wanted], out: Path) -> dict[str, Any]:
+    """Return the rate that validates best, what each does, and how long a run takes."""
+    found = {one.rate: out / one.folder for one in tried if is_finished(out / one.folder)}
+    validation = {rate: validation_of(read_results(folder)) for rate, folder in found.items()}
+    best = max(validation, key=validation.get)
+    seconds = sum(record.seconds for record in read_ledger(found[best]) or ())
+    return {
+        "rate": best,
+        "validation": {f"{rate:g}": round(value, 4) for rate, value in validation.items()},
+        "seconds": round(seconds, 1),
+    }
+
+
+def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
+    """Run what is not there yet of a table with the chosen rates, and return it in Markdown with its verdicts."""
+    heading, stored = f"### {table.name}", _read_rates().get(paper, {}).get(table.name, {})
+    rows = [row for row in table.rows if row.name in stored]
+    if not rows:
+        return f"{heading}\n\nNo rates are stored: `python bench/claims.py --search --papers {paper}`."
+    runs = {row.name: [_final(paper, table, row, stored, seed) for seed in SEEDS] for row in rows}
+    seconds = sum(stored[row.name]["seconds"] for row in rows) * len(SEEDS)
+    print(f"{table.name}: about {seconds / 3600:.2f} hours of one core", flush=True)
+    _do(options, [one for several in runs.values() for one in several])
+    folders = {name: [options.out / one.folder for one in several] for name, several in runs.items()}
+    done = {name: several for name, several in folders.items() if all(map(is_finished, several))}
+    lines = describe(table, measure(table, done), {name: stored[name]["rate"] for name in done})
+    return "\n".join([heading, "", *lines])
+
+
+def _final(paper: str, table: Table, row: Row, stored: Mapping[str, Any], seed: int) -> Wanted:
+    return Wanted(paper, table, row, stored[row.name]["rate"], seed)
+
+
+def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
+    """Make the data of the runs that are not there yet, and carry these out."""
+    left = [one for one in wanted if not is_finished(options.out / one.folder)]
+    for folder, one in {one.data: one for one in left}.items():
+        one.table.make(options.out / folder, one.seed)
+    carry_out([one.alone() for one in left], options.out, options.out, options.processes)
+
+
+def _read_rates() -> dict[str, Any]:
+    return json.loads(RATES.read_text()) if RATES.is_file() else {}
+
+
+if __name__ == "__main__":
+    main()
