@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
+from silofl.federation.apart import record_apart
 from silofl.federation.known_sites import (
     find_departed_sites,
     find_lost,
@@ -184,7 +185,10 @@ class Course:
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
             replies = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
+        started = dict(server.parts)
         weights_of = server.merge(exchange, replies)
+        if record and exchange.task == TRAIN and server.study.training.measures_drift:
+            record_apart(record, server.study, started, replies, weights_of)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         self._write_notes(exchange, record)

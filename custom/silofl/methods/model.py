@@ -317,7 +317,7 @@ class SiteModels(SitePart):
             step = study.recipe.make_step(role)
             for part in self.work.parts:
                 step = part.step(role, step)
-            learners[role] = Learner(model, self._optimizers[role], loss, step, study.recipe.measures_drift)
+            learners[role] = Learner(model, self._optimizers[role], loss, step, study.measures_drift)
         return learners
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
