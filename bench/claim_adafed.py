@@ -23,7 +23,7 @@ from silofl.studies.methods import find_method_algorithm
 JOB, SITES, IMAGES, SIDE = "adafed_mednist", 8, 1600, 28
 CLASSES = {number: f"{number + 2} lobes" for number in range(6)}
 NOISE = 0.15
-EPOCHS, RATES, RATE_OF_F = 24, (0.01, 0.03, 0.1), 0.03
+EPOCHS, RATES, RATE_OF_F = 24, (0.01, 0.03, 0.1, 0.3), 0.03
 CHANGES: Choices = {"labels": CLASSES, "training.momentum": 0.9, "training.batch_size": 16, "guard": False}
 METHODS = {
     "local": "local",
