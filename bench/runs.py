@@ -18,6 +18,7 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
+from silofl.models.weights import read_pretrained
 from silofl.options import format_set_options
 from silofl.settings import parse
 from silofl.site import Site
@@ -93,7 +94,7 @@ class Alone:
         set: Key of `SETS`, or a job itself; the folder of its data where that is not named.
         folder: The run's, below the benchmark's.
         changes: Dotted key of the study -> value.
-        source: Folder of its data, below that of all data.
+        source: Folder of its data, below that of all data; a pretrained model lies there beside the sites.
     """
 
     set: str
@@ -119,12 +120,14 @@ class Alone:
         )
         values = yaml.safe_load((JOBS / SETS.get(self.set, self.set) / "app" / "config" / "study.yaml").read_text())
         study = parse(Study, apply_changes(values, self.changes), self.folder)
-        run_alone(study, folder, [site.name for site in sites], settings, None)
+        pretrained = sites[0].parent / study.model.pretrained
+        start = read_pretrained(pretrained, study) if study.recipe.needs_pretrained else None
+        run_alone(study, folder, [site.name for site in sites], settings, start)
         return time.monotonic() - started
 
 
-def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int, runs_each: int = 1) -> None:
-    """Carry out all runs that are not finished, several at once; a process ends after ``runs_each`` of them."""
+def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) -> None:
+    """Carry out all runs that are not finished, several at once."""
     left = [one for one in wanted if not is_finished(out / one.folder)]
     for one in left:
         if not one.find_sites(data):
@@ -133,7 +136,7 @@ def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int, ru
                 "it, or leave it out"
             )
     started = time.monotonic()
-    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=runs_each) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
         tasks = {pool.submit(one.run, data, out): one for one in left}
         for number, task in enumerate(as_completed(tasks), start=1):
             one, so_far = tasks[task], time.monotonic() - started

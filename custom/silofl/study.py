@@ -272,6 +272,10 @@ class Study(Section):
             raise ConfigError(
                 "training.has_batch_dice must be false with privacy.dp_sgd, so that each image has its own gradient"
             )
+        if self.training.measures_drift:
+            raise ConfigError(
+                "training.measures_drift must be false with privacy.dp_sgd; nothing but models leaves then"
+            )
         if self.is_guarded:
             raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
 
@@ -391,6 +395,11 @@ class Study(Section):
         """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
         recipe = self.recipe
         return recipe.traveling_roles if recipe.tunes_personal and number <= self.rounds else recipe.roles
+
+    @property
+    def measures_drift(self) -> bool:
+        """Whether sites measure how far each step is from the received model: as the study asks, or its algorithm."""
+        return self.training.measures_drift or self.recipe.measures_drift
 
     @property
     def is_guarded(self) -> bool:

@@ -316,6 +316,9 @@ class TrainingSettings(Section):
             anew each time, so that the network learns to do without it where a site or a patient lacks one; an image
             keeps at least one of those that it has (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data in a round, the papers' E.
+        measures_drift: Whether sites measure the drift, the mean over steps of the squared distance to the received
+            model (HarmoFL, Eq. 9), as HarmoFL always does, and the server how far their updates and models lie apart.
+            It changes no weight. Each site then sends one number more; not with ``privacy.dp_sgd``.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -331,6 +334,7 @@ class TrainingSettings(Section):
     batch_size: Count = 8
     drop_channels: Annotated[float, Field(ge=0, lt=1)] = 0.0
     local_epochs: Count = 1
+    measures_drift: bool = False
 
     @model_validator(mode="after")
     def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:

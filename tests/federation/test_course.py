@@ -305,6 +305,49 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
     assert "drift" not in record.metrics["east"] and record.drift is None and record.refused == {}
 
 
+DRIFT = {"measures_drift": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "shared", "mixes"),
+    [
+        pytest.param({"name": "fedavg"}, True, True, id="fedavg"),
+        pytest.param({"name": "local"}, False, False, id="local"),
+        pytest.param({"name": "softpull"}, False, True, id="softpull"),
+        pytest.param({"name": "ditto"}, True, True, id="ditto"),
+    ],
+)
+def test_any_algorithm_measures_its_drift_where_the_study_asks(play, options, shared, mixes):
+    record = play(**options, training=DRIFT, sites=("east", "west")).rounds(2)
+    assert record.refused == {} and record.drift > 0 and record.metrics.keys() == {"east", "west"}
+    # Only what begins from one model in each round has gradients at one place.
+    assert (record.dissimilarity is not None) == shared and (record.distance is not None) == mixes
+    plain = play(**options, sites=("east", "west"), folder="plain").rounds(2)
+    assert (plain.drift, plain.dissimilarity, plain.distance) == (None, None, None)
+
+
+def test_measuring_the_drift_changes_no_weight(play):
+    games = [play(folder=folder, training=training) for folder, training in (("with", DRIFT), ("without", {}))]
+    for game in games:
+        game.rounds(2)
+    first, second = (game.models("east") for game in games)
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_the_distance_of_shared_models_is_that_of_the_updates_from_their_mean(play):
+    game = play(training=DRIFT, sites=("east", "west"))
+    record = game.round()
+    buffers = game.server.parts["model"].buffers
+    changes = [
+        np.concatenate(
+            [a.ravel() for name, a in sorted(answer.arrays.items()) if name.partition("/")[2] not in buffers]
+        )
+        for answer in game.answers["train"].values()
+    ]
+    half = (changes[0].astype(float) - changes[1]) / 2
+    np.testing.assert_allclose(record.distance, half @ half, rtol=1e-4)
+
+
 def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     """Its answer counts, and its images' look does not."""
     wide = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": -1e15, "high": 1e15}]}

@@ -6,7 +6,6 @@ import torch
 
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
-from silofl.errors import ConfigError
 from silofl.federation.known_sites import find_recipe_in_use
 from silofl.files import load_tensors
 from silofl.methods.model import complete_state, mix_models
@@ -283,9 +282,18 @@ def test_lambda_is_at_least_one_over_the_sites_that_answered(play):
     assert game.round(absent=("north",)).weights["east"] == {"east": 0.5, "west": 0.5}
 
 
-def test_lambda_below_one_over_k_is_refused(play):
-    with pytest.raises(ConfigError, match=r"softpull.self_weight must be at least 1/3 for 3 sites, not 0.2"):
-        play(name="softpull", softpull={"self_weight": 0.2})
+def test_lambda_below_one_over_k_is_a_note_and_holds_while_all_sites_answer(play):
+    game = play(name="softpull", softpull={"self_weight": 0.2})
+    # 0.2 of its own, the rest in halves
+    first = game.round()
+    assert first.weights["east"] == pytest.approx({"east": 0.2, "north": 0.4, "west": 0.4})
+    assert [note for note in first.notes if "softpull.self_weight 0.2 is below 1/3" in note] == game.warnings
+    second = game.round(absent=("north",))
+    assert second.weights["east"] == {"east": 0.5, "west": 0.5} and second.notes == []
+
+
+def test_lambda_of_one_over_k_and_above_has_no_note(play):
+    assert play(name="softpull", softpull={"self_weight": 0.4}).round().notes == []
 
 
 def test_an_absent_site_keeps_its_own_model(play):

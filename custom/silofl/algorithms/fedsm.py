@@ -7,7 +7,6 @@ arXiv:2203.10144.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import ceil
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -32,34 +31,29 @@ class SoftPull(Answer):
     """Each site has its own model, pulled towards the others'.
 
     Attributes:
-        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites.
+        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites; below it, as 0.1 in
+            the paper's Table 7, the run goes on and says so.
     """
 
     section: ClassVar[str] = "softpull"
     is_of_steps: ClassVar[bool] = True
     self_weight: Share = 0.7
 
-    def weights(self, num_sites: int) -> NDArray[np.float64]:
+    def weights(self, num_sites: int, num_registered: int) -> NDArray[np.float64]:
         """Return `softpull_weights` of the sites that answered."""
-        # `check_sites` compares lambda with 1/K of all K sites. With K' < K answers it may lie below 1/K', and a site
-        # would listen to each other one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes.
-        return softpull_weights(num_sites, max(self.self_weight, 1 / num_sites))
+        # A lambda that suits all K sites may lie below 1/K' of K' < K answers, and a site would listen to each other
+        # one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes then.
+        least = 1 / num_sites if num_sites < num_registered else 0
+        return _pull_weights(num_sites, max(self.self_weight, least))
 
-    def least_sites(self) -> int:
-        """Return the fewest sites that lambda allows, apart from a single one, which it always does."""
-        return ceil(1 / self.self_weight)
-
-    def check_sites(self, num_sites: int) -> None:
-        """Refuse a lambda that the number of sites does not allow.
-
-        Raises:
-            ConfigError: Each other site would weigh more than a site's own model.
-        """
-        if num_sites > 1 and self.self_weight < 1 / num_sites:
-            raise ConfigError(
-                f"algorithm.softpull.self_weight must be at least 1/{num_sites} for {num_sites} sites, not "
-                f"{self.self_weight}; with less a site would listen to the others more than to itself"
-            )
+    def doubt_sites(self, num_sites: int) -> str | None:
+        """Say where a site listens to each other one more than to itself."""
+        if num_sites < 2 or self.self_weight >= 1 / num_sites:
+            return None
+        return (
+            f"algorithm.softpull.self_weight {self.self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
+            "uniform mean: each site listens to every other one more than to itself"
+        )
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
@@ -230,10 +224,14 @@ def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
     """
     if num_sites < 1:
         raise AggregationError(f"SoftPull must mix at least 1 site, not {num_sites}")
+    if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
+        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
+    return _pull_weights(num_sites, self_weight)
+
+
+def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
     if num_sites == 1:
         return np.ones((1, 1))
-    if not 1 / num_sites - 1e-12 <= self_weight <= 1:
-        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
     others = (1 - self_weight) / (num_sites - 1)
     # At lambda = 1/K rounding must not tell a site's own model from the others'.
     weights = np.full((num_sites, num_sites), self_weight if np.isclose(others, self_weight, 1e-12, 0) else others)

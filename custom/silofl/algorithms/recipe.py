@@ -109,20 +109,18 @@ class Answer(Section):
         """Return how many of a study's rounds come before it decides who listens to whom."""
         return 0
 
-    def weights(self, num_sites: int) -> NDArray | None:
-        """Return who listens to whom, shape (K, K), where it follows from the number of sites alone."""
+    def weights(self, num_sites: int, num_registered: int) -> NDArray | None:
+        """Return who listens to whom, shape (K, K), where it follows from the numbers of sites alone.
+
+        Args:
+            num_sites: Sites K that answered.
+            num_registered: All sites of the run.
+        """
         return None
 
-    def check_sites(self, num_sites: int) -> None:
-        """Refuse a number of sites that its constants do not allow.
-
-        Raises:
-            ConfigError: Names the constant.
-        """
-
-    def least_sites(self) -> int:
-        """Return the fewest sites that its constants allow."""
-        return 1
+    def doubt_sites(self, num_sites: int) -> str | None:
+        """Return what a reader must know of its constants with so many sites; None where that is nothing."""
+        return None
 
     def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
         """Refuse a way of training at the sites that it is not made for.

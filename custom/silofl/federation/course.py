@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
+from silofl.federation.apart import record_apart
 from silofl.federation.known_sites import (
     find_departed_sites,
     find_lost,
     is_lost_for_good,
     is_over,
+    list_doubts,
     list_present_sites,
     lost_sentence,
     vital_sentence,
@@ -150,7 +152,7 @@ class Course:
             for site, last in find_departed_sites(server).items()
             if server.ledger and site in server.ledger[-1].asked
         ]
-        self._record_once(self.remarks(), record)
+        self._record_once([*self.remarks(), *list_doubts(server)], record)
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
             record.take_missed(self.repeats.first[number])
@@ -184,7 +186,10 @@ class Course:
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
             replies = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
+        started = dict(server.parts)
         weights_of = server.merge(exchange, replies)
+        if record and exchange.task == TRAIN and server.study.training.measures_drift:
+            record_apart(record, server.study, started, replies, weights_of)
         if record:
             record.add_traffic(sent, {site: answers.given[site] for site in replies.accepted})
         self._write_notes(exchange, record)

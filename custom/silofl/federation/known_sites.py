@@ -78,16 +78,20 @@ def take_software(server: ServerRounds, site: str, said: Software | None) -> Non
 
 
 def check_sites(server: ServerRounds) -> None:
-    """Refuse sites that the recipe does not allow, and names that are roles.
+    """Refuse names that are roles.
 
     Raises:
-        ConfigError: A site has the name of a model, or there are too many or too few.
+        ConfigError: A site has the name of a model.
     """
     for site in server.sites:
         if site in server.parts:
             raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
-    for answer in server.study.recipe.answers:
-        answer.check_sites(len(server.sites))
+
+
+def list_doubts(server: ServerRounds) -> list[str]:
+    """Return what a reader must know of the recipe's constants with the run's number of sites."""
+    doubts = (answer.doubt_sites(len(server.sites)) for answer in server.study.recipe.answers)
+    return [doubt for doubt in doubts if doubt]
 
 
 def last_with_state(study: Study) -> int:

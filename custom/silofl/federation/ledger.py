@@ -43,6 +43,9 @@ class Round:
         validation: Site -> its score of the model that this round made.
         test: Site -> its score of this model on test data, where the study evaluates every round; it chose nothing.
         drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
+        dissimilarity: `measure_dissimilarity` of the sites' updates, where the study measures drift and all sites
+            listen alike.
+        distance: `measure_distance` of the models that the sites trained, where the study measures drift.
         bytes_to: Site -> bytes of the arrays sent to it.
         bytes_from: Site -> bytes of the arrays received from it.
         recorded: Sites whose update passed their own filter, as it says, which has recorded it.
@@ -66,6 +69,8 @@ class Round:
     validation: Mapping[str, SiteScore] = field(default_factory=dict)
     test: Mapping[str, SiteScore] | None = declare_optional()
     drift: float | None = None
+    dissimilarity: float | None = declare_optional()
+    distance: float | None = declare_optional()
     bytes_to: dict[str, int] = field(default_factory=dict)
     bytes_from: dict[str, int] = field(default_factory=dict)
     recorded: list[str] = field(default_factory=list)

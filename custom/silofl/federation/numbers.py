@@ -49,7 +49,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     metrics = numbers.metrics
     wanted = {"num_examples": numbers.num_examples, "steps": numbers.steps}
     wanted |= {"epsilon": metrics.epsilon} if study.is_private else {"loss": metrics.loss}
-    if exchange.task == TRAIN and study.recipe.measures_drift:
+    if exchange.task == TRAIN and study.measures_drift:
         wanted["drift"] = metrics.drift
     for name, value in wanted.items():
         if value is None:

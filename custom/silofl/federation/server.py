@@ -72,7 +72,7 @@ class ServerRounds:
         """Begin a run.
 
         Raises:
-            ConfigError: The recipe does not allow these sites, or one has a name that the messages need.
+            ConfigError: A site has a name that the messages need.
         """
         sites = sorted(sites)
         server = cls(study, run, sites, start_parts(study, sites, pretrained))

@@ -50,9 +50,8 @@ class Candidate:
 
     @property
     def num_sites(self) -> int:
-        """Sites that the study names, otherwise the fewest that its algorithm allows; at least two."""
-        named = self.study.federation.sites or self.study.federation.min_sites
-        return max(named, 2, *(answer.least_sites() for answer in self.study.recipe.answers))
+        """Sites that the study names, at least two."""
+        return max(self.study.federation.sites or self.study.federation.min_sites, 2)
 
     # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property

@@ -175,7 +175,9 @@ class ModelPart(Part):
             return None
         # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
         # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
-        return np.eye(len(sites)) if number > self.study.rounds else self.study.recipe.mixing.weights(len(sites))
+        if number > self.study.rounds:
+            return np.eye(len(sites))
+        return self.study.recipe.mixing.weights(len(sites), len(run.sites))
 
     def joined(self, site: str) -> ModelPart:
         """Give a site that comes late the mean of the others' models."""
@@ -350,7 +352,7 @@ class SiteModels(SitePart):
             step = study.recipe.make_step(role)
             for part in self.work.parts:
                 step = part.step(role, step)
-            learners[role] = Learner(model, self._optimizers[role], loss, step, study.recipe.measures_drift)
+            learners[role] = Learner(model, self._optimizers[role], loss, step, study.measures_drift)
         return learners
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:

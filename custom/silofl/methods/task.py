@@ -133,6 +133,10 @@ class Replies:
         """The sites whose answers were accepted."""
         return list(self.accepted)
 
+    def updates_of(self, role: str) -> dict[str, Arrays]:
+        """Return site -> the arrays that it sent in a role, under their own names."""
+        return {site: answer.of(role) for site, answer in self.accepted.items()}
+
     @property
     def examples(self) -> dict[str, int]:
         """The sites' numbers of training examples."""

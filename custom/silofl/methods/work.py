@@ -162,14 +162,16 @@ class Work:
             raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
 
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
-        """Return a training's numbers: the own model's loss and drift, and others' losses unless they stay home."""
+        """Return a training's numbers: the own model's loss, others' losses unless they stay home, and the drift."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         # A loss is of the images themselves, and no noise covers it.
         metrics = {} if self.study.is_private else {"loss": results[own].loss}
         metrics |= {name: value for part in self.parts for name, value in part.measured().items()}
         named = [role for role, result in results.items() if role != own and not result.stays_home]
-        if results[own].drift is not None:
-            metrics["drift"] = results[own].drift
+        # A personal model that stays at home was not received, so the drift is that of the model that travels.
+        traveling = results.get(self.study.recipe.traveling_roles[-1])
+        if traveling and traveling.drift is not None:
+            metrics["drift"] = traveling.drift
         metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role in named}
         return {
             "round": self.number,

@@ -33,6 +33,7 @@ from silofl.report.conditions import (
     rows_by_name,
     settings_rows,
 )
+from silofl.report.drift import DRIFT_NOTE, compare_drift
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -270,6 +271,8 @@ def comparison_values(
     )
     return {
         "joining": compare_joining(results_by_row(rows)),
+        "drift": compare_drift(rows),
+        "drift_note": DRIFT_NOTE,
         "title": f"Comparison of {number} run{'s' * (number != 1)}",
         "folders": folders,
         "centralised_folders": centralised_folders,

@@ -22,6 +22,7 @@ from silofl.options import (
 )
 from silofl.report.comparison import Method, compare_joining, method_sites, print_joining
 from silofl.report.conditions import list_differences
+from silofl.report.drift import DRIFT_NOTE, compare_drift
 from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
 from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
@@ -169,7 +170,7 @@ def _show_table(
     summary = _summarise(methods, runs, asked)
     unlike = list_differences(rows, summary.known)
     joining = compare_joining({method.name: list(method.results.values()) for method in methods})
-    tables = [found for found in (summary.swept, summary.table) if found]
+    drift, tables = compare_drift(rows), [found for found in (summary.swept, summary.table) if found]
     console.print()
     print_joining(joining, console)
     print_lines([*unlike, ""], console)
@@ -177,14 +178,20 @@ def _show_table(
         print_table(table, console)
         console.print()
     print_lines(summary.notes, console)
+    if drift:
+        console.print()
+        print_table(drift, console)
+        print_lines([DRIFT_NOTE], console)
     *before, table = tables
     head = f"{markdown_table(joining.table, [joining.note], joining.losses)}\n" if joining else ""
     head += "".join(f"{markdown_table(one, [], [])}\n" for one in before)
-    write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike))
+    end = f"\n{markdown_table(drift, [DRIFT_NOTE])}" if drift else ""
+    write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike) + end)
     values = {
         "seeds": list(asked.seeds),
         "sites": method_sites(methods),
         "rows": methods_values(methods),
+        **({"drift": [dict(zip(drift.columns, row, strict=True)) for row in drift.rows]} if drift else {}),
         "differences": unlike,
         "notes": summary.notes,
     }
