@@ -14,6 +14,7 @@ from silofl.errors import ConfigError
 from silofl.software import Software, digest_package, read_software
 
 PACKAGE = Path(silofl.__file__).parent
+SOURCES = Path(__file__).resolve().parents[1] / "custom"
 
 
 def software(**changes):
@@ -40,7 +41,7 @@ def test_one_changed_letter_a_new_file_or_a_missing_one_is_another_package(tmp_p
 
 
 def test_a_package_has_the_same_digest_from_the_wheel_as_from_the_sources(tmp_path):
-    shutil.copytree(PACKAGE.parent, tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(SOURCES, tmp_path / "custom", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "./custom"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
     (wheel,) = tmp_path.glob("silofl-*.whl")
