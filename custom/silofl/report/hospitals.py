@@ -36,7 +36,7 @@ NOTE = (
     "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
     "and its 95 % interval."
 )
-PANELS_IN_A_ROW = 5
+PANELS_IN_A_ROW = 3
 # Name of a model -> how its points are drawn.
 POINTS = {
     LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
@@ -72,7 +72,7 @@ def hospitals_image(runs: Runs) -> PageImage | None:
         return None
     columns, metric = min(len(runs), PANELS_IN_A_ROW), next(iter(runs.values())).metric
     rows, most = ceil(len(runs) / columns), max(len(run.results.joining) for run in runs.values())
-    figure, grid = make_panels(rows, columns, (max(4.0, 2.3 * columns), rows * (0.9 + 0.32 * most) + 0.3))
+    figure, grid = make_panels(rows, columns, (max(4.0, 2.6 * columns), rows * (0.8 + 0.28 * most) + 0.3))
     for axes in grid.flat[len(runs) :]:
         axes.remove()
     for axes, (name, run) in zip(grid.flat, runs.items(), strict=False):
@@ -85,8 +85,8 @@ def hospitals_image(runs: Runs) -> PageImage | None:
     sites = list(dict.fromkeys(site for run in runs.values() for site in run.results.joining))
     alt = f"{metric} alone, federated and kept at {', '.join(sites)}, of {', '.join(runs)}; the table has the numbers."
     caption = (
-        f"Test {metric} of each hospital; the line is the 95 % interval of what joining adds, drawn from alone. A "
-        "square left of the circle is a federated model that is worse than training alone."
+        f"Test {metric} at each hospital, with a panel per method. The line is the 95 % interval of what joining adds "
+        "to training alone. Where the square lies left of the circle, the federated model is worse than that."
     )
     return PageImage(encode_png(figure), alt, caption)
 
