@@ -1,6 +1,6 @@
 """Write the README's picture: the first figure on the demonstration's page.
 
-    python bench/demo_picture.py demo/report.html docs/figures/demo.png
+python bench/demo_picture.py demo/report.html docs/figures/demo.png
 """
 
 import base64
