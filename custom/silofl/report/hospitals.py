@@ -34,7 +34,7 @@ NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: what the hospital chose on "
     "its validation data: its own model, the federated one, or their mean. Unseen: the method at a hospital that took "
     "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
-    "and its 95 % interval."
+    "and its 95 % interval. It gains only if the kept model also beats the own one without a decision threshold."
 )
 PANELS_IN_A_ROW = 3
 # Name of a model -> how its points are drawn.
@@ -185,7 +185,9 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
         f"furthest below training alone at {site} ({format_number(test[FEDERATED])}, alone "
         f"{format_number(test[LOCAL])})."
     )
-    yield from list(_measured_reasons(run, site)) or ["The run measured nothing that tells why."]
+    is_short = run.results.best_round == run.results.rounds
+    last = f"Its best round is the last of {run.results.rounds}: more rounds may help."
+    yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that tells why."]
 
 
 def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
@@ -197,8 +199,6 @@ def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
     dissimilarity = mean_of_known(record.dissimilarity for record in run.ledger)
     if dissimilarity is not None:
         yield f"The hospitals' updates differ (dissimilarity {dissimilarity:.1f}; 1 where all agree)."
-    if results.best_round == results.rounds:
-        yield f"Its best round is the last of {results.rounds}: more rounds may help."
 
 
 def _list_other_answers(results: Results, site: str) -> list[str]:
