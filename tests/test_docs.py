@@ -18,15 +18,15 @@ from provisioning import __main__ as provisioning
 from silofl import cli
 from silofl.algorithms.presets import algorithm_names
 from silofl.algorithms.recipe import PRESET_NAMES
-from silofl.data.phantoms import SITES
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
 from silofl.methods.parts import list_kinds
+from silofl.report.hospitals import COLUMNS
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled
-from silofl.studies.demo import RUNS, overview
+from silofl.studies.demo import NEXT, RUNS
 from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_answers, study_keys
 from silofl.studies.simulation import changed_study
@@ -224,7 +224,7 @@ def test_every_job_exists(path):
     sets = "|".join(sorted({job.parent.name.partition("_")[2] for job in JOBS.glob("*/meta.json")}))
     algorithms = "|".join([*algorithm_names(), *VARIANTS])
     bare = re.findall(rf"\b(?:{algorithms})_(?:{sets})\b", text)
-    assert sorted(name for name in {*bare} - {*RUNS} if not (JOBS / name).is_dir()) == []
+    assert sorted(name for name in {*bare} - {name for name, _, _ in RUNS.values()} if not (JOBS / name).is_dir()) == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
@@ -270,17 +270,19 @@ def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
     assert [page_id(path) for path in EVERY_PAGE if path not in reached and path.name != "CHANGELOG.md"] == []
 
 
-def test_the_readme_shows_the_demonstrations_closing_table_with_all_its_columns():
-    lines = text_of(ROOT / "README.md").splitlines()
-    start = lines.index("In one table:") + 1
-    columns = lines[start].split()
-    # Without runs there are no columns of sites.
-    assert tuple(name for name in columns if name not in SITES) == overview({}, {}).columns
-    assert set(SITES) < set(columns)
-    # A line below the head, then local training, then each run.
-    rows = [re.split(r"\s{2,}", line) for line in lines[start + 2 : start + 4 + len(RUNS)]]
-    assert [row[0] for row in rows] == ["local (batch)", "local (instance)", *RUNS]
-    assert {len(row) for row in rows} == {len(columns)}
+def test_the_readme_opens_with_a_sentence_a_picture_and_what_two_commands_print():
+    text = text_of(ROOT / "README.md")
+    parts = ["![", "\n```\n$ make demo", "silofl import folders", "(docs/papers.md#", "nvflare ", "| you are | read |"]
+    assert (places := sorted(map(text.index, parts))) == [text.index(part) for part in parts] and places[0] < 900
+    shown = next(block for block in fences(text) if block.startswith("$ make demo"))
+    assert len(shown.splitlines()) <= 15 and max(map(len, shown.splitlines())) <= 100
+    head = next(line for line in shown.splitlines() if line.startswith("method "))
+    assert tuple(head.split()) == COLUMNS
+
+
+def test_the_readme_has_the_commands_that_the_demonstration_ends_with():
+    wanted = [line.strip() for line in NEXT.splitlines() if line.startswith("  silofl")]
+    assert "\n".join(wanted) in text_of(ROOT / "README.md")
 
 
 # The one way of training that every algorithm allows, in a job whose network all of their presets take.

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from silofl.federation.alone import run_alone
-from silofl.federation.run_folder import RunFolder
+from silofl.federation.run_folder import PHASE, RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.settings import load_settings
 from silofl.site import Site
@@ -39,6 +39,18 @@ def test_a_run_alone_is_what_its_course_comes_to(alone, play, make_study, name):
         for key, array in game.server.parts["model"].of(site).items():
             np.testing.assert_array_equal(part.of(site)[key], array)
     assert json.loads((path / "results.json").read_text())["status"] == "COMPLETE"
+
+
+def test_who_follows_a_run_can_read_which_task_its_sites_work_on(alone, tmp_path):
+    seen = []
+    alone(name="fedavg", rounds=2, on_round=lambda: seen.append((tmp_path / "run" / PHASE).read_text()))
+    # A round trains; after the last one it is validated, and the best one is tested.
+    assert seen[:3] == ["train 1", "train 2", "validate 2"] and seen[3].startswith("test ")
+
+
+def test_a_task_that_cannot_be_written_ends_no_run(alone, tmp_path):
+    (tmp_path / "run" / PHASE).mkdir(parents=True)
+    assert json.loads((alone(name="fedavg", rounds=1) / "results.json").read_text())["status"] == "COMPLETE"
 
 
 def test_a_run_with_a_selector_ends_with_a_super_model(alone):

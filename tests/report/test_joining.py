@@ -13,7 +13,6 @@ from silofl.report.run_records import RunRecords
 from silofl.report.sentences import describe_problems, joining_sentence
 from silofl.report.tables import joining_note, joining_table, site_table
 from silofl.schema import dump_record
-from silofl.studies.demo import overview
 from silofl.studies.ending import print_results
 from silofl.training.joined import Joined
 
@@ -246,20 +245,6 @@ def test_the_terminal_opens_with_it(joining, printed):
 def test_the_terminal_cautions_of_a_kept_model_below_the_sites_own(joining, printed):
     text = printed(print_results, joining(east=joined(local=0.38, kept=0.332, verdict="too few to say")))
     assert "CAUTION  east: the model that it keeps is below its own, 0.332 and 0.380 alone" in text
-
-
-def test_the_overview_has_local_training_first_then_each_method_with_the_unseen_hospital_and_the_verdicts(joining):
-    runs = {
-        "fedavg": joining(sites={"east": 0.8, "west": 0.6}, east=joined(), west=joined(local=0.5, kept=0.6)),
-        "fedbn": joining(sites={"east": 0.9, "west": None}),
-    }
-    table = overview(runs, {"fedavg": 0.4})
-    assert table.columns == ("model", "mean", "east", "west", "kept", "unseen", "verdicts")
-    assert table.rows == (
-        ("local (batch)", "0.600", "0.700", "0.500", "-", "-", "-"),
-        ("fedavg", "0.700", "0.800", "0.600", "0.725", "0.400", "2 gain"),
-        ("fedbn", "0.900", "0.900", "-", "-", "-", "-"),
-    )
 
 
 def test_the_note_says_that_single_units_have_no_balanced_accuracy(results):

@@ -1,12 +1,17 @@
 import io
 import json
+import re
+import threading
 
+import pytest
 from rich.console import Console
 
 from silofl.federation.ledger import Round
+from silofl.federation.run_folder import PHASE
 from silofl.schema import dump_record
 from silofl.settings import parse
-from silofl.studies.progress import RoundLines
+from silofl.studies import progress
+from silofl.studies.progress import RoundLines, announce, repeat_in_background, show_bar
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -48,3 +53,75 @@ def test_rounds_from_before_a_resume_are_not_shown_again(tmp_path):
     (tmp_path / "ledger.json").write_text(json.dumps(dump_record([record(1, 2.0)])))
     (line,) = lines_of(tmp_path, [record(1, 2.0), record(2, 2.0)])
     assert line.startswith("round   2/4")
+
+
+@pytest.fixture
+def lines(tmp_path):
+    console = Console(record=True, width=300, file=io.StringIO())
+    found = RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console)
+    found.text = lambda: console.export_text().splitlines()
+    return found
+
+
+def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path):
+    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
+    for phase in ("train 4", "validate 4", "test 3", "guard_choose 3", "guard_choose 3", "collect_all 3"):
+        (tmp_path / PHASE).write_text(phase)
+        lines.print_phase()
+    # training has the lines of its rounds
+    assert lines.text() == [
+        "validating the models of round 4",
+        "testing the models of round 3",
+        "choosing what each site keeps",
+        "collect all",
+    ]
+
+
+def test_a_long_round_is_never_silent(lines, tmp_path, monkeypatch):
+    lines.print_phase()
+    (tmp_path / PHASE).write_text("train 2")
+    lines.print_phase()
+    assert lines.text() == []
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    lines.print_phase()
+    (line,) = lines.text()
+    assert line.startswith("training round 2 of 4: ") and line.endswith(" s so far")
+
+
+def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_shown(tmp_path, monkeypatch):
+    (tmp_path / PHASE).write_text("test 4")
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    console = Console(record=True, width=300, file=io.StringIO())
+    RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()
+    assert console.export_text().startswith("starting the sites: ")
+
+
+def test_an_announced_phase_is_said_at_its_start_and_with_its_time_at_its_end():
+    console = Console(record=True, width=300, file=io.StringIO())
+    with announce("writing the report", console):
+        assert console.export_text(clear=False) == "writing the report ... "
+    assert re.fullmatch(r"writing the report \.\.\. \d+\.\d s\n", console.export_text())
+
+
+def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():
+    called = threading.Event()
+    with repeat_in_background(called.set, 0.001):
+        assert called.wait(10)
+    failed = threading.Event()
+
+    def fail():
+        failed.set()
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"), repeat_in_background(fail, 0.001):
+        assert failed.wait(10)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_methods_rounds_are_a_bar_on_a_terminal_and_one_line_in_a_file(tmp_path, is_terminal):
+    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=is_terminal)
+    with show_bar("fedavg", tmp_path, 4, console):
+        (tmp_path / "ledger.json").write_text(json.dumps(dump_record([record(1, 2.0), record(2, 2.0)])))
+    # What a terminal draws over the last state follows it.
+    last = "fedavg" + console.export_text().rpartition("fedavg")[2]
+    assert "2/4 rounds" in last and len(last) <= 100 and ("━" in last) is is_terminal

@@ -55,7 +55,13 @@ def run_alone(
         try:
             run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
             server = kept.load(pretrained) or ServerRounds.start(study, run, sites, pretrained)
-            course = Course(server, ask, save=lambda: kept.save(server), before=lambda: kept.load_before(server))
+            course = Course(
+                server,
+                ask,
+                save=lambda: kept.save(server),
+                before=lambda: kept.load_before(server),
+                begin=kept.write_phase,
+            )
             kept.finish(server, course.run())
         except Exception as error:
             if not isinstance(error, (SiloFLError, OSError)):

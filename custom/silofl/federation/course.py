@@ -91,6 +91,7 @@ class Course:
         remarks: Gives sentences on the machine that the run's readers must know; each goes into the ledger once.
         before: Returns the run as it was a round before its last one; None where that is not kept.
         repeats: The rounds that are carried out once more.
+        begin: Called before each exchange, so that who follows the run sees what it is about.
     """
 
     server: ServerRounds
@@ -102,6 +103,7 @@ class Course:
     remarks: Callable[[], Iterable[str]] = tuple
     before: Callable[[], ServerRounds | None] = lambda: None
     repeats: Repeats = field(default_factory=Repeats)
+    begin: Callable[[Exchange], None] = lambda exchange: None
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -206,6 +208,7 @@ class Course:
         """
         if self.is_aborted():
             raise _EndedError
+        self.begin(exchange)
         sent, answers = self._ask(exchange, record)
         if self.is_aborted():
             raise _EndedError

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from silofl.inference.readme import case_code, loading_code
 from silofl.methods.model import collect_part_arrays
 from silofl.methods.part import Part, to_tensors
 from silofl.methods.parts import describe_kept, list_kinds
+from silofl.methods.task import Exchange
 from silofl.models.precision import round_as_received
 from silofl.schema import dump_record, read_file
 from silofl.settings import dump_yaml
@@ -51,6 +52,8 @@ CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.
 RUN_ID = "run_id"
 # Files that show that rounds have finished, should no checkpoint be there.
 LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
+# The task that the sites work on, and its round; not JSON, because it is no result.
+PHASE = "phase"
 # Who submitted the run's first job; in no simulation.
 LEAD = "lead.json"
 # A run's results, without its checkpoint; the files of parts are JSON too.
@@ -212,6 +215,11 @@ class RunFolder:
             "left": [{"name": name, "purpose": purpose} for name, purpose in left.items()],
             "kept": describe_kept(self.study),
         }
+
+    def write_phase(self, exchange: Exchange) -> None:
+        """Write which task the sites are sent, and of which round; no run fails because that cannot be written."""
+        with suppress(OSError):
+            write_text(self.path / PHASE, f"{exchange.task} {exchange.round}")
 
     def write_failure(self, reason: str, run: str | None = None) -> None:
         """Write a result with the reason of the failure and the run's id; to the log where the disk takes no file."""

@@ -177,6 +177,7 @@ class RoundsController(ModelController):
             say=self.info,
             remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
             before=lambda: folder.load_before(server),
+            begin=folder.write_phase,
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:

@@ -34,6 +34,7 @@ from silofl.report.conditions import (
     settings_rows,
 )
 from silofl.report.drift import DRIFT_NOTE, compare_drift
+from silofl.report.hospitals import NOTE, conclude, explain_losses, hospital_table, hospitals_image
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
 from silofl.report.rounds import (
@@ -266,10 +267,17 @@ def comparison_values(
     shared, others = settings_rows(rows)
     numbered = list(run_names(runs))
     names = [name for name, of_row in rows.items() for _ in of_row]
+    # A row of several seeds has a table of its own.
+    single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
     folders, centralised_folders = (
         [(str(run.path), _page_address(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
     )
     return {
+        "hospitals": hospital_table(single),
+        "hospitals_image": hospitals_image(single),
+        "hospitals_note": NOTE,
+        "conclusion": conclude(single),
+        "losses": explain_losses(single),
         "joining": compare_joining(results_by_row(rows)),
         "drift": compare_drift(rows),
         "drift_note": DRIFT_NOTE,

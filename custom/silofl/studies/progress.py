@@ -1,16 +1,37 @@
-"""Print one line for each finished round of a run, with the time that is left."""
+"""Show what a run is doing: a line per finished round and task, a bar per run, and never half a minute of silence."""
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from silofl.federation.ledger import FILE, read_ledger
 from silofl.federation.round_line import round_line
+from silofl.federation.run_folder import PHASE
+from silofl.methods.guard import CHOOSE
+from silofl.methods.task import TEST, TRAIN, VALIDATE
+from silofl.report.tables import format_duration
 from silofl.study import Study
+
+# After that long without a line something is said.
+QUIET_S = 25.0
+POLL_S = 0.3
+STARTING = "starting the sites"
+# Task -> what the sites do; any other is shown by its name.
+DOING = {
+    TRAIN: "training round {number} of {rounds}",
+    VALIDATE: "validating the models of round {number}",
+    TEST: "testing the models of round {number}",
+    CHOOSE: "choosing what each site keeps",
+}
 
 
 class RoundLines:
-    """A follower of a run's ledger that prints each new round once.
+    """A follower of a run that prints each new round and task once, and what goes on where nothing is new.
 
     Args:
         study: The study that runs.
@@ -22,7 +43,8 @@ class RoundLines:
         self.study, self.run, self.console = study, run, console
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
-        self._stamp = 0
+        self._stamp, self._began, self._printed = 0, time.time(), time.monotonic()
+        self._task = ""
 
     def print_new_rounds(self) -> None:
         """Print the rounds that were written since the last call."""
@@ -33,5 +55,114 @@ class RoundLines:
         self._stamp = stamp
         ledger = read_ledger(self.run, self.shown) or []
         for number in range(len(self.shown), len(ledger)):
-            self.console.print(round_line(self.study, ledger[: number + 1]), markup=False)
+            self._print(round_line(self.study, ledger[: number + 1]))
         self.shown = max(self.shown, ledger, key=len)
+
+    def print_phase(self) -> None:
+        """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
+        task, since = read_phase(self.run, self.study.total_rounds, self._began)
+        # Training has a line for each round, and what a round exchanges besides it is short.
+        is_new = len(self.shown) >= self.study.total_rounds and task != self._task and not task.startswith("training")
+        if is_new:
+            self._task = task
+            self._print(task)
+        elif time.monotonic() - self._printed > QUIET_S:
+            self._print(f"{task}: {format_duration(time.time() - since)} so far")
+
+    def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
+        self.console.print(line, markup=False)
+
+
+def read_phase(run: Path, rounds: int, began: float) -> tuple[str, float]:
+    """Return what the sites of a run do, in words, and since when, in seconds as of `time.time`.
+
+    Args:
+        run: The run's folder.
+        rounds: All rounds of the study.
+        began: When the run was started, which a task of an earlier start is older than.
+    """
+    path = run / PHASE
+    since = path.stat().st_mtime if path.is_file() else 0.0
+    if since < began:
+        return STARTING, began
+    task, _, number = path.read_text(encoding="utf-8").partition(" ")
+    return DOING.get(task, task.replace("_", " ")).format(number=number, rounds=rounds), since
+
+
+@contextmanager
+def announce(what: str, console: Console, describe: Callable[[], str] = str) -> Iterator[None]:
+    """Print on one line that something begins, how long it goes on where that is long, and how long it took.
+
+    Args:
+        what: What begins.
+        console: Where the line goes.
+        describe: Says how far it is; nothing by default.
+    """
+    started = time.monotonic()
+
+    def print_time(end: str) -> None:
+        parts = filter(None, (describe(), format_duration(time.monotonic() - started)))
+        console.print(", ".join(parts), end=end, markup=False)
+
+    console.print(what, end=" ... ", markup=False)
+    try:
+        with repeat_in_background(lambda: print_time(" ... "), QUIET_S):
+            yield
+    finally:
+        print_time("\n")
+
+
+@contextmanager
+def repeat_in_background(action: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Repeat an action every so many seconds while a block runs; its error ends the repeating, and is the block's."""
+    ended, errors = threading.Event(), []
+
+    def repeat() -> None:
+        try:
+            while not ended.wait(every_s):
+                action()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def show_bar(title: str, run: Path, rounds: int, console: Console) -> Iterator[None]:
+    """Show how far a run is while a block carries it out: a bar on a terminal, a line like `announce`'s in a file.
+
+    Args:
+        title: Name of the run.
+        run: Its folder, in which nothing need be yet.
+        rounds: All its rounds.
+        console: Where it is shown.
+    """
+    began = time.time()
+
+    def count() -> int:
+        return len(read_ledger(run) or ())
+
+    if not console.is_terminal:
+        with announce(title, console, lambda: f"{count()}/{rounds} rounds"):
+            yield
+        return
+    texts = map(TextColumn, ("{task.description:<8}", "{task.completed}/{task.total} rounds", "{task.fields[doing]}"))
+    first, *others = texts
+    with Progress(first, BarColumn(24), *others, TimeElapsedColumn(), console=console) as bar:
+        place = bar.add_task(title, total=rounds, doing="")
+        try:
+            with repeat_in_background(
+                lambda: bar.update(place, completed=count(), doing=read_phase(run, rounds, began)[0]), POLL_S
+            ):
+                yield
+        finally:
+            bar.update(place, completed=count(), doing="")

@@ -46,7 +46,7 @@ from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
 from silofl.studies.leave_out import run_unseen_test
 from silofl.studies.processes import ProcessTree, enable_interrupts
-from silofl.studies.progress import RoundLines
+from silofl.studies.progress import POLL_S, RoundLines, announce, repeat_in_background
 from silofl.studies.simulation import (
     UNMOVED,
     Moved,
@@ -65,7 +65,6 @@ from silofl.training.device import choose_device
 from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
 
-POLL_S = 0.3
 # How long NVFlare's simulator may take to end once the run has its result.
 ENDING_S = 15.0
 
@@ -323,7 +322,8 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
             if simulation.is_alone:
                 arrays = given and given.arrays
                 settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
-                run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
+                with repeat_in_background(lines.print_phase, POLL_S):
+                    run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
                 lines.print_new_rounds()
             else:
                 with whole_path(run.resolve()) as place:
@@ -348,6 +348,7 @@ def _follow(tree: ProcessTree, lines: RoundLines) -> None:
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:
             lines.print_new_rounds()
+            lines.print_phase()
             if deadline == float("inf") and result.is_file():
                 deadline = time.monotonic() + ENDING_S
             time.sleep(POLL_S)
@@ -379,7 +380,9 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.
         code = max(code, _show_unseen(run, simulation, study, console))
     try:
-        console.print(f"report: {write_report(run)}")
+        with announce("writing the report", console):
+            page = write_report(run)
+        console.print(f"report: {page}")
     except (ConfigError, OSError) as error:
         console.print(f"no report: {error}")
     return code
@@ -390,7 +393,8 @@ def _add_everyone(run: Path, results: Results, simulation: Simulation, study: St
     # A site that was left out is tested by itself; its data are none of the federation's.
     sites = replace(simulation, left_out=None)
     try:
-        results = replace(results, everyone=measure_on_everyone(run, read_data(study, sites, run)))
+        with announce("testing every model on the test data of all sites", console):
+            results = replace(results, everyone=measure_on_everyone(run, read_data(study, sites, run)))
     except (SiloFLError, OSError) as error:
         console.print(f"no test on all sites' test data together: {error}", markup=False)
         return results
@@ -402,7 +406,9 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
     """Test the super model on the site that was left out and print its table; return 3 where that cannot be done."""
     site = str(simulation.left_out)
     try:
-        print_unseen(run_unseen_test(run, site, lambda: _load_site(study, simulation, run, site), console), console)
+        with announce(f"testing at {site}, which was left out", console):
+            found = run_unseen_test(run, site, lambda: _load_site(study, simulation, run, site), console)
+        print_unseen(found, console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)
         return ExitCode.INCOMPLETE

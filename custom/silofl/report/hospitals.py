@@ -1,0 +1,236 @@
+"""Each hospital in each method of a comparison: a table, a figure, and sentences that follow from the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import TYPE_CHECKING
+
+from silofl.algorithms.gain import count_verdicts
+from silofl.federation.results import Results
+from silofl.report.canvas import (
+    INK,
+    LINE_COLOURS,
+    MUTED,
+    PageImage,
+    draw_legend,
+    encode_png,
+    escape_math,
+    make_legend_handle,
+    make_panels,
+    style_axes,
+)
+from silofl.report.run_records import RunRecords
+from silofl.report.sentences import shares_batchnorm
+from silofl.report.tables import TextTable, format_number
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.metrics import mean_of_known
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
+NOTE = (
+    "Alone: the hospital's own model. Federated: the model that the method trained. Kept: what the hospital chose on "
+    "its validation data: its own model, the federated one, or their mean. Unseen: the method at a hospital that took "
+    "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
+    "and its 95 % interval. It gains only if the kept model also beats the own one without a decision threshold."
+)
+PANELS_IN_A_ROW = 3
+# Name of a model -> how its points are drawn.
+POINTS = {
+    LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
+    FEDERATED: {"color": LINE_COLOURS[1], "marker": "s"},
+    CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
+}
+NAMES = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
+# A difference that the three decimals shown do not show is none.
+LEAST = 0.0005
+Runs = Mapping[str, RunRecords]
+
+
+def hospital_table(runs: Runs) -> TextTable | None:
+    """Return one row per method and hospital; None where no hospital made a choice.
+
+    Args:
+        runs: Name of the method -> its run.
+    """
+    rows = []
+    for name, run in _with_choice(runs).items():
+        for number, (site, one) in enumerate(run.results.joining.items()):
+            values = (format_number(one.test.get(model)) for model in NAMES)
+            unseen = format_number(run.unseen and run.unseen.value)
+            first, last = ("", "") if number else (name, unseen)
+            rows.append((first, site, *values, last, _describe_verdict(one)))
+    return TextTable(COLUMNS, tuple(rows), num_text=2) if rows else None
+
+
+def hospitals_image(runs: Runs) -> PageImage | None:
+    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice."""
+    runs = _with_choice(runs)
+    if not runs:
+        return None
+    columns, metric = min(len(runs), PANELS_IN_A_ROW), next(iter(runs.values())).metric
+    rows, most = ceil(len(runs) / columns), max(len(run.results.joining) for run in runs.values())
+    figure, grid = make_panels(rows, columns, (max(4.0, 2.6 * columns), rows * (0.8 + 0.28 * most) + 0.3))
+    for axes in grid.flat[len(runs) :]:
+        axes.remove()
+    for axes, (name, run) in zip(grid.flat, runs.items(), strict=False):
+        _draw_hospitals(axes, name, metric, run.results.joining)
+        # One scale for all panels, or a small loss would look like a large one.
+        axes.sharex(grid.flat[0])
+    grid.flat[0].autoscale(axis="x")
+    handles = [make_legend_handle(linestyle="", **style) for style in POINTS.values()]
+    draw_legend(figure, handles, list(NAMES.values()))
+    sites = list(dict.fromkeys(site for run in runs.values() for site in run.results.joining))
+    alt = f"{metric} alone, federated and kept at {', '.join(sites)}, of {', '.join(runs)}; the table has the numbers."
+    caption = (
+        f"Test {metric} at each hospital, with a panel per method. The line is the 95 % interval of what joining adds "
+        "to training alone. Where the square lies left of the circle, the federated model is worse than that."
+    )
+    return PageImage(encode_png(figure), alt, caption)
+
+
+def conclude(runs: Runs) -> list[str]:
+    """Say what each hospital gains, what the federated models are worth alone, and which is best where none trained.
+
+    Args:
+        runs: Name of the method -> its run, of which those without a choice do not count.
+    """
+    runs = _with_choice(runs)
+    if not runs:
+        return []
+    return [_conclude_kept(runs), _conclude_federated(runs), *_conclude_unseen(runs)]
+
+
+def explain_losses(runs: Runs) -> list[str]:
+    """Say of each method that loses where it does, and why as far as the run's records tell."""
+    found = []
+    for name, run in _with_choice(runs).items():
+        sentences = [*_explain_federated(run), *_explain_kept(run.results.joining)]
+        if sentences:
+            found.append(f"{name}: {' '.join(sentences)}")
+    return found
+
+
+def _with_choice(runs: Runs) -> Runs:
+    return {name: run for name, run in runs.items() if run.results.joining}
+
+
+def _describe_verdict(one: Joined) -> str:
+    difference = "" if one.difference is None else f" {one.difference:+.3f}"
+    interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
+    # A decimal that rounds to nothing has no sign.
+    return f"{one.verdict}{difference}{interval}".replace("-0.000", "0.000")
+
+
+def _conclude_kept(runs: Runs) -> str:
+    gains = {name: [one.verdict for one in run.results.joining.values()] for name, run in runs.items()}
+    counts = {name: (verdicts.count("gains"), len(verdicts)) for name, verdicts in gains.items()}
+    ordered = sorted(counts, key=lambda name: -counts[name][0])
+    listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
+    losing = count_verdicts(verdict for verdicts in gains.values() for verdict in verdicts if verdict == "loses")
+    means = {name: run.results.joining_means for name, run in runs.items()}
+    best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
+    total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
+    return (
+        f"What a hospital keeps beats its own model in {total} cases ({listed}){', and ' * bool(losing)}"
+        f"{''.join(losing)}; {best} has the highest mean: {format_number(means[best][CHOSEN])}, against "
+        f"{format_number(means[best][LOCAL])} alone."
+    )
+
+
+def _conclude_federated(runs: Runs) -> str:
+    below = [
+        f"{name} {format_number(run.results.joining_means[FEDERATED])} "
+        f"(alone {format_number(run.results.joining_means[LOCAL])})"
+        for name, run in runs.items()
+        if _falls_below(run.results)
+    ]
+    if not below:
+        return "No method's federated model scores below training alone on average."
+    return (
+        f"Without that choice, {len(below)} of {len(runs)} federated models score below training alone on average: "
+        f"{', '.join(below)}."
+    )
+
+
+def _conclude_unseen(runs: Runs) -> Iterator[str]:
+    values = {name: run.unseen.value for name, run in runs.items() if run.unseen and run.unseen.value is not None}
+    if values:
+        site = next(run.unseen.site for run in runs.values() if run.unseen)
+        best, worst = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
+        lowest = f", {worst} lowest ({values[worst]:.3f})" if worst != best else ""
+        yield f"At {site}, which took no part in the training, {best} scores highest ({values[best]:.3f}){lowest}."
+
+
+def _falls_below(results: Results) -> bool:
+    means = results.joining_means
+    known = means[FEDERATED] is not None and means[LOCAL] is not None
+    return known and means[FEDERATED] < means[LOCAL] - LEAST
+
+
+def _explain_federated(run: RunRecords) -> Iterator[str]:
+    """Say where the federated model is furthest below training alone, and what may be why; nothing where it is not."""
+    if not _falls_below(run.results):
+        return
+    gaps = {
+        site: one.test[LOCAL] - one.test[FEDERATED]
+        for site, one in run.results.joining.items()
+        if one.test.get(LOCAL) is not None and one.test.get(FEDERATED) is not None
+    }
+    site = max(gaps, key=gaps.__getitem__)
+    test = run.results.joining[site].test
+    yield (
+        f"furthest below training alone at {site} ({format_number(test[FEDERATED])}, alone "
+        f"{format_number(test[LOCAL])})."
+    )
+    is_short = run.results.best_round == run.results.rounds
+    last = f"Its best round is the last of {run.results.rounds}: more rounds may help."
+    yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that tells why."]
+
+
+def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
+    results = run.results
+    if results.super_model and (others := _list_other_answers(results, site)):
+        yield f"There {' and '.join(others)}."
+    if results.normalization == "batch" and shares_batchnorm(results):
+        yield "Its BatchNorm is averaged over hospitals, which fails where their images differ."
+    dissimilarity = mean_of_known(record.dissimilarity for record in run.ledger)
+    if dissimilarity is not None:
+        yield f"The hospitals' updates differ (dissimilarity {dissimilarity:.1f}; 1 where all agree)."
+
+
+def _list_other_answers(results: Results, site: str) -> list[str]:
+    """Return which models answered a hospital's cases besides its own, where they score lower than its own."""
+    models, choices = results.super_model.models.get(site, {}), results.super_model.choices.get(site, {})
+    own, total = models.get(site), sum(choices.values())
+    return [
+        f"the selector gave {count} of {total} cases to model {name} ({models[name]:.3f}; its own {own:.3f})"
+        for name, count in choices.items()
+        if name != site and count and own is not None and (models.get(name) or 0.0) < own
+    ]
+
+
+def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
+    for site, one in joining.items():
+        if one.verdict == "loses":
+            threshold = f"; {one.threshold}" if one.threshold else ""
+            yield (
+                f"{site} loses {abs(one.difference or 0.0):.3f} by what it keeps, chosen by {one.num_units} validation "
+                f"{one.unit}s, on which the best mean of both models led by {one.lead:.3f}{threshold}."
+            )
+
+
+def _draw_hospitals(axes: Axes, name: str, metric: str, joining: Mapping[str, Joined]) -> None:
+    style_axes(axes, name, metric)
+    axes.grid(axis="x", color=MUTED, alpha=0.2)
+    for place, one in enumerate(joining.values()):
+        local = one.test.get(LOCAL)
+        if local is not None and one.low is not None and one.high is not None:
+            axes.plot([local + one.low, local + one.high], [place, place], color=LINE_COLOURS[0], linewidth=1.4)
+        for model, style in POINTS.items():
+            if one.test.get(model) is not None:
+                axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)
+    axes.set_yticks(range(len(joining)), [escape_math(site) for site in joining], color=INK)
+    axes.set_ylim(len(joining) - 0.5, -0.5)
