@@ -15,6 +15,8 @@ from silofl.errors import ExitCode
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedsm_phantoms"
 # As they come from a browser, from a shell, and from nobody's good will.
 ODD = ("..precious", "%2e%2e%2fprecious", "~", "$HOME", "-o", "a..", "a b", "*")
+# Names do not depend on the network's size, all the time does.
+SMALL = ("--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]")
 CASES = ("../../precious", "/precious", "..", ".", "{case}", "$HOME/precious")
 
 
@@ -65,10 +67,10 @@ def test_an_import_writes_into_its_target_alone(give, place, options):
 @pytest.mark.long
 def test_a_study_of_odd_names_writes_into_its_folders_alone(give, place):
     """Simulated, reported, compared, exported, and its answers to files of such names, one command after the other."""
-    data = make_phantoms(place / "data", seed=7, patients={"north": 12, "south": 12, UNSEEN_SITE: 6})
+    data = make_phantoms(place / "data", seed=7, patients={"north": 8, "south": 8, UNSEEN_SITE: 6})
     for site in ("north", "south"):
         rename_cases(data / site)
-    out, how = place / "out", ["--data", data, "--rounds", "1", "--alone"]
+    out, how = place / "out", ["--data", data, "--rounds", "1", "--alone", *SMALL]
     give("simulate", JOB, *how, "--out", out / "run")
     scores = "".join(path.read_text() for path in (out / "run" / "sites").rglob("scores.csv"))
     assert all(case in scores for case in CASES[:2])

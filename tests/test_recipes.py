@@ -1,5 +1,6 @@
 """Recipes: the study that their arguments make, the job that they export, and what they prepare or refuse."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -17,6 +18,8 @@ from nvflare.recipe.spec import ExecEnv
 from silofl.data.phantoms import make_phantoms
 from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError
+from silofl.files import save_tensors
+from silofl.models.networks import build_plain_model
 from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.studies import simulation
 from silofl.studies.new_study import write_new_study
@@ -86,6 +89,50 @@ def test_a_recipe_runs_its_own_algorithm_on_the_study_of_another():
     assert (recipe.study.algorithm.name, recipe.study.algorithm.preset) == ("harmofl", "paper")
     assert load_study(study_file(recipe.folder)) == recipe.study
     assert "HarmoFLExecutor" in study_file(recipe.folder).with_name("config_fed_client.json").read_text()
+
+
+def test_a_job_is_known_by_its_bundled_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert StudyRecipe("harmofl_phantoms", rounds=2).study == StudyRecipe(JOB, rounds=2).study
+    with pytest.raises(ConfigError, match=r"'harmofl_phantoms'"):
+        StudyRecipe("harmofl_phantom")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Return a function that writes the state of a recipe's network to a file and returns the file."""
+
+    def write(study):
+        file = tmp_path / "f.pt"
+        save_tensors(file, build_plain_model(study, seed=1).state_dict())
+        return file
+
+    return write
+
+
+def test_a_pretrained_model_goes_with_the_job_and_is_checked_when_it_is_given(tmp_path, start):
+    plain = AdaFedRecipe("adafed_phantoms", preset="paper")
+    file = start(plain.study)
+    recipe = AdaFedRecipe("adafed_phantoms", preset="paper", pretrained=file)
+    assert recipe.study == plain.study
+    recipe.export(str(tmp_path / "out"))
+    job = tmp_path / "out" / "adafed_phantoms"
+    assert study_file(job).with_name("pretrained.pt").read_bytes() == file.read_bytes()
+    file.write_bytes(b"broken")
+    with pytest.raises(ConfigError, match=r"f\.pt must hold the tensors .* give pretrained$"):
+        AdaFedRecipe("adafed_phantoms", preset="paper", pretrained=file)
+    with pytest.raises(ConfigError, match=r"^pretrained must go with .*, not harmofl_phantoms"):
+        HarmoFLRecipe(JOB, pretrained=file)
+
+
+def test_weights_that_everybody_starts_from_go_with_the_job(start):
+    file = start(StudyRecipe(JOB).study)
+    recipe = StudyRecipe(JOB, weights=file.parent / "f.pt", rounds=2)
+    assert study_file(recipe.folder).with_name("weights.pt").read_bytes() == file.read_bytes()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (recipe.study.model.weights_sha256, recipe.study.rounds) == (digest, 2)
+    with pytest.raises(ConfigError, match=r"^weights must be a file of weights, a bundle"):
+        StudyRecipe(JOB, weights=file.parent)
 
 
 def test_a_recipes_wrong_arguments_are_refused(tmp_path):
@@ -164,6 +211,42 @@ def test_a_simulation_of_unknown_sites_is_refused_before_it_starts(tmp_path, pha
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "clients", "reason"),
+    [
+        ({"data": "none"}, None, r"^data must be a folder .*, not none"),
+        ({"cache": JOB / "meta.json"}, None, r"^cache must be a folder"),
+        ({}, ["north"], r"for one run with changes=\{\"federation.min_sites\": 1\}, or let more"),
+    ],
+)
+def test_a_sentence_names_a_recipes_arguments_and_no_option_of_a_command(
+    tmp_path, phantoms, arguments, clients, reason
+):
+    recipe = StudyRecipe(JOB, **{"data": phantoms, **arguments})
+    with pytest.raises(ConfigError, match=reason) as refusal:
+        recipe.process_env(SimEnv(clients=clients or ["north", "south"], workspace_root=str(tmp_path)))
+    assert "--" not in str(refusal.value)
+
+
+def test_a_job_with_code_names_the_argument_that_trusts_it(tmp_path, phantoms):
+    job = shutil.copytree(JOB, tmp_path / "job")
+    (job / "app" / "custom").mkdir()
+    (job / "app" / "custom" / "mine.py").touch()
+    environment = SimEnv(clients=["north", "south"], workspace_root=str(tmp_path))
+    with pytest.raises(ConfigError, match="then give trusts_code=True, or remove it"):
+        StudyRecipe(job, data=phantoms).process_env(environment)
+    StudyRecipe(job, data=phantoms, trusts_code=True).process_env(environment)
+
+
+def test_who_names_the_clients_may_have_other_folders_beside_their_data(tmp_path, phantoms):
+    data = shutil.copytree(phantoms, tmp_path / "data")
+    (data / "drafts").mkdir()
+    recipe = StudyRecipe(JOB, data=data)
+    with pytest.raises(ConfigError, match="not all but drafts; .* or name the sites that take part with clients$"):
+        recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
+    recipe.process_env(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
+
+
 def test_a_job_that_no_network_takes_is_refused_before_it_is_submitted(tmp_path):
     job = shutil.copytree(JOB, tmp_path / "job")
     (job / "app" / "config" / "notes.txt").write_text("mine")
@@ -193,7 +276,6 @@ def carry_out(code):
 def finish(tmp_path, monkeypatch):
     """Have an environment carry out nothing, and find a made-up result below a folder; returns what it was given."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs").symlink_to(JOBS)
 
     def replace(environment, folder, job):
         (tmp_path / folder).mkdir(parents=True)

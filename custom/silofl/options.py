@@ -201,7 +201,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust-code", action="store_true", help=words)
 
 
-def path_to_text(path: Path | None) -> str | None:
+def path_to_text(path: str | Path | None) -> str | None:
     """Return a path as text, None where it was not given."""
     return None if path is None else str(path)
 

@@ -1,21 +1,51 @@
 """NVFlare recipes: a study as a Python call, carried out in NVFlare's own environments; docs/python.md shows them.
 
-recipe = HarmoFLRecipe("jobs/harmofl_phantoms", rounds=4)
+recipe = HarmoFLRecipe("harmofl_phantoms", rounds=4)
 run = recipe.execute(SimEnv(clients=["north", "east"], workspace_root="runs"))
 print(silofl.read_results(run.get_result()).sites)
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar, Literal
 
+from silofl.bundled_jobs import find_job
+from silofl.errors import SiloFLError
 from silofl.flare.folder_recipe import FolderRecipe
 from silofl.flare.submission import check_job
+from silofl.options import path_to_text
 from silofl.studies.prepare import prepare_poc_kits, prepare_simulation, tell_numbers
-from silofl.studies.simulation import Simulation, copy_job, study_file
+from silofl.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
+from silofl.studies.weights import find_weights_file, with_weights
 from silofl.study import load_study
+
+# Option of the command line that sentences name -> what Python gives in its place.
+OPTIONS = {
+    r"--set ([\w.]+)=(\w+)": r'changes={"\1": \2}',
+    "--data": "data",
+    "--cache": "cache",
+    "--pretrained": "pretrained",
+    "--weights": "weights",
+    "--trust-code": "trusts_code=True",
+    "--sites": "clients",
+}
+
+
+@contextmanager
+def name_arguments() -> Iterator[None]:
+    """Have the sentence of an error name arguments in the place of the command line's options."""
+    try:
+        yield
+    except SiloFLError as error:
+        sentence = str(error)
+        for option, argument in OPTIONS.items():
+            sentence = re.sub(rf"(?<!\S)(?:simulate )?{option}(?![\w-])", argument, sentence)
+        error.args = (sentence,)
+        raise
 
 
 def declare_setting(key: str) -> Field:
@@ -28,9 +58,14 @@ class StudyRecipe(FolderRecipe):
     """The study of a job, some of whose settings are changed.
 
     Attributes:
-        job: Folder of the job, as ``jobs/harmofl_nuclei``, or one that ``silofl new-study`` has written.
+        job: Name of a bundled job, as ``harmofl_nuclei``, or the folder of one that ``silofl new-study`` has written.
         data: Of a simulation and a POC: folder with one folder per site. Without it a study of phantoms makes its own.
+        cache: Of a simulation and a POC: folder of decoded images, which runs share; in the folder of the data if None.
         trusts_code: Of a simulation and a POC: whether the job's own code may run, and others' classes that it names.
+        pretrained: File of a pretrained model, as ``silofl pretrain`` writes it, for a study that needs one; it goes
+            with the job.
+        weights: Weights that everybody starts from, which go with the job: a ``.pt`` or ``.safetensors`` file, a
+            finished run or a MONAI bundle.
         changes: Any settings by dotted key, as ``{"training.optimizer": "sgd"}``; docs/study.md lists all keys.
         preset: The algorithm's named choice of settings.
         rounds: Number of rounds.
@@ -40,14 +75,17 @@ class StudyRecipe(FolderRecipe):
         learning_rate: Learning rate of the sites.
 
     Raises:
-        ConfigError: The folder is no job, or a setting is wrong.
+        ConfigError: There is no such job, a setting is wrong, or a given file is none of the study's network.
     """
 
     algorithm: ClassVar[str | None] = None
 
     job: str | Path = field(kw_only=False)
     data: str | Path | None = None
+    cache: str | Path | None = None
     trusts_code: bool = False
+    pretrained: str | Path | None = None
+    weights: str | Path | None = None
     changes: Mapping[str, object] = field(default_factory=dict)
     preset: Literal["paper", "reference", "recommended"] | None = declare_setting("algorithm.preset")
     rounds: int | None = declare_setting("rounds")
@@ -56,13 +94,23 @@ class StudyRecipe(FolderRecipe):
     batch_size: int | None = declare_setting("training.batch_size")
     learning_rate: float | None = declare_setting("training.learning_rate")
 
+    @name_arguments()
     def __post_init__(self) -> None:
         """Write the changed job into a folder of its own, which is deleted with the recipe."""
+        self.job = find_job(self.job)
+        start = Simulation(
+            pretrained=path_to_text(self.pretrained),
+            weights=None if self.weights is None else str(find_weights_file(Path(self.weights))),
+        )
+        changes = with_weights(self._changes(), start.weights)
+        if start.start_file:
+            check_pretrained(self.job, changed_study(self.job, changes), start)
         self._scratch = TemporaryDirectory(prefix="silofl-")
         self.folder = Path(self._scratch.name) / "job"
-        self.study = copy_job(Path(self.job), self.folder, self._changes())
+        self.study = copy_job(self.job, self.folder, changes, start.start_file)
         super().__init__(self.study.name, self.folder)
 
+    @name_arguments()
     def prepare_simulation(self, workspace: Path, sites: tuple[str, ...]) -> None:
         """Prepare the workspace of a simulation, and read its data, so that a fault shows before any training.
 
@@ -73,12 +121,14 @@ class StudyRecipe(FolderRecipe):
         _, chosen = prepare_simulation(workspace, self.folder, self._wanted(), sites)
         _print_numbers(chosen)
 
+    @name_arguments()
     def prepare_poc(self) -> int:
         """Prepare the kits of NVFlare's POC and return the number of its sites; the errors of `prepare_simulation`."""
         _, chosen = prepare_poc_kits(self.folder, self._wanted())
         _print_numbers(chosen)
         return len(chosen)
 
+    @name_arguments()
     def check_submission(self) -> None:
         """Print what sites may refuse of the job.
 
@@ -89,7 +139,7 @@ class StudyRecipe(FolderRecipe):
             print(doubt)
 
     def _wanted(self) -> Simulation:
-        return Simulation(data=None if self.data is None else str(self.data), trusts_code=self.trusts_code)
+        return Simulation(data=path_to_text(self.data), cache=path_to_text(self.cache), trusts_code=self.trusts_code)
 
     def _changes(self) -> dict[str, object]:
         """Return the changes to the job's study by dotted key, those of the arguments last."""

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,9 +18,11 @@ from nvflare.tool.poc.poc_commands import gen_project_config_file
 
 from silofl.federation.results import read_results
 
-from .conftest import JOBS, LIMIT_S, same, silofl, weights
+from .conftest import JOBS, LIMIT_S, same, weights
 
 NVFLARE = Path(sys.executable).with_name("nvflare")
+# What the tests have in the place of the page's four hospitals.
+FEWER = {"east,north,south,west": "north,south", "east north south west": "north south", "-t 4": "-t 2"}
 
 
 def nvflare(*arguments, check=True, **options):
@@ -30,30 +34,48 @@ def nvflare(*arguments, check=True, **options):
     return done
 
 
+def read_page(heading):
+    """Return the commands of a section of jobs/README.md, in their order and with their comments."""
+    page = (JOBS / "README.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## {heading}.*?(?=^## )", page, flags=re.MULTILINE | re.DOTALL)[0]
+    return "".join(re.findall(r"^```\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)).splitlines()
+
+
 @pytest.fixture
-def run_plainly(tmp_path, phantoms, small_job):
-    """Prepare a workspace and run the small job there by NVFlare's simulator; returns the folder of the result."""
+def give(tmp_path, phantoms, small_job):
+    """Return a function that gives a command of the page as its reader does, with a smaller job and two hospitals."""
+    shutil.copytree(small_job, tmp_path / "jobs" / "harmofl_phantoms")
 
-    def run(*sites):
-        silofl("prepare", "ws", small_job, "--data", phantoms, cwd=tmp_path)
-        nvflare("simulator", small_job, "-w", "ws", *sites, "-t", "2", cwd=tmp_path)
-        (result,) = (tmp_path / "ws-results").glob("*/results.json")
-        return result.parent
+    def give_one(command, environment=os.environ, said="", **names):
+        for name, value in (FEWER | names).items():
+            command = command.replace(name, value)
+        # The page's hospitals are made at first use, these are there.
+        command = re.sub(r"silofl prepare [^#]*", rf"\g<0> --data {phantoms} ", command)
+        places = dict(environment) | {"PATH": f"{NVFLARE.parent}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=places, input=said, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        assert done.returncode == 0, command + done.stdout + done.stderr
+        return done.stdout + done.stderr
 
-    return run
+    return give_one
 
 
 @pytest.mark.slow
-def test_nvflares_simulator_runs_a_prepared_job_to_the_weights_of_simulate(finished, run_plainly):
-    run = run_plainly("-c", "north,south")
-    assert read_results(run).status == "COMPLETE"
-    assert same(weights(finished[0]), weights(run))
-
-
-@pytest.mark.slow
-def test_nvflares_simulator_may_number_the_sites(run_plainly):
-    results = read_results(run_plainly("-n", "2"))
-    assert results.status == "COMPLETE" and {*results.sites} == {"site-1", "site-2"}
+@pytest.mark.parametrize(
+    ("clients", "sites"), [("-c east,north,south,west", {"north", "south"}), ("-n 2", {"site-1", "site-2"})]
+)
+def test_the_pages_commands_run_nvflares_simulator(finished, tmp_path, give, clients, sites):
+    prepare, simulate, report = read_page("NVFlare's simulator")
+    give(prepare)
+    give(simulate.replace("-c east,north,south,west", clients))
+    (file,) = (tmp_path / "workspace-results").glob("*/results.json")
+    run, results = file.parent, read_results(file.parent)
+    assert results.status == "COMPLETE" and {*results.sites} == sites
+    # The training's random numbers are those of a site's name.
+    assert same(weights(finished[0]), weights(run)) == ({*results.sites} == {"north", "south"})
+    give(report, RUN=run.name)
+    assert (run / "report.html").is_file()
 
 
 @pytest.mark.slow
@@ -73,14 +95,11 @@ class Poc:
         self.environment = os.environ | {"HOME": str(folder / "home"), "NVFLARE_POC_WORKSPACE": str(self.workspace)}
         self.folder = folder
 
-    def nvflare(self, *arguments, **options):
-        return nvflare(*arguments, env=self.environment, cwd=self.folder, **options)
-
-    def prepare(self, *sites):
-        """Make the workspace by NVFlare, then again with a port that nobody else has."""
-        self.nvflare("poc", "prepare", "-c", *sites)
+    def move_port(self):
+        """Have NVFlare make the workspace again, with a port that nobody else has."""
         self.change_port(self.workspace / "project.yml", self.folder)
-        self.nvflare("poc", "prepare", "--force", "-i", self.folder / "project.yml")
+        project = self.folder / "project.yml"
+        nvflare("poc", "prepare", "--force", "-i", project, env=self.environment, cwd=self.folder)
 
     def change_port(self, project, target):
         """Write a project with a port that nobody else has into a folder."""
@@ -116,24 +135,28 @@ def poc(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_poc_runs_a_job_from_nothing_to_its_download(poc, phantoms, small_job, finished):
-    poc.prepare("north", "south")
-    silofl("prepare", "--poc", small_job, "--data", phantoms, env=poc.environment, cwd=poc.folder)
-    poc.nvflare("poc", "start")
+def test_the_pages_commands_run_a_poc_from_nothing_to_its_download(poc, give, finished):
+    make, prepare, start, submit, show, wait, log, download, report, console, stop = read_page("POC")
+    give_one = partial(give, environment=poc.environment)
+    give_one(make)
+    poc.move_port()
+    give_one(prepare)
+    give_one(start)
     try:
-        submitted = poc.nvflare("job", "submit", "-j", small_job)
-        (number,) = re.findall(r"job_id: (\S+)", submitted.stdout)
-        assert "FINISHED:COMPLETED" in poc.nvflare("job", "wait", number, "--timeout", "400").stdout
-        assert re.search(rf"{number} .*FINISHED:COMPLETED", poc.nvflare("job", "list").stdout)
-        assert "round   3/3  loss" in poc.nvflare("job", "logs", number).stdout
-        console = poc.nvflare("poc", "start", "-p", "admin@nvidia.com", input="check_status server\nlist_jobs\nbye\n")
-        assert "Registered clients: 2" in console.stdout and number in console.stdout
-        poc.nvflare("job", "download", number, "-o", "downloaded")
+        (number,) = re.findall(r"job_id: (\S+)", give_one(submit))
+        assert number in give_one(show)
+        assert "FINISHED:COMPLETED" in give_one(wait, ID=number)
+        assert "round   3/3  loss" in give_one(log, ID=number)
+        give_one(download, ID=number)
+        give_one(report, ID=number)
+        said = "\n".join([*console.partition("console: ")[2].split(", "), ""])
+        answer = give_one(console, said=said)
+        assert "Registered clients: 2" in answer and number in answer
     finally:
-        stopped = poc.nvflare("poc", "stop")
-    assert "POC system stopped" in stopped.stdout + stopped.stderr
-    run = poc.folder / "downloaded" / number / "workspace" / "silofl"
-    assert read_results(run).status == "COMPLETE"
+        stopped = give_one(stop)
+    assert "POC system stopped" in stopped
+    run = poc.folder / "downloads" / number / "workspace" / "silofl"
+    assert read_results(run).status == "COMPLETE" and (run / "report.html").is_file()
     assert same(weights(finished[0]), weights(run))
     # Nothing is written outside the workspace but what a person downloads.
     (kept,) = (poc.workspace / "results").glob("*/results.json")

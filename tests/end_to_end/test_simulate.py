@@ -9,6 +9,8 @@ import time
 import venv
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -102,6 +104,14 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
     model = find_super_model(run)
     assert "What stays at home? BatchNorm parameters and statistics" in (model / "MODEL_CARD.md").read_text()
     assert not (run / "supermodel").exists()
+    scan, answers = min((phantoms / "north" / "images").iterdir()), []
+    for folder in (run, plain):
+        (models,) = (folder / "sites" / "north").glob("*/supermodel")
+        carried_out("predict", models, scan, "-o", folder / "answer")
+        (file,) = (folder / "answer").glob("*_labels.nii.gz")
+        answers.append(np.asarray(nibabel.load(file).dataobj))
+    assert answers[0].shape == nibabel.load(scan).shape and answers[0].any()
+    np.testing.assert_array_equal(*answers)
 
 
 def test_blanks_quotes_and_hashes_in_the_paths_of_run_and_python_change_no_weight(

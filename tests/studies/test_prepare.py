@@ -178,3 +178,20 @@ def test_a_poc_is_made_by_nvflare_before_it_is_prepared(refused, monkeypatch, tm
     monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "none"))
     error = refused("prepare", "--poc", JOB, "--data", phantoms)
     assert f"{tmp_path / 'none'} must be" in error and "nvflare poc prepare" in error
+
+
+def test_a_poc_of_fewer_sites_than_the_study_waits_for_is_told_what_helps(refused, monkeypatch, provisioned, phantoms):
+    for name, value in provisioned("north").items():
+        monkeypatch.setenv(name, value)
+    error = refused("prepare", "--poc", JOB, "--data", phantoms)
+    assert "federation.min_sites must be at most 1, " in error and "(north), not 2" in error
+    # The command has no --set.
+    assert "lower it in study.yaml, for one run with simulate --set" in error and "let more sites take part" in error
+
+
+def test_a_poc_in_containers_is_refused(refused, monkeypatch, provisioned, phantoms):
+    for name, value in provisioned("north", "south", "-d", "flare:latest").items():
+        monkeypatch.setenv(name, value)
+    error = refused("prepare", "--poc", JOB, "--data", phantoms)
+    assert "must run without Docker" in error and "'flare:latest'" in error
+    assert "nvflare poc prepare --force" in error and "without -d" in error

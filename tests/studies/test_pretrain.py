@@ -76,7 +76,7 @@ def test_a_place_or_a_share_that_cannot_be_is_refused(windows, write_windows_job
 def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, write_windows_job, tmp_path):
     job = write_windows_job("adafed_activity")
     study, simulation = settle_job(job, Simulation(str(windows)), {})
-    with pytest.raises(ConfigError, match="with silofl pretrain and give it with --pretrained$"):
+    with pytest.raises(ConfigError, match="with silofl pretrain, then put it there or give --pretrained$"):
         check_pretrained(job, study, simulation)
 
 

@@ -75,8 +75,9 @@ def test_a_run_that_a_signal_ends_says_how_to_go_on(tmp_path, phantoms, monkeypa
 def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
     with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
         settle_job(JOB, Simulation(str(phantoms), left_out="north"), {})
-    # compare, plan and advise have no --sites.
-    assert str(refusal.value).endswith("; lower it, as with --set federation.min_sites=1, or let more sites take part")
+    # compare, plan and advise have no --sites, prepare has no --set.
+    remedy = "lower it in study.yaml, for one run with simulate --set federation.min_sites=1, or let more sites take"
+    assert str(refusal.value).endswith(f"; {remedy} part")
 
 
 def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training):
@@ -192,6 +193,7 @@ def test_a_prepared_workspace_allows_the_other_classes_of_a_trusted_job_alone(tm
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
     monkeypatch.setattr("silofl.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0)
+    Path("data").mkdir()
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0
     options = ["--rounds", 2, "--seed", 0, "--sites", "a,b", "--threads", 1, "--leave-out", "c"]
@@ -205,7 +207,7 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
 def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     error = refused("simulate", JOB, "--out", "run", "--set", text)
-    assert f"argument --set: must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+    assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
 
 
 def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, phantoms, tmp_path):

@@ -180,7 +180,7 @@ def test_a_site_without_a_dataset_json_is_refused_not_dropped(refused, tmp_path,
     error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
     assert "must hold a dataset.json, not all but west" in error
     assert error.endswith(
-        "add it there, move the folder away, or have simulate name the sites that take part, --sites\n"
+        "add it there, move the folder away, or name the sites that take part with simulate --sites\n"
     )
 
 

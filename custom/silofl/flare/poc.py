@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvflare.tool.poc.poc_commands import get_poc_workspace, get_prod_dir
+from nvflare.tool.poc.poc_commands import get_poc_docker_runtime_config, get_poc_workspace, get_prod_dir
 
 from silofl.errors import ConfigError
 from silofl.files import write_json, write_text
@@ -55,7 +55,13 @@ def read_poc() -> Poc:
             "there; run nvflare poc prepare first, or name another in NVFLARE_POC_WORKSPACE"
         )
     check_start(folder)
-    prod = Path(get_prod_dir(str(folder), str(read_yaml(folder / "project.yml").get("name"))))
+    project = read_yaml(folder / "project.yml")
+    if docker := get_poc_docker_runtime_config(project):
+        raise ConfigError(
+            f"the POC in {folder} must run without Docker, not in image {docker['parent']['docker_image']!r}, whose "
+            "containers see neither this environment nor the sites' data; run nvflare poc prepare --force without -d"
+        )
+    prod = Path(get_prod_dir(str(folder), str(project.get("name"))))
     kits = [read_kit(place.parent) for place in sorted(prod.glob("*/startup"))]
     servers = [kit for kit in kits if kit.kind == "server"]
     if not servers:

@@ -21,7 +21,7 @@ OURS = "network."
 PREFIXES = (OURS, "module.", "model.")
 # A deep network has hundreds of names.
 MOST_NAMES = 12
-REMEDY = "write one for this study with silofl pretrain and give it with --pretrained"
+REMEDY = "write one for this study with silofl pretrain, then put it there or give --pretrained"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
@@ -14,6 +14,7 @@ from silofl.flare.workspace import name_sites, other_classes
 from silofl.options import path_to_text
 from silofl.studies.simulate import prepare_simulator, read_data, server_settings, site_settings
 from silofl.studies.simulation import Simulation, check_code, check_pretrained, settle_job
+from silofl.study import Study
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,13 +65,10 @@ def prepare_simulation(
         ConfigError: The job, the command or the workspace is wrong, or a name is no site's.
         DataError: A site's data is wrong.
     """
-    _, everyone = settle_job(job, wanted, {})
-    chosen = {name: _choose_site(name, everyone) for name in names or everyone.sites}
-    study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
-    check_pretrained(job, study, simulation)
-    results = prepare_simulator(workspace, job, everyone)
-    read_data(study, simulation, results)
-    return results, chosen
+    chosen = _choose_sites(job, wanted, names)
+    results = prepare_simulator(workspace, job, chosen.everyone)
+    read_data(chosen.study, chosen.simulation, results)
+    return results, chosen.sites
 
 
 def _prepare_poc(job: Path, wanted: Simulation) -> None:
@@ -95,20 +93,47 @@ def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str
         ConfigError: There is no POC, the job or the command is wrong, or the POC has a site without data.
         DataError: A site's data is wrong.
     """
-    poc, (_, everyone) = read_poc(), settle_job(job, wanted, {})
-    chosen = {name: _choose_site(name, everyone) for name in poc.sites}
-    study, simulation = settle_job(job, replace(wanted, sites=tuple(chosen.values())), {})
-    check_code(job, simulation)
-    check_pretrained(job, study, simulation)
-    results = poc.folder / "results"
-    read_data(study, simulation, results)
-    common = site_settings(simulation, results)
+    poc = read_poc()
+    chosen, results = _choose_sites(job, wanted, list(poc.sites)), poc.folder / "results"
+    check_code(job, chosen.simulation)
+    read_data(chosen.study, chosen.simulation, results)
+    common, data = site_settings(chosen.simulation, results), chosen.simulation.data
     sites = {
-        name: common.model_copy(update={"data": f"{simulation.data}/{site}", "has_progress": False})
-        for name, site in chosen.items()
+        name: common.model_copy(update={"data": f"{data}/{site}", "has_progress": False})
+        for name, site in chosen.sites.items()
     }
     prepare_poc(poc, server_settings(results), sites, other_classes(job))
-    return results, chosen
+    return results, chosen.sites
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The sites that NVFlare names.
+
+    Attributes:
+        study: The job's.
+        sites: Name in NVFlare -> site of the data.
+        simulation: Of these sites.
+        everyone: Of all sites that NVFlare may name.
+    """
+
+    study: Study
+    sites: dict[str, str]
+    simulation: Simulation
+    everyone: Simulation
+
+
+def _choose_sites(job: Path, wanted: Simulation, names: Sequence[str]) -> _Chosen:
+    """Find the sites that NVFlare calls by these names or numbers, all where there are none, and check their study."""
+    manifests = [Path(wanted.data or "") / name / "dataset.json" for name in names]
+    if wanted.data and not wanted.sites and all(manifest.is_file() for manifest in manifests):
+        # As --sites would; numbers are given to all sites.
+        wanted = replace(wanted, sites=tuple(names))
+    _, everyone = settle_job(job, wanted, {})
+    sites = {name: _choose_site(name, everyone) for name in names or everyone.sites}
+    study, simulation = settle_job(job, replace(wanted, sites=tuple(sites.values())), {})
+    check_pretrained(job, study, simulation)
+    return _Chosen(study, sites, simulation, everyone)
 
 
 def _choose_site(name: str, everyone: Simulation) -> str:

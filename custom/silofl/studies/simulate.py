@@ -25,7 +25,7 @@ from silofl.extensions import check_extensions, list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import copy_file, copy_folder, hold_lock, make_folder, read_json, write_json
+from silofl.files import copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.flare.commands import check_whole, whole_path
 from silofl.flare.workspace import link_sites, other_classes, prepare_workspace, read_simulated_site
 from silofl.methods.parts import list_kinds
@@ -128,10 +128,7 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
     _look_at_data(run, simulation, study, data, console)
     # run.json comes last: with it, the run can be resumed.
-    copy_job(job, run / "job", changes)
-    given = simulation.pretrained or simulation.weights
-    if given:
-        copy_file(Path(given), study_file(run / "job").with_name(study.model_file))
+    copy_job(job, run / "job", changes, simulation.start_file)
     write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
     return _run_prepared_job(run, simulation, study, console)
 

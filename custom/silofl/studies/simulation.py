@@ -11,7 +11,7 @@ from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make
 from silofl.data.stains import LABELS as STAINS
 from silofl.data.stains import make_stains
 from silofl.errors import CONTROL, ConfigError, quote_value, suggest_nearest
-from silofl.files import copy_folder, read_json, write_json, write_text
+from silofl.files import copy_file, copy_folder, read_json, write_json, write_text
 from silofl.flare.commands import find_cut
 from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
@@ -51,6 +51,12 @@ class Simulation:
     is_alone: bool = declare_optional(False)
     cache: str | None = declare_optional()
     trusts_code: bool = declare_optional(False)
+
+    @property
+    def start_file(self) -> Path | None:
+        """The file that everybody starts from, in place of the job's own, where one is given."""
+        given = self.pretrained or self.weights
+        return Path(given) if given else None
 
 
 @dataclass(frozen=True)
@@ -199,20 +205,24 @@ def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
     return parse(Study, apply_changes(read_yaml(path), changes), "study.yaml with the changes")
 
 
-def copy_job(job: Path, target: Path, changes: Mapping[str, object]) -> Study:
+def copy_job(job: Path, target: Path, changes: Mapping[str, object], start_file: Path | None = None) -> Study:
     """Copy a job's folder, change the copy as `change_job` does, and return its study.
 
     Args:
         job: The job's folder.
         target: New folder.
         changes: Dotted key -> value.
+        start_file: The pretrained model or the weights that the study names, in place of the job's own.
 
     Raises:
         ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
     """
     changed_study(job, changes)
     copy_folder(job, target)
-    return change_job(target, changes)
+    study = change_job(target, changes)
+    if start_file and study.model_file:
+        copy_file(start_file, study_file(target).with_name(study.model_file))
+    return study
 
 
 def change_job(job: Path, changes: Mapping[str, object]) -> Study:
@@ -292,7 +302,7 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     if silent and not sites:
         raise ConfigError(
             f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
-            "add it there, move the folder away, or have simulate name the sites that take part, --sites"
+            "add it there, move the folder away, or name the sites that take part with simulate --sites"
         )
     if not wanted.is_alone:
         _check_names(sites or found)
@@ -313,7 +323,7 @@ def _check_names(sites: Sequence[str]) -> None:
         if "," in name or find_cut(name):
             raise ConfigError(
                 "a site's name must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not "
-                f"{name!r}; rename its folder, or give --alone"
+                f"{name!r}; rename its folder, or run it with silofl simulate --alone"
             )
 
 
@@ -352,6 +362,6 @@ def _check_quorum(study: Study, simulation: Simulation) -> None:
         if wanted > here:
             raise ConfigError(
                 f"federation.{key} must be at most {here}, the number of sites that take part "
-                f"({', '.join(simulation.sites)}), not {wanted}; lower it, as with --set "
-                f"federation.{key}={here}, or let more sites take part"
+                f"({', '.join(simulation.sites)}), not {wanted}; lower it in study.yaml, for one run with simulate "
+                f"--set federation.{key}={here}, or let more sites take part"
             )
