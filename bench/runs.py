@@ -126,8 +126,8 @@ class Alone:
         return time.monotonic() - started
 
 
-def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) -> None:
-    """Carry out all runs that are not finished, several at once."""
+def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int, runs_each: int = 1) -> None:
+    """Carry out all runs that are not finished, several at once; a process ends after ``runs_each`` of them."""
     left = [one for one in wanted if not is_finished(out / one.folder)]
     for one in left:
         if not one.find_sites(data):
@@ -136,7 +136,7 @@ def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) ->
                 "it, or leave it out"
             )
     started = time.monotonic()
-    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=runs_each) as pool:
         tasks = {pool.submit(one.run, data, out): one for one in left}
         for number, task in enumerate(as_completed(tasks), start=1):
             one, so_far = tasks[task], time.monotonic() - started
