@@ -91,6 +91,7 @@ NONE = "no/such"
 # Command -> a line that names a path that is not there, and, last, the argument that the sentence begins with.
 WRONG = {
     "import": ["folders", NONE, "target", "SOURCE"],
+    "prepare": ["workspace", NONE, "JOB"],
     "new-study": ["target", "--from", NONE, "--data", NONE, "--from"],
     "advise": [NONE, "JOB"],
     "plan": [NONE, "JOB"],

@@ -50,10 +50,10 @@ def class_paths(config):
     return [path for value in config for path in class_paths(value)] if isinstance(config, list) else []
 
 
-def test_simulated_sites_may_build_only_what_jobs_name_and_the_egress_filters(workspace):
+def test_simulated_sites_may_build_only_what_jobs_name_and_the_sites_filters(workspace):
     allowed = json.loads((workspace / "local" / "resources.json").read_text())["class_allow_list"]
     named = {path for job in JOBS for path in class_paths(json.loads(job.read_text()))}
-    filters = {"silofl.flare.egress.RunNote", "silofl.flare.egress.Egress"}
+    filters = {"silofl.flare.egress.RunNote", "silofl.flare.egress.Egress", "silofl.flare.filters.ExcludeBatchNorm"}
     assert {*allowed} - named == {*filters, *GENERIC.values()}
 
 

@@ -32,7 +32,7 @@ def test_the_researchers_page_says_where_every_layout_is_from():
 
 @pytest.mark.parametrize("layout", ["folders", "medmnist"])
 def test_an_import_of_a_missing_source_is_refused(refused, tmp_path, layout):
-    assert "nowhere is not there" in refused("import", layout, tmp_path / "nowhere", tmp_path / "out")
+    assert "nowhere, which is not there" in refused("import", layout, tmp_path / "nowhere", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

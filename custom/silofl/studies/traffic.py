@@ -14,8 +14,8 @@ from silofl.federation import needs
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
 from silofl.methods.task import VALIDATE, Exchange, Message
-from silofl.models.names import read_arrays
-from silofl.models.networks import build_plain_model
+from silofl.models.names import batchnorm_names, read_arrays
+from silofl.models.networks import build_models, build_plain_model
 from silofl.models.precision import bytes_on_wire
 from silofl.software import read_software
 from silofl.study import Study
@@ -57,6 +57,8 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     server = ServerRounds.start(study, "estimate", needs.site_names(num_sites), _random_pretrained(study))
     server.image_shape = tuple(image_shape)
     traffic = Traffic()
+    models = build_models(study, None).items()
+    batchnorm = {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}
 
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
@@ -73,8 +75,9 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += size
         # Differences to what was sent are kept back, so that no model is mixed; only what is new is given.
-        # An answer without any array would be refused, so there is the smallest one of them at least.
-        names = [name for name in expected if name not in message.arrays]
+        # BatchNorm is given too: from an answer without it the server would learn that a site's filter takes it out. An
+        # answer without any array would be refused, so there is the smallest one of them at least.
+        names = [name for name in expected if name not in message.arrays or name in batchnorm]
         names = names or sorted(expected, key=lambda name: expected[name].num_bytes)[:1]
         given = {name: np.zeros(expected[name].shape, np.float32) for name in names}
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}

@@ -1,10 +1,18 @@
 """Tiles of stained tissue from the 2018 Data Science Bowl: many nuclei or few, at four hospitals.
 
-SOURCE is the set as the layout nuclei-dsb2018 reads it. Of its kinds of microscopy the two of stained tissue are taken,
-histo_purple and histo_white: two laboratories, of which each becomes two hospitals, half of its pictures each, dealt by
-the seed. Pictures are cut into tiles of 64x64 pixels, brought to 40x40. A tile has many nuclei where they take at least
-25 % of it, few where they take at most 12 %; others are left out. Training, validation and test of a site share no
-picture, and each has as many tiles of each class, drawn by the seed; training has at most 16.
+It is the set of the layout nuclei-dsb2018::
+
+    SOURCE/                            or stage1_train itself
+      stage1_train/
+        <id>/
+          images/<id>.png
+          masks/<mask>.png ...         one nucleus each; not 0 is the nucleus
+
+Of its kinds of microscopy the two of stained tissue are taken, histo_purple and histo_white: two laboratories, of which
+each becomes two hospitals, half of its pictures each, dealt by the seed. Pictures are cut into tiles of 64x64 pixels,
+brought to 40x40. A tile has many nuclei where they take at least 25 % of it, few where they take at most 12 %; others
+are left out. Training, validation and test of a site share no picture, and each has as many tiles of each class, drawn
+by the seed; training has at most 16.
 
 It is a small set in which hospitals differ in appearance and little else, for comparisons of federated algorithms.
 """
