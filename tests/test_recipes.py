@@ -278,10 +278,15 @@ def finish(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def replace(environment, folder, job):
-        (tmp_path / folder).mkdir(parents=True)
-        write_result(tmp_path / folder, load_study(study_file(JOBS / job)), sites={"north": 0.5})
         given = []
-        monkeypatch.setattr(environment, "deploy", lambda env, job: given.append((env, job.name)) or job.name)
+
+        def deploy(env, recipe_job):
+            (tmp_path / folder).mkdir(parents=True)
+            write_result(tmp_path / folder, load_study(study_file(JOBS / job)), sites={"north": 0.5})
+            given.append((env, recipe_job.name))
+            return recipe_job.name
+
+        monkeypatch.setattr(environment, "deploy", deploy)
         monkeypatch.setattr(environment, "get_job_status", lambda *_: None)
         return given
 

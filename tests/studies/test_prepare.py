@@ -64,6 +64,22 @@ def test_a_trusted_jobs_other_classes_may_run_and_decoded_images_go_where_they_a
     assert any((tmp_path / "cache").iterdir())
 
 
+def test_a_folder_that_the_simulator_would_empty_is_no_workspace(refused, silofl, tmp_path, phantoms):
+    """NVFlare's simulator deletes all of its workspace but local/ and startup/."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    for folder in (tmp_path / "mine", phantoms):
+        error = refused("prepare", folder, JOB, "--data", phantoms)
+        assert "the workspace must be a new folder, or one that was prepared before, not" in error
+        assert not (folder / "local").exists()
+    assert not (tmp_path / "mine-results").exists()
+    # One that is empty, and its own workspace with what a run has left in it.
+    (tmp_path / "empty").mkdir()
+    assert silofl("prepare", "empty", JOB, "--data", phantoms)[0] == 0
+    (tmp_path / "empty" / "server").mkdir()
+    assert silofl("prepare", "empty", JOB, "--data", phantoms)[0] == 0
+
+
 def test_a_workspace_must_have_a_path_that_nvflares_commands_keep_whole(refused, tmp_path, phantoms):
     error = refused("prepare", "lauf 1", JOB, "--data", phantoms)
     assert "the path of the workspace must have no ' '" in error and "lauf 1" in error

@@ -201,10 +201,16 @@ def prepare_simulator(workspace: Path, job: Path, simulation: Simulation) -> Pat
         ``local/`` and ``startup/`` of the workspace when it starts, therefore the folder lies next to it.
 
     Raises:
-        ConfigError: The simulator cannot use a workspace of this path, or the job is not trusted.
+        ConfigError: The simulator cannot use a workspace of this path, or would delete what lies there, or the job is
+            not trusted.
     """
     workspace = workspace.resolve()
     check_whole("the workspace", workspace)
+    if workspace.is_dir() and any(workspace.iterdir()) and not (workspace / "local" / "resources.json").is_file():
+        raise ConfigError(
+            f"the workspace must be a new folder, or one that was prepared before, not {workspace}, which holds other "
+            "files; NVFlare's simulator would delete them: name another"
+        )
     check_code(job, simulation)
     results = workspace.with_name(workspace.name + "-results")
     # Outside local/, which NVFlare copies for every site, and with it what links lead to.
