@@ -27,7 +27,7 @@ PHASES = {
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
     "aggregating": Fault("silofl.methods.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
-    "a site's state half written": Fault("os:replace", 12),
+    "a site's state half written": Fault("os:replace", 23),
     "checkpointing, half written": Fault("os:replace", 15),
     "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
     "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
@@ -45,7 +45,7 @@ PHASES = {
 }
 
 # Phase -> the file that is half written then, lest another one comes before it.
-HALF_WRITTEN = {"a site's state half written": "round_0001.pt", "checkpointing, half written": "checkpoint.next.pt"}
+HALF_WRITTEN = {"a site's state half written": "round_0002.pt", "checkpointing, half written": "checkpoint.next.pt"}
 
 
 def go_on(run, job, data):

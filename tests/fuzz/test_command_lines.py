@@ -196,6 +196,8 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     after = files_in(place)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     named = [Path(os.path.normpath(Path("here", value))) for value in (*DEFAULTS, *line)]
+    # Beside the workspace of NVFlare's simulator, which deletes what lies in it.
+    named += [path.with_name(f"{path.name}-results") for path in named if command == "prepare" and path.name]
     # Beside a pretrained network lies what is known of it.
     named += [path.with_suffix(".json") for path in named if path.suffix == ".pt"]
     caches = [Path(os.path.normpath(Path("here", value))) for key, value in pairwise(line) if key == "--cache"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from silofl.errors import DamagedError
-from silofl.files import load_state, save_state
+from silofl.files import load_state, remove_unfinished, save_state
 
 # 4: with the run, the site and the round that it is of.
 FORMAT = 4
@@ -63,6 +63,8 @@ class SiteState:
             began: The round whose state it began from, the last that the server has taken; 0 for none.
             best_round: The best round so far; None before any.
         """
+        # Of a process that was killed while it wrote.
+        remove_unfinished(self.folder)
         self.rewrite(number, parts)
         rounds = self.rounds()
         taken = [n for n in rounds if n <= min(began, number - 1)]
