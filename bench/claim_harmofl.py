@@ -6,6 +6,7 @@ AAAI 2022, arXiv:2112.10775. The simulated hospitals lie as far apart as a dial 
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -203,4 +204,12 @@ TILES = Table(
     seeds=(1, 2, 3, 4, 5, 6),
     describe_data=_describe_data,
 )
-PAPER = Paper("HarmoFL (Jiang et al., AAAI 2022)", (*map(_stains, STRENGTHS), TILES))
+# The paper's own network, with the rate of the job: no search.
+DENSENET_121 = replace(
+    _stains(1.0),
+    name="stains-1-densenet121",
+    rows=tuple(replace(row, rates=(0.03,)) for row in (LOCAL, FEDAVG, FEDBN, PAPERS_OWN, AMPLITUDE)),
+    changes={"model.name": "densenet121", "model.network": None, "model.arguments": {}},
+    needs_gpu=True,
+)
+PAPER = Paper("HarmoFL (Jiang et al., AAAI 2022)", (*map(_stains, STRENGTHS), TILES, DENSENET_121))

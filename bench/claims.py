@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from runs import carry_out, is_finished, validation_of
 from verdicts import Paper, Row, Table, Wanted, describe, measure
 
@@ -51,21 +52,25 @@ def main() -> None:
         else:
             parts += [f"## {paper.title}", *(_show(name, table, options) for table in tables)]
     if parts:
+        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "claims.md").write_text("\n\n".join(parts) + "\n")
         print("\n\n".join(parts))
 
 
 def _is_possible(table: Table, data: Path) -> bool:
-    """Return whether the public set that a table needs is there; say so where it is not."""
-    is_there = not table.needs or (data / table.needs).is_dir()
-    if not is_there:
+    """Return whether the public set and the GPU that a table needs are there; say so where they are not."""
+    if table.needs and not (data / table.needs).is_dir():
         print(f"{table.name} is left out: {data / table.needs} is not there; name the folder of public sets by --data")
-    return is_there
+        return False
+    if table.needs_gpu and not torch.cuda.is_available():
+        print(f"{table.name} is left out: it takes a GPU, and there is none")
+        return False
+    return True
 
 
 def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
     """Run every row with every rate, and write the best one after each row."""
-    for row in table.rows:
+    for row in (row for row in table.rows if len(row.rates) > 1):
         tried = [Wanted(paper, table, row, rate, SEARCHED) for rate in row.rates]
         _do(options, tried)
         stored = _read_rates()
@@ -88,7 +93,9 @@ def _choose(tried: Sequence[Wanted], out: Path) -> dict[str, Any]:
 
 def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
     """Run what is not there yet of a table with the chosen rates, and return it in Markdown with its verdicts."""
-    heading, stored = f"### {table.name}", _read_rates().get(paper, {}).get(table.name, {})
+    heading = f"### {table.name}"
+    fixed = {row.name: {"rate": row.rates[0], "seconds": 0} for row in table.rows if len(row.rates) == 1}
+    stored = fixed | _read_rates().get(paper, {}).get(table.name, {})
     rows = [row for row in table.rows if row.name in stored]
     if not rows:
         return f"{heading}\n\nNo rates are stored: `python bench/claims.py --search --papers {paper}`."

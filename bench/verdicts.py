@@ -81,6 +81,7 @@ class Table:
         claims: All that the table decides.
         note: Sentence below the table.
         needs: Name of a public set's folder in that of ``--data``, without which the table is left out.
+        needs_gpu: Whether the table is left out where there is no GPU.
         seeds: Of data and training.
         describe_data: Returns a sentence on the data, by their folders.
     """
@@ -94,6 +95,7 @@ class Table:
     claims: tuple[Claim, ...]
     note: str = ""
     needs: str = ""
+    needs_gpu: bool = False
     seeds: tuple[int, ...] = (1, 2, 3)
     describe_data: Callable[[Sequence[Path]], str] | None = None
 
