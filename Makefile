@@ -47,6 +47,7 @@ test-mlflow: .venv/installed
 lint: .venv/installed
 	$(RUN) -m ruff check custom tests bench provisioning
 	$(RUN) -m ruff format --check custom tests bench provisioning
+	$(RUN) -m mypy
 
 format: .venv/installed
 	$(RUN) -m ruff check --fix custom tests bench provisioning

@@ -3,9 +3,10 @@
     python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
 
 DATA holds one folder per set and seed, dealt with that seed by ``silofl import --seed`` or the demonstration:
-``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Every method runs with the mean of the last quarter and the guard, both
-with a falling and with a constant learning rate. Alone is the own model with its decision bias. Each run takes one
-process; finished ones in OUT are used again. The table is printed, and written as OUT/joining.md.
+``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Every method runs
+with the mean of the last quarter and the guard, both with a falling and with a constant learning rate. Alone is the own
+model with its decision bias. Each run takes one process; finished ones in OUT are used again. The table is printed, and
+written as OUT/joining.md.
 """
 
 import argparse

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "custom" / "silofl"
 SETTINGS = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
-DEVELOPMENT = TESTS | {"fire", "jsonschema", "ruff", "pre_commit", "pre_commit_hooks"}
+DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks"}
 
 
 def pins():

@@ -1,12 +1,12 @@
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.schema import declare_group, declare_optional, declare_required, dump_record, format_key_table, read_record
+from silofl.schema import REQUIRED, declare_group, declare_optional, dump_record, format_key_table, read_record
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Draft:
         name: Its name.
     """
 
-    name: str | None = declare_required()
+    name: str | None = field(metadata=REQUIRED)
 
 
 VALUES = {"name": "a", "parts": {"left": {"weight": 2, "sizes": [1, 2]}}, "price": None, "facts": {"any": [1]}}

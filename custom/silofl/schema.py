@@ -23,21 +23,18 @@ TABLES = (Mapping, dict)
 # Larger whole numbers are none of NumPy's.
 LARGEST = 1 << 62
 SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.MULTILINE)
+# Metadata of a field that may be None in memory, while it is not known yet, but is never null in a file.
+REQUIRED = {"is_given": True}
 # The second is what remains of a type with a range, such as `Value | None` of `silofl.training.site_score`.
 UNIONS = (types.UnionType, Union)
 
 
-def declare_optional(default: object = None) -> Field:
+def declare_optional(default: object = None) -> Any:  # noqa: ANN401 - of the field's own type
     """Declare a key that is absent where its value is the default."""
     return field(default=default, metadata={"is_optional": True})
 
 
-def declare_required() -> Field:
-    """Declare a key that may be null in memory, while it is not known yet, but never in a file."""
-    return field(metadata={"is_given": True})
-
-
-def declare_group(default: object = MISSING) -> Field:
+def declare_group(default: object = MISSING) -> Any:  # noqa: ANN401
     """Declare a record whose keys are written among those of its parent; absent where it is the default."""
     return field(default=default, metadata={"is_group": True, "is_optional": default is not MISSING})
 
@@ -85,7 +82,7 @@ def read_list(kind: type[R], path: Path, known: Sequence[R] = ()) -> list[R] | N
     return [*known[: len(values)], *(_read_current_version(kind, value, path) for value in values[len(known) :])]
 
 
-def dump_record(record: object) -> object:
+def dump_record(record: object) -> Any:  # noqa: ANN401
     """Return a record, or a table or list of some, as plain values for JSON."""
     if is_dataclass(record):
         return dict(_items(record))

@@ -4,9 +4,9 @@ Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthc
 version calls the method FedAP).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -252,8 +252,11 @@ def running_statistics(model: nn.Module) -> Statistics:
         raise ConfigError(
             "every BatchNorm layer must keep running statistics to compare sites by; choose normalization: batch"
         )
-    pairs = [(layer.running_mean, layer.running_var) for layer in layers]
-    return [tuple(values.detach().double().cpu().numpy() for values in pair) for pair in pairs]
+    return [(_to_array(layer.running_mean), _to_array(layer.running_var)) for layer in layers]
+
+
+def _to_array(values: Tensor) -> NDArray[np.float64]:
+    return values.detach().double().cpu().numpy()
 
 
 def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -> list[int]:
@@ -277,7 +280,7 @@ def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:
     return row
 
 
-def _watched_layers(model: nn.Module, layers: str) -> list[nn.Module]:
+def _watched_layers(model: nn.Module, layers: str) -> list[Any]:
     kinds = {"all": _BatchNorm, "last": nn.Linear}
     if layers not in kinds:
         raise ConfigError(f"layers must be 'all' or 'last', not {layers!r}")
@@ -288,7 +291,7 @@ def _watched_layers(model: nn.Module, layers: str) -> list[nn.Module]:
 
 
 # A function for each layer: a closure made in the caller's loop would see only the last layer's moments.
-def _recorder(moments: _Moments) -> object:
+def _recorder(moments: _Moments) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         # (B, C, ...) to (C, B * ...)
         moments.add(inputs[0].transpose(0, 1).flatten(1))

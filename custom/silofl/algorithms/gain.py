@@ -71,7 +71,7 @@ def measure_joining(
     if gain.verdict != "gains":
         return gain
     other = measure_gain(at_zero, kept)
-    verdict = other.verdict if other.verdict in ("gains", "too few to say") else "no clear difference"
+    verdict: Verdict = other.verdict if other.verdict in ("gains", "too few to say") else "no clear difference"
     return replace(gain, verdict=verdict, needed_units=other.needed_units)
 
 
@@ -94,12 +94,13 @@ def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> Gai
     means = average_subsets(differences)
     # With every subset the exchange of none counts, which leaves all as it is.
     p_below, p_above = ((1 + int(worse.sum())) / (1 + len(means)) for worse in (means >= 0, means <= 0))
-    verdict = "gains" if p_above <= LEVEL else "loses" if p_below <= LEVEL else "no clear difference"
+    verdict: Verdict = "gains" if p_above <= LEVEL else "loses" if p_below <= LEVEL else "no clear difference"
     if verdict == "no clear difference" and n < MIN_UNITS:
         verdict = "too few to say"
     needed = estimate_needed_units(differences) if verdict == "too few to say" else None
     difference = float(differences.mean()) if n else None
-    return Gain(verdict, difference, *find_interval(means), n, needed, p_below)
+    low, high = find_interval(means)
+    return Gain(verdict, difference, low, high, n, needed, p_below)
 
 
 def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -142,6 +142,10 @@ class AmplitudeNorm(nn.Module):
         ConfigError: ``shape``, ``momentum`` or ``band`` is out of range.
     """
 
+    running_amplitude: Tensor
+    is_fixed: Tensor
+    band_bins: Tensor
+
     def __init__(self, shape: Sequence[int], momentum: float = 0.1, band: Literal["full"] | int = "full") -> None:
         super().__init__()
         self.shape = tuple(int(size) for size in shape)
@@ -257,7 +261,7 @@ class AmplitudeNorm(nn.Module):
         if torch.compiler.is_exporting() or (inside_power.amin(dim=-1, keepdim=True) <= floor).any():
             replaced = torch.where(inside_power > floor, replaced, running.to(replaced.dtype))
         if self.band != "full":
-            replaced = flat.index_copy(-1, bins, replaced)
+            replaced = flat.index_copy(-1, self.band_bins, replaced)
         return replaced.view(spectrum.shape)
 
 
@@ -360,8 +364,8 @@ def perturbed_step(alpha: float, follows_rate: bool = False) -> Step:
 
 def _perturb_parameters(model: nn.Module, alpha: float) -> AbstractContextManager[None]:
     """Move the parameters by alpha along their gradient for a while."""
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    gradients = [p.grad for p in parameters]
+    moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    parameters, gradients = [p for p, _ in moved], [gradient for _, gradient in moved]
     norm = torch.nn.utils.get_total_norm(gradients)
     scale = torch.where(norm > 0, alpha / norm, torch.zeros_like(norm))
     return move_parameters(parameters, torch._foreach_mul(gradients, scale))

@@ -65,9 +65,10 @@ def _check_shapes(params: Mapping[str, Arrays]) -> None:
     Raises:
         AggregationError: Names the site and the key.
     """
-    reference_site = next(iter(params), None)
+    if not params:
+        return
+    reference_site, reference = next(iter(params.items()))
     for site, arrays in params.items():
-        reference = params[reference_site]
         if arrays.keys() != reference.keys():
             names = sorted(arrays.keys() ^ reference.keys())
             raise AggregationError(

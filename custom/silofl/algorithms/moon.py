@@ -131,10 +131,13 @@ def contrastive_step(
             with torch.no_grad(), _record_inputs(layer_of(other)) as seen:
                 other(batch[0])
             known.append(pool_features(seen[-1]))
+        received, previous = known
         with _record_inputs(layer_of(model)) as seen:
 
             def total(output: Tensor, targets: Tensor) -> Tensor:
-                return loss(output, targets) + mu * contrastive_loss(pool_features(seen[-1]), *known, temperature)
+                return loss(output, targets) + mu * contrastive_loss(
+                    pool_features(seen[-1]), received, previous, temperature
+                )
 
             return step(model, optimizer, total, batch)
 

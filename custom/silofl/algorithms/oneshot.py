@@ -44,7 +44,7 @@ class HandOver(Answer):
         return self.answer != "mean"
 
     @property
-    def deciding(self) -> tuple[str, ...]:
+    def deciding(self) -> tuple[str, ...]:  # type: ignore[override]
         """Its constant, which acts on a prediction; not where all models have equal shares, as older ones all have."""
         return ("answer",) if self.has_selector else ()
 

@@ -112,7 +112,7 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not found:
             value, gradient = _gradient(model, parameters, loss, batch)
-        elif len(found) == 1:
+        elif len(found) == 1 or delta is None:
             with frozen_statistics(model), move_parameters(parameters, found[0], -alpha):
                 value, gradient = _gradient(model, parameters, loss, batch)
         else:

@@ -269,7 +269,8 @@ def _is_clipped(draft: Draft, found: PooledFingerprint) -> bool:
 
 def _plan_transforms(draft: Draft, found: PooledFingerprint, patch: PlannedPatch, size_reason: str) -> Decision:
     """Return the transforms of each image, in place of all that the study has: its size, then its scale."""
-    steps, reasons = [], []
+    steps: list[dict[str, dict[str, Any]]] = []
+    reasons = []
     if not draft.has_patches:
         steps.append({"Resize": {"spatial_size": list(patch.size)}})
         reasons.append(size_reason)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from silofl.errors import ConfigError
 
@@ -71,21 +71,21 @@ class PlannedPatch:
     memory: float
 
 
-def halvings(size: Sequence[int], spacing: Sequence[float]) -> tuple[list[list[int]], list[list[int]]]:
+def halvings(size: ArrayLike, spacing: ArrayLike) -> tuple[list[list[int]], list[list[int]]]:
     """Return strides and kernels of a network's levels, from the first, which has stride 1.
 
     A side is halved while it has at least 8 voxels and these are less than 2 times as long as the finest of the sides
     that can be halved still, at most 5 times. A kernel has 3 voxels along an axis once its voxels are less than 2 times
     as long as the finest of all, and 1 before.
     """
-    size, spacing = np.array(size, dtype=np.int64), np.array(spacing, dtype=np.float64)
-    strides, counts = [np.ones(len(size), np.int64)], np.zeros(len(size), np.int64)
-    is_near = spacing < COARSE * spacing.min()
+    sides, lengths = np.array(size, dtype=np.int64), np.array(spacing, dtype=np.float64)
+    strides, counts = [np.ones(len(sides), np.int64)], np.zeros(len(sides), np.int64)
+    is_near = lengths < COARSE * lengths.min()
     kernels = [np.where(is_near, 3, 1)]
-    while (can := (size >= LEAST_HALVED) & (counts < MOST_HALVINGS)).any():
-        stride = np.where(can & (spacing < COARSE * spacing[can].min()), 2, 1)
-        size, spacing, counts = -(-size // stride), spacing * stride, counts + (stride == 2)
-        is_near |= spacing < COARSE * spacing.min()
+    while (can := (sides >= LEAST_HALVED) & (counts < MOST_HALVINGS)).any():
+        stride = np.where(can & (lengths < COARSE * lengths[can].min()), 2, 1)
+        sides, lengths, counts = -(-sides // stride), lengths * stride, counts + (stride == 2)
+        is_near |= lengths < COARSE * lengths.min()
         strides.append(stride)
         kernels.append(np.where(is_near, 3, 1))
     return [one.tolist() for one in strides], [one.tolist() for one in kernels]

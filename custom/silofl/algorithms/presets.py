@@ -56,7 +56,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     known = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
-    chosen = {name: _resolve_choice(name, value) for name, value in changes.items() if name in names}
+    chosen: dict[str, Any] = {name: _resolve_choice(name, value) for name, value in changes.items() if name in names}
     # Answers first, then constants: which sections there are depends on which answers were chosen.
     recipe = replace(known[preset], **chosen)
     sections = {name: value for name, value in changes.items() if name not in names}
@@ -72,7 +72,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         input=new(recipe.input),
         step=new(recipe.step),
         mixing=new(recipe.mixing),
-        parts=tuple(map(new, recipe.parts)),
+        parts=tuple(changed[answer.section] for answer in recipe.parts),
     )
     _check_recipe(recipe, sections)
     return recipe
@@ -142,7 +142,7 @@ def _apply_constants(answer: Answer, constants: object) -> Answer:
         raise ConfigError(f"{where}.{describe_validation_error(error, type(answer))}") from None
 
 
-def _check_recipe(recipe: Recipe, sections: Mapping[str, object]) -> None:
+def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
     """Refuse constants that would do nothing, and answers that do not go together."""
     for answer in recipe.answers:
         for name, partner in answer.idle(set(sections.get(answer.section, ())), recipe).items():

@@ -316,8 +316,8 @@ class Recipe:
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
         # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
-        is_plain = self.step is None or (self.takes_own_steps and role != self.roles[-1])
-        return (Answer() if is_plain else self.step).make_step()
+        is_plain = self.takes_own_steps and role != self.roles[-1]
+        return (Answer() if self.step is None or is_plain else self.step).make_step()
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,7 +146,7 @@ def move_parameters(parameters: Sequence[Tensor], direction: Sequence[Tensor], l
 @contextmanager
 def full_precision(model: nn.Module) -> Iterator[None]:
     """Run modules that have an ``is_autocast`` without autocast for a while."""
-    switched = [module for module in model.modules() if getattr(module, "is_autocast", False)]
+    switched: list[Any] = [module for module in model.modules() if getattr(module, "is_autocast", False)]
     for module in switched:
         module.is_autocast = False
     try:
@@ -158,7 +159,7 @@ def full_precision(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Keep running statistics, those of all modules that have a momentum, where they are for a while."""
-    moving = [module for module in model.modules() if hasattr(module, "momentum")]
+    moving: list[Any] = [module for module in model.modules() if hasattr(module, "momentum")]
     kept = [(m, m.momentum, getattr(m, "num_batches_tracked", None)) for m in moving]
     # BatchNorm counts batches whatever its momentum.
     counts = [None if count is None else count.clone() for _, _, count in kept]
@@ -171,5 +172,5 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for (module, momentum, count), before in zip(kept, counts, strict=True):
             module.momentum = momentum
-            if before is not None:
+            if count is not None:
                 count.copy_(before)

@@ -20,7 +20,7 @@ from silofl.federation.unlike import (
     sort_by_site,
 )
 from silofl.methods.answer import SiteAnswer, explain_refusal
-from silofl.methods.task import TRAIN, Exchange, Message, Unlike
+from silofl.methods.task import TRAIN, Exchange, Message, Replies, Unlike
 
 A = TypeVar("A")
 # Of the steps that a site says it took, so many times the median of the others' count at most: by a million steps any
@@ -81,17 +81,17 @@ def _compare_updates(
     # In rounds after the study's nobody listens to anybody.
     if exchange.task != TRAIN or exchange.round > study.rounds or not answers:
         return {}, {}
-    claimed = {site: answer.numbers.steps for site, answer in answers.items()}
-    steps, least = cap_claims(claimed, MOST_STEPS), settings.min_sites_for_ratio
+    replies = Replies(dict(answers))
+    steps, least = cap_claims(replies.steps, MOST_STEPS), settings.min_sites_for_ratio
     models = [
-        multiply_updates({site: answer.of(role) for site, answer in answers.items()}, server.parts[role].buffers)
-        for role in study.recipe.traveling_roles
+        multiply_updates(replies.updates_of(role), server.parts[role].buffers) for role in study.recipe.traveling_roles
     ]
     refused: dict[str, str] = {}
-    for products in models if settings.max_update_ratio is not None else ():
-        by_step = {site: length / steps[site] for site, length in products.lengths().items()}
-        refused |= find_long_updates(by_step, settings.max_update_ratio, least)
-    examples = {site: answer.numbers.num_examples for site, answer in answers.items() if site not in refused}
+    if settings.max_update_ratio is not None:
+        for products in models:
+            by_step = {site: length / steps[site] for site, length in products.lengths().items()}
+            refused |= find_long_updates(by_step, settings.max_update_ratio, least)
+    examples = {site: number for site, number in replies.examples.items() if site not in refused}
     weights = dict.fromkeys(examples, 1.0) if study.recipe.weights == "uniform" else cap_claims(examples, BEYOND)
     unlike = [find_unlike_updates(products.select(examples), steps, weights, least) for products in models]
     if study.recipe.counts_examples:

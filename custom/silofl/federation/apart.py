@@ -1,16 +1,17 @@
 """Measure how far apart the sites of a round have trained, where the study asks."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from silofl.algorithms.apart import measure_dissimilarity, measure_distance
 from silofl.federation.ledger import Round
-from silofl.methods.part import Part, WeightsOf
+from silofl.methods.part import WeightsOf
 from silofl.methods.task import Replies
 from silofl.study import Study
 
 
 def record_apart(
-    record: Round, study: Study, started: Mapping[str, Part], replies: Replies, weights_of: WeightsOf
+    record: Round, study: Study, started: Mapping[str, Any], replies: Replies, weights_of: WeightsOf
 ) -> None:
     """Write into a round's record how unlike the updates of the shared model are, and how far the models lie apart.
 

@@ -350,6 +350,6 @@ def separate_failures(given: Mapping[str, Message], late: list[str]) -> Answers:
     """Separate answers, in the order of site names, from the failures among them."""
     settled = dict(sorted(given.items()))
     failed = {site: plain_text(one.meta["error"]) for site, one in settled.items() if "error" in one.meta}
-    held = {site: settled[site].meta.get("held") for site in failed}
-    held = {site: number for site, number in held.items() if type(number) is int and number >= 0}
+    said = {site: settled[site].meta.get("held") for site in failed}
+    held = {site: number for site, number in said.items() if type(number) is int and number >= 0}
     return Answers({site: answer for site, answer in settled.items() if site not in failed}, failed, sorted(late), held)

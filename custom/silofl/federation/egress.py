@@ -252,5 +252,6 @@ class Gate:
 
 def _expected_shape(wanted: Expected, sent: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Return the shape that an array must have; its first axis is as it was sent, since it may count the sites."""
-    is_sent = sent is not None and wanted.shape is not None and sent[1:] == wanted.shape[1:]
-    return sent if is_sent and len(sent) == len(wanted.shape) else wanted.shape
+    if sent is None or wanted.shape is None or len(sent) != len(wanted.shape):
+        return wanted.shape
+    return sent if sent[1:] == wanted.shape[1:] else wanted.shape

@@ -174,7 +174,8 @@ def is_better(record: Round, best: Round | None, known: Collection[str]) -> bool
 
 def find_best_round(ledger: Sequence[Round]) -> Round | None:
     """Return the best round by `is_better`, one after the other; None where no round was validated."""
-    best, known = None, set()
+    best: Round | None = None
+    known: set[str] = set()
     for record in ledger:
         best = record if is_better(record, best, known) else best
         known |= record.validated.keys()
@@ -250,7 +251,7 @@ def format_spans(rounds: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in found)
 
 
-def _score_rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float]]:
+def _score_rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float | None]]:
     for site, values in record.metrics.items():
         for name, value in values.items():
             yield record.round, site, "training", name, value

@@ -38,32 +38,30 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         raise AggregationError(f"site {site!r} must answer for round {exchange.round}, not {numbers.round}")
     if numbers.metrics.round_test and not study.evaluate_every_round:
         raise AggregationError(f"site {site!r} must send no test score of a round, for which the study does not ask")
-    examples = numbers.num_examples or most_examples
-    if examples is not None and (numbers.num_patients or 0) > examples:
+    examples, steps, metrics = numbers.num_examples, numbers.steps, numbers.metrics
+    most_patients = examples or most_examples
+    if most_patients is not None and (numbers.num_patients or 0) > most_patients:
         raise AggregationError(
-            f"site {site!r} must have at most as many patients in training as examples, {examples}, not "
+            f"site {site!r} must have at most as many patients in training as examples, {most_patients}, not "
             f"{numbers.num_patients}: each example is one patient's"
         )
     if not exchange.is_needed:
         return
-    metrics = numbers.metrics
-    wanted = {"num_examples": numbers.num_examples, "steps": numbers.steps}
+    wanted: dict[str, float | None] = {"num_examples": examples, "steps": steps}
     wanted |= {"epsilon": metrics.epsilon} if study.is_private else {"loss": metrics.loss}
     if exchange.task == TRAIN and study.measures_drift:
         wanted["drift"] = metrics.drift
-    for name, value in wanted.items():
-        if value is None:
-            raise AggregationError(f"site {site!r} must send its {name}; it is missing from its answer")
-    if most_examples is not None and numbers.num_examples > most_examples:
+    missing = next((name for name, value in wanted.items() if value is None), None)
+    if missing or examples is None or steps is None:
+        raise AggregationError(f"site {site!r} must send its {missing}; it is missing from its answer")
+    if most_examples is not None and examples > most_examples:
         raise AggregationError(
             f"site {site!r} must have at most {most_examples} training examples, as in its first round, not "
-            f"{numbers.num_examples}; start the study anew with other data"
+            f"{examples}; start the study anew with other data"
         )
-    most = study.training.local_epochs * study.steps_an_epoch(numbers.num_examples)
-    if numbers.steps > most:
-        raise AggregationError(
-            f"site {site!r} must take at most {most} steps with {numbers.num_examples} examples, not {numbers.steps}"
-        )
+    most = study.training.local_epochs * study.steps_an_epoch(examples)
+    if steps > most:
+        raise AggregationError(f"site {site!r} must take at most {most} steps with {examples} examples, not {steps}")
 
 
 def check_image_shape(site: str, shape: tuple[int, ...] | None, study: Study) -> None:
@@ -106,7 +104,8 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     roles = {*study.recipe.roles, *parts}
     scores = [score for score in (metrics.validation, metrics.round_test, metrics.test) if score]
     labels, losses = {"0", *map(str, study.scored)}, {*TRAINING, *(f"loss_{role}" for role in roles)}
-    named = [(losses, metrics.training), *((labels, score.labels or ()) for score in scores)]
+    named: list[tuple[Collection[str], Collection[str]]] = [(losses, metrics.training)]
+    named += [(labels, score.labels or ()) for score in scores]
     named += [(METRICS, score.also or ()) for score in scores]
     named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]
     # A super model's test has the values of the sites' models, of which the site itself learns with the task.

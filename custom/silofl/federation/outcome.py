@@ -1,7 +1,7 @@
 """The result of a run: made of the sites' test scores, or of the reasons why there are none."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from silofl.algorithms.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
-from silofl.federation.results import UNFINISHED, ClassResults, Results, Tested
+from silofl.federation.results import UNFINISHED, ClassResults, Results, Status, Tested
 from silofl.federation.server import ServerRounds
 from silofl.methods.answer import plain_text
 from silofl.methods.parts import describe_kept
@@ -19,6 +19,7 @@ from silofl.study import Study
 from silofl.training.metrics import mean_of_known, pooled_score
 from silofl.training.site_score import SiteScore
 
+N = TypeVar("N", int, float)
 OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
 
 
@@ -79,7 +80,7 @@ def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResult
     )
 
 
-def _name_labels(study: Study, by_label: Mapping[str, float]) -> dict[str, float]:
+def _name_labels(study: Study, by_label: Mapping[str, N]) -> dict[str, N]:
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
     # A region is named already.
     return {names.get(label, label): value for label, value in by_label.items()}
@@ -134,7 +135,7 @@ def stopped_results(study: Study, run: str | None, finished: int, what: str) -> 
 
 
 def unscored_results(
-    study: Study | str, status: str, reasons: Sequence[str] = (), run: str | None = None, was_stopped: bool = False
+    study: Study | str, status: Status, reasons: Sequence[str] = (), run: str | None = None, was_stopped: bool = False
 ) -> Results:
     """Return the result of a run without scores.
 
@@ -146,11 +147,11 @@ def unscored_results(
         was_stopped: Whether it was stopped from outside.
     """
     if isinstance(study, str):
-        known = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
+        known: dict[str, Any] = dict.fromkeys(OF_THE_STUDY) | {"study": study, "recipe": {}, "labels": {}}
     else:
         # Which version an unfinished run was started with is not known.
         known = _describe_study(study) | ({"version": None} if status == UNFINISHED else {})
-    nothing = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
+    nothing: dict[str, Any] = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
     return Results(
         **known, status=status, reasons=tuple(reasons), sites={}, run=run, was_stopped=was_stopped, **nothing
     )

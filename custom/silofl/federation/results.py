@@ -10,13 +10,13 @@ them, for the page's first lines.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
-from silofl.schema import declare_group, declare_optional, declare_required, format_key_table, read_file
+from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_table, read_file
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 FILE = "results.json"
 # Below a run's folder, a job that NVFlare has downloaded, and a workspace of NVFlare's simulator.
 PLACES = (".", "workspace/silofl", "server/simulate_job/silofl")
-UNFINISHED = "UNFINISHED"
+Status = Literal["COMPLETE", "INCOMPLETE", "FAILED", "UNFINISHED"]
+UNFINISHED: Status = "UNFINISHED"
 # A key of choices by an older rule, which had a default candidate.
 OLDER_KEY = "default"
 OLDER_CHOICE = "an older version chose, which gave the own model no threshold of its own; run the study again"
@@ -166,17 +167,17 @@ class Results:
     """
 
     study: str
-    algorithm: str | None = declare_required()
-    preset: str | None = declare_required()
+    algorithm: str | None = field(metadata=REQUIRED)
+    preset: str | None = field(metadata=REQUIRED)
     recipe: Mapping[str, Any]
-    seed: int | None = declare_required()
-    rounds: int | None = declare_required()
-    metric: str | None = declare_required()
+    seed: int | None = field(metadata=REQUIRED)
+    rounds: int | None = field(metadata=REQUIRED)
+    metric: str | None = field(metadata=REQUIRED)
     labels: Mapping[str, str]
-    normalization: str | None = declare_required()
-    split_unit: str | None = declare_required()
-    version: str | None = declare_required()
-    status: Literal["COMPLETE", "INCOMPLETE", "FAILED", "UNFINISHED"]
+    normalization: str | None = field(metadata=REQUIRED)
+    split_unit: str | None = field(metadata=REQUIRED)
+    version: str | None = field(metadata=REQUIRED)
+    status: Status
     reasons: tuple[str, ...]
     best_round: int | None
     model: str | None
@@ -271,7 +272,7 @@ class Results:
             num_cases=tested.cases.get(site),
             num_patients=(tested.patients or {}).get(site),
             num_excluded=tested.excluded_cases.get(site),
-            validation=validation and validation.value,
+            validation=None if validation is None else validation.value,
             labels=tested.by_label.get(site, {}),
             also=self.classes.also.get(site, {}) if self.classes else {},
             models=self.super_model.models.get(site, {}) if self.super_model else {},
@@ -305,8 +306,9 @@ def find_results(folder: Path) -> Results:
 
 def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
     """Return plain values without choices of an older rule, whose "alone" was a model without a threshold."""
-    joining = values.get("joining") if isinstance(values, Mapping) else None
-    older = {site for site, one in (joining if isinstance(joining, Mapping) else {}).items() if OLDER_KEY in one}
+    found = values.get("joining") if isinstance(values, Mapping) else None
+    joining = found if isinstance(found, Mapping) else {}
+    older = {site for site, one in joining.items() if OLDER_KEY in one}
     if not older:
         return values
     rest = {site: one for site, one in joining.items() if site not in older}

@@ -34,12 +34,14 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     record, before = ledger[-1], ledger[-2] if len(ledger) > 1 else None
     losses = [values["loss"] for values in record.metrics.values() if "loss" in values]
     # Sites validate a round's model in the next round, so this is the round before.
-    mean = before.validation_mean if before else None
+    validation = ""
+    if before and before.validation_mean is not None:
+        validation = f"validation {whole.metric} {before.validation_mean:.4f} (round {before.round})"
     left = seconds_left(whole, ledger)
     parts = [
         f"round {record.round:>3}/{whole.total_rounds}",
         f"loss {np.mean(losses):.4f}" if losses else "",
-        "" if mean is None else f"validation {whole.metric} {mean:.4f} (round {before.round})",
+        validation,
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
         f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left",

@@ -148,7 +148,9 @@ class RunFolder:
             results = read_results(self.path)
         except ConfigError:
             return False
-        return results is not None and results.status == "COMPLETE" and results.rounds >= self.study.rounds
+        if results is None or results.rounds is None or results.status != "COMPLETE":
+            return False
+        return results.rounds >= self.study.rounds
 
     def mend(self) -> None:
         """Write the ledger again where it is damaged, before a run is shown or goes on.

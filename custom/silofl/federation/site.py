@@ -193,6 +193,6 @@ def public_reason(error: Exception, log: str = "the site's own log") -> str:
     if isinstance(error, SiloFLError):
         return plain_text(str(error))
     # The system's words for its number, because the error's own may name a file.
-    if isinstance(error, OSError) and error.errno in errno.errorcode:
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return f"the site's system said {os.strerror(error.errno)!r}; {log} names the file"
     return f"an unexpected {type(error).__name__}; {log} has it"

@@ -138,6 +138,11 @@ class Replies:
         return {site: answer.of(role) for site, answer in self.accepted.items()}
 
     @property
+    def steps(self) -> dict[str, int]:
+        """The sites' numbers of training steps."""
+        return {site: answer.numbers.steps for site, answer in self.accepted.items()}
+
+    @property
     def examples(self) -> dict[str, int]:
         """The sites' numbers of training examples."""
         return {site: answer.numbers.num_examples for site, answer in self.accepted.items()}
