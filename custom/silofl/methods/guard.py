@@ -11,7 +11,7 @@ several models is mixed with it as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -259,19 +259,12 @@ class SiteGuard(SitePart):
 
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice) -> dict[str, Any]:
         """Return what the site's test units say of what it keeps."""
-        units, keeps_own = self._find_units("test"), choice.share == 1
+        units = self._find_units("test")
         own, at_zero, kept = (average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, CHOSEN))
-        found, gains = measure_joining(own, at_zero, kept, keeps_own), own - at_zero
-        return {
+        gains = own - at_zero
+        return asdict(measure_joining(own, at_zero, kept, keeps_own=choice.share == 1)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
-            "difference": found.difference,
-            "low": found.low,
-            "high": found.high,
-            "p_below": found.p_below,
-            "num_test_units": found.num_units,
-            "verdict": found.verdict,
-            "needed_units": found.needed_units,
             "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,
         }
 
