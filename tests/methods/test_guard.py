@@ -27,7 +27,7 @@ from ..conftest import JOBS, WINDOWS
 
 pytestmark = pytest.mark.long
 
-SITES = ("east", "north", "west")
+SITES, PARTS = ("east", "north", "west"), ("validation", "test")
 CPU = torch.device("cpu")
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
@@ -199,7 +199,9 @@ def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, 
         np.testing.assert_allclose(found[0][row, column], list(compared.values()), atol=1e-3)
 
 
-def test_a_class_is_scored_by_the_probability_of_the_true_one_and_has_no_bias(play, windows_to_choose_by, monkeypatch):
+def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
+    play, windows_to_choose_by, monkeypatch
+):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
     found, choose = [], guard.choose_kept
@@ -210,10 +212,15 @@ def test_a_class_is_scored_by_the_probability_of_the_true_one_and_has_no_bias(pl
     part, (name,) = data.validation, model.contents.models
     wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
     by_case = {case: wanted[rows].mean() for case, rows in group_positions(part.cases).items()}
-    units = find_units(part, data.manifest.validation)
-    assert found[0].shape == (len(SHARES), 1, len({*units.unit_of.values()}))
-    np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, units.unit_of), rtol=1e-6)
-    assert all(one.bias == one.own_bias == 0 for one in game.server.parts["guard"].choices.values())
+    # Two windows are a recording, in each part.
+    unit_of, tested = (find_units(getattr(data, one), getattr(data.manifest, one)).unit_of for one in PARTS)
+    num_units, num_tested = (len({*one.values()}) for one in (unit_of, tested))
+    assert num_units <= (len(unit_of) + 1) // 2 and found[0].shape == (len(SHARES), 1, num_units)
+    np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, unit_of), rtol=1e-6)
+    choices = game.server.parts["guard"].choices
+    one = choices["ann"]
+    assert (one.unit, one.num_units, one.num_test_units) == ("recording", num_units, num_tested)
+    assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
 
 
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
