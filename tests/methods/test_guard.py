@@ -242,30 +242,24 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
     assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
 
 
-@pytest.mark.parametrize("answer", ["choice", "ensemble"])
-def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monkeypatch, answer):
+@pytest.mark.parametrize(("answer", "name", "beside"), [("choice", "local", "local"), ("ensemble", "north", "north_")])
+def test_a_super_model_of_several_is_mixed_with_the_local_one_though_a_site_has_its_name(
+    play, monkeypatch, answer, name, beside
+):
+    monkeypatch.setattr(guard, "LOCAL", name)
     stubbed(monkeypatch, 0.9, 0.7)
     game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
     game.finish()
     model = SuperModel.load(game.folder("east") / "chosen", "cpu")
     tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
-    assert (model.contents.rule, model.contents.beside) == ("selector", "local")
-    assert {*model.contents.models} == {*tested.contents.models, "local"}
-    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
-    assert_equal(model.contents.models["local"], local)
+    assert (model.contents.rule, model.contents.beside) == ("selector", beside)
+    assert {*model.contents.models} == {*tested.contents.models, beside}
+    local = game.kept("east", game.study.rounds)["guard"][name]["best"]["state"]
+    assert_equal(model.contents.models[beside], local)
     image = game.sites["east"].data.test.images[:1]
-    mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities("local", image)
+    mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities(beside, image)
     wanted = 1 / (1 + np.exp(-(np.log(mean / (1 - mean)) + 0.7)))
     np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-5)
-
-
-def test_a_site_called_local_keeps_its_model_in_the_mean(play, monkeypatch):
-    monkeypatch.setattr(guard, "LOCAL", "north")
-    stubbed(monkeypatch, 0.9)
-    game = play(guard=True, name="fedsm", model={"normalization": "instance"})
-    game.finish()
-    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
-    assert contents.beside == "north_" and {"north", "north_"} <= {*contents.models}
 
 
 def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_unless_damaged(play, site_data):
@@ -313,10 +307,12 @@ def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_d
     assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
 
 
-def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
+def test_a_local_model_that_missed_a_round_says_since_when_it_learns_and_is_left_to_nobody(play):
     absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
-    absent.round(), absent.round(absent=("west",))
+    absent.round(absent=("west",))
     absent.finish(), later.finish()
+    joined = absent.server.parts["guard"].choices
+    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
     assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
     assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
 
@@ -380,14 +376,6 @@ def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by
     game.finish(change=change)
     assert game.server.parts["guard"].choices.keys() == {"east", "north"}
     assert game.sent["guard_choose"].keys() == {"east", "north"}
-
-
-def test_a_site_that_came_late_says_since_when_it_trains_its_own_model(play):
-    game = play(guard=True, federation={"max_missed_rounds": 1})
-    game.round(absent=("west",))
-    game.finish()
-    joined = game.server.parts["guard"].choices
-    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
 
 
 def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
