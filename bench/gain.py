@@ -6,8 +6,6 @@ A population of units is drawn for each kind of score and each true difference b
 units hard. Takes 40 seconds on one core; the seed is fixed.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,45 +16,30 @@ SIZES = (5, 6, 8, 10, 19, 30, 50, 100)
 # True mean of local minus federated.
 DIFFERENCES = (0.0, -0.1)
 TRIALS = 400
+# Kind of score -> pixels of a unit, of which it is the Dice (of one: right or wrong); share of the units on which the
+# local model fails, which is the better one on all others; how far the models' errors are their own.
+KINDS = {
+    "Dice": (PIXELS, 0.0, 0.8),
+    "Dice, models alike": (PIXELS, 0.0, 0.25),
+    "Dice, 2 % failures": (PIXELS, 0.02, 0.25),
+    "Dice, 5 % failures": (PIXELS, 0.05, 0.25),
+    "Dice, 10 % failures": (PIXELS, 0.1, 0.8),
+    "right or wrong": (1, 0.0, 0.8),
+}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What a unit's score is, and how the local model may fail.
-
-    Attributes:
-        name: For the table.
-        pixels: 1: right or wrong; more: the Dice of as many pixels.
-        failures: Share of the units on which the local model fails, which is the better one on all others.
-        own: How far the models' errors are their own.
-    """
-
-    name: str
-    pixels: int = PIXELS
-    failures: float = 0.0
-    own: float = 0.8
-
-
-KINDS = (
-    Kind("Dice"),
-    Kind("Dice, models alike", own=0.25),
-    Kind("Dice, 2 % failures", failures=0.02, own=0.25),
-    Kind("Dice, 5 % failures", failures=0.05, own=0.25),
-    Kind("Dice, 10 % failures", failures=0.1),
-    Kind("right or wrong", pixels=1),
-)
-
-
-def draw_differences(kind: Kind, difference: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return federated minus local scores of all units, whose mean is minus the difference."""
-    shape = UNITS, kind.pixels
-    truth = rng.random(shape) < (rng.uniform(0.15, 0.5, (UNITS, 1)) if kind.pixels > 1 else 1.0)
+def draw_differences(
+    pixels: int, failures: float, own: float, difference: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return federated minus local scores of all units of a kind, whose mean is minus the difference."""
+    shape = UNITS, pixels
+    truth = rng.random(shape) < (rng.uniform(0.15, 0.5, (UNITS, 1)) if pixels > 1 else 1.0)
     sign = np.where(truth, 1.0, -1.0)
     difficulty = 0.7 * rng.normal(size=(UNITS, 1)) * sign + rng.normal(size=shape)
     scores = []
-    for mean, failures in ((0.8, 0.0), (0.8 + difference, kind.failures)):
-        logits = difficulty + kind.own * (rng.normal(size=(UNITS, 1)) * sign + rng.normal(size=shape))
-        logits -= 8 * sign * (rng.random((UNITS, 1)) < failures)
+    for mean, failing in ((0.8, 0.0), (0.8 + difference, failures)):
+        logits = difficulty + own * (rng.normal(size=(UNITS, 1)) * sign + rng.normal(size=shape))
+        logits -= 8 * sign * (rng.random((UNITS, 1)) < failing)
         scores.append(_score(logits + sign * _find_shift(logits, sign, truth, mean) > 0, truth))
     return scores[0] - scores[1]
 
@@ -76,25 +59,22 @@ def _score(predictions: NDArray, truth: NDArray) -> NDArray[np.float64]:
     return np.where(size == 0, 1.0, 2 * (predictions & truth).sum(axis=1) / np.maximum(size, 1))
 
 
-def main() -> None:
-    """Print how often sites are said to gain and to lose where the true difference is 0, and where it is not.
-
-    In a kind with failures the local model fails at times and is the better one on all other units.
-    """
-    rng = np.random.default_rng(0)
-    for difference in DIFFERENCES:
-        print(f"\n| local minus federated {difference:+} | {' | '.join(f'{n} units' for n in SIZES)} |")
-        print(f"|{'---|' * (len(SIZES) + 1)}")
-        for kind in KINDS:
-            population = draw_differences(kind, difference, rng)
-            cells = [count_verdicts(population[rng.integers(UNITS, size=(TRIALS, n))]) for n in SIZES]
-            print(f"| {kind.name} | {' | '.join(cells)} |", flush=True)
-
-
 def count_verdicts(samples: NDArray) -> str:
     """Return how often samples of differences, one a row, are said to gain / to lose."""
     found = [measure_gain(np.zeros(len(one)), one).verdict for one in samples]
     return " / ".join(f"{found.count(verdict) / len(found):.1%}" for verdict in ("gains", "loses"))
+
+
+def main() -> None:
+    """Print how often sites are said to gain and to lose where the true difference is 0, and where it is not."""
+    rng = np.random.default_rng(0)
+    for difference in DIFFERENCES:
+        print(f"\n| local minus federated {difference:+} | {' | '.join(f'{n} units' for n in SIZES)} |")
+        print(f"|{'---|' * (len(SIZES) + 1)}")
+        for name, kind in KINDS.items():
+            population = draw_differences(*kind, difference, rng)
+            cells = [count_verdicts(population[rng.integers(UNITS, size=(TRIALS, n))]) for n in SIZES]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from it, choose, and are judged by the population's means, which they do not see
 seed is fixed.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,44 +26,40 @@ OFFSETS = (0.0, 1.5)
 # Federated model -> how right its log-odds are, beside 1.5 of the local one, and what they lack.
 LEARNT = {"worse": (0.9, 0.5), "as good": (1.5, 0.5), "better": (2.2, 0.5)}
 USELESS = ("zeros", "constant", "random")
-KINDS = {"Dice": PIXELS, "right or wrong": 1}
+DICE, CLASSES = "Dice", "right or wrong"
+# Rows of the table.
+AT_ZERO, OWN, KEPT = "own, no bias", "own, calibrated", "**the guard**"
 
 
-@dataclass(frozen=True)
-class Population:
+class Population(NamedTuple):
     """The units of a hospital with one local and one federated model.
 
     Attributes:
-        kind: What a score is.
+        kind: What a score is: `DICE` or `CLASSES`.
         federated: What the federated model is like.
+        offset: What the local model's log-odds lack.
         validation: Scores to choose by, of every share and bias: shape (shares, biases, units).
         truth: Score to be judged by, mean over the units: shape (shares, biases).
     """
 
     kind: str
     federated: str
+    offset: float
     validation: NDArray[np.float64]
     truth: NDArray[np.float64]
 
-    @property
-    def zero(self) -> int:
-        """The number of the bias 0."""
-        return self.truth.shape[1] // 2
 
-
-def draw_populations(rng: np.random.Generator, shares: NDArray[np.float64] = SHARES) -> Iterator[Population]:
+def draw_populations(rng: np.random.Generator) -> Iterator[Population]:
     """Yield a population for each kind of score, local and federated model."""
-    for kind, pixels in KINDS.items():
+    for kind, pixels, offsets, score in ((DICE, PIXELS, OFFSETS, _score_dice), (CLASSES, 1, (0.0,), _score_answers)):
         truth = rng.random((UNITS, pixels)) < (rng.uniform(0.1, 0.5, (UNITS, 1)) if pixels > 1 else 0.5)
-        for offset in OFFSETS if pixels > 1 else OFFSETS[:1]:
+        for offset in offsets:
             shared = _draw_noise(truth.shape, rng)
             local = _predict(1.5, offset, truth, shared, rng)
             theirs = {name: _predict(*one, truth, shared, rng) for name, one in LEARNT.items()}
             theirs |= dict(zip(USELESS, (0 * local, 0 * local + 0.3, rng.random(local.shape)), strict=True))
             for name, federated in theirs.items():
-                score = _score_dice if pixels > 1 else _score_answers
-                validation, found = score(federated, local, truth, shares)
-                yield Population(kind, name, validation, found)
+                yield Population(kind, name, offset, *score(federated, local, truth))
 
 
 def _predict(
@@ -78,10 +74,10 @@ def _draw_noise(shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.
     return 0.6 * rng.normal(size=(shape[0], 1)) + 0.8 * rng.normal(size=shape)
 
 
-def _score_dice(federated: NDArray, local: NDArray, truth: NDArray, shares: NDArray) -> tuple[NDArray, NDArray]:
-    scores = np.empty((len(shares), len(BIASES), UNITS))
+def _score_dice(federated: NDArray, local: NDArray, truth: NDArray) -> tuple[NDArray, NDArray]:
+    scores = np.empty((len(SHARES), len(BIASES), UNITS))
     units = np.arange(UNITS)[:, None]
-    for share, found in zip(shares, scores, strict=True):
+    for share, found in zip(SHARES, scores, strict=True):
         with np.errstate(divide="ignore"):
             # The number of the first bias that makes the pixel foreground.
             first = np.searchsorted(BIASES, -logit((1 - share) * federated + share * local), side="right")
@@ -94,92 +90,56 @@ def _score_dice(federated: NDArray, local: NDArray, truth: NDArray, shares: NDAr
     return scores, scores.mean(axis=-1)
 
 
-def _score_answers(federated: NDArray, local: NDArray, truth: NDArray, shares: NDArray) -> tuple[NDArray, NDArray]:
+def _score_answers(federated: NDArray, local: NDArray, truth: NDArray) -> tuple[NDArray, NDArray]:
     theirs, ours = (np.where(truth, found, 1 - found)[:, 0] for found in (federated, local))
-    right = ((1 - shares[:, None]) * theirs + shares[:, None] * ours)[:, None]
+    right = ((1 - SHARES[:, None]) * theirs + SHARES[:, None] * ours)[:, None]
     return right, (right > 0.5).mean(axis=-1)
 
 
-# The scores of a site's validation units (shares, biases, n) -> share and bias of what it keeps, as numbers.
-Rule = Callable[[NDArray[np.float64]], tuple[int, int]]
+def place_rows(scores: NDArray[np.float64]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of the share and bias of each row of the table at a site.
 
-
-def keep_by_guard(scores: NDArray[np.float64]) -> tuple[int, int]:
-    """Keep what the guard's rule says."""
-    biases = BIASES if scores.shape[1] > 1 else np.zeros(1)
-    choice = choose_kept(scores, biases)
-    return round(10 * choice.share), int(np.argmin(np.abs(biases - choice.bias)))
-
-
-def keep_own(scores: NDArray[np.float64]) -> tuple[int, int]:
-    """Keep the own model with the bias that the guard's rule gives it."""
-    biases = BIASES if scores.shape[1] > 1 else np.zeros(1)
-    return len(SHARES) - 1, int(np.argmin(np.abs(biases - choose_kept(scores, biases).own_bias)))
-
-
-def keep_point(share: int) -> Rule:
-    """Keep a share without a bias, whatever the scores."""
-    return lambda scores: (share, scores.shape[1] // 2)
-
-
-RULES: dict[str, Rule] = {
-    "federated, no bias": keep_point(0),
-    "plain mean, no bias": keep_point(5),
-    "own, no bias": keep_point(10),
-    "own, calibrated": keep_own,
-    "**the guard**": keep_by_guard,
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a rule does at the sites of one population with one number of units.
-
-    Attributes:
-        federated: What the federated model is like.
-        num_units: Units of a site.
-        value: Mean true score of what sites keep.
-        below: Share of the sites that end below their calibrated own model.
+    Args:
+        scores: Of the site's validation units, as `Population.validation`.
     """
-
-    federated: str
-    num_units: int
-    value: float
-    below: float
-
-
-def judge(population: Population, rules: dict[str, Rule], rng: np.random.Generator) -> Iterator[tuple[str, Cell]]:
-    """Yield each rule's cells of a population."""
-    for n in (n for sizes in SIZES.values() for n in sizes):
-        drawn = [population.validation[..., rng.choice(UNITS, n, replace=False)] for _ in range(SITES)]
-        own = np.array([population.truth[keep_own(scores)] for scores in drawn])
-        for name, rule in rules.items():
-            kept = np.array([population.truth[rule(scores)] for scores in drawn])
-            yield name, Cell(population.federated, n, float(kept.mean()), float((kept < own - EQUAL).mean()))
+    biases = BIASES if scores.shape[1] > 1 else np.zeros(1)
+    choice, zero = choose_kept(scores, biases), len(biases) // 2
+    kept, own = (int(np.argmin(np.abs(biases - one))) for one in (choice.bias, choice.own_bias))
+    return {
+        "federated, no bias": (0, zero),
+        "plain mean, no bias": (5, zero),
+        AT_ZERO: (10, zero),
+        OWN: (10, own),
+        KEPT: (round(10 * choice.share), kept),
+    }
 
 
-def print_table(kind: str, found: dict[str, list[Cell]]) -> None:
-    """Print each rule's mean score by federated model and by number of units, and how many sites end below own."""
-    groups = {"useless": USELESS, **{name: (name,) for name in LEARNT}}
-    heads = [*groups, *SIZES, "all", "below own, calibrated", "at most, of a population"]
-    print(f"\n| {kind} | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
-    for name, cells in found.items():
-        parts = [[cell for cell in cells if cell.federated in one] for one in groups.values()]
-        parts += [[cell for cell in cells if cell.num_units in sizes] for sizes in SIZES.values()]
-        means = [f"{np.mean([cell.value for cell in part]):.3f}" for part in [*parts, cells]]
-        below = [np.mean([cell.below for cell in cells]), max(cell.below for cell in cells)]
-        print(f"| {name} | {' | '.join(means)} | {below[0]:.1%} | {below[1]:.0%} |")
+# Federated model, offset and number of units -> row -> the true score at each site.
+Cells = dict[tuple[str, float, int], dict[str, NDArray[np.float64]]]
+
+
+def print_table(kind: str, cells: Cells) -> None:
+    """Print each row's mean score by federated model and by number of units, and how many sites end below own."""
+    groups = {"useless": USELESS} | {name: (name,) for name in LEARNT} | SIZES
+    heads = [kind, *groups, "all", "below own, calibrated", "at most, of a population"]
+    print(f"\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    parts = [[one for (name, _, n), one in cells.items() if {name, n} & {*group}] for group in groups.values()]
+    for row in next(iter(cells.values())):
+        means = [f"{np.mean([one[row].mean() for one in part]):.3f}" for part in [*parts, cells.values()]]
+        below = [(one[row] < one[OWN] - EQUAL).mean() for one in cells.values()]
+        print(f"| {row} | {' | '.join(means)} | {np.mean(below):.1%} | {max(below):.0%} |")
 
 
 def main() -> None:
     """Print a table for each kind of score."""
     rng = np.random.default_rng(0)
-    found: dict[str, dict[str, list[Cell]]] = {kind: {name: [] for name in RULES} for kind in KINDS}
-    for population in draw_populations(rng):
-        for name, cell in judge(population, RULES, rng):
-            found[population.kind][name].append(cell)
-    for kind, rules in found.items():
-        print_table(kind, rules)
+    found: dict[str, Cells] = {DICE: {}, CLASSES: {}}
+    for kind, federated, offset, validation, truth in draw_populations(rng):
+        for n in (n for sizes in SIZES.values() for n in sizes):
+            drawn = [place_rows(validation[..., rng.choice(UNITS, n, replace=False)]) for _ in range(SITES)]
+            found[kind][federated, offset, n] = {row: np.array([truth[one[row]] for one in drawn]) for row in drawn[0]}
+    for kind, cells in found.items():
+        print_table(kind, cells)
 
 
 if __name__ == "__main__":

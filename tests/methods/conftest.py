@@ -37,11 +37,14 @@ def make_study(make_study, request):
 
 @pytest.fixture
 def windows_to_choose_by(tmp_path, windows):
-    """The sites of `windows`, with every other test window for validation."""
+    """The sites of `windows`, with every other test window for validation; two windows are a recording."""
     folder = tmp_path / "validated"
     shutil.copytree(windows, folder, ignore=shutil.ignore_patterns(".*"))
     for path in folder.glob("*/dataset.json"):
         content = json.loads(path.read_text())
         content |= {"validation": content["test"][::2], "test": content["test"][1::2]}
+        for part in ("validation", "test"):
+            for record in content[part]:
+                record["recording"] = f"{part} {record['index'] // 8}"
         path.write_text(json.dumps(content))
     return folder

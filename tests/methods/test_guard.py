@@ -17,7 +17,9 @@ from silofl.methods.task import Message
 from silofl.schema import dump_record
 from silofl.settings import parse, read_yaml
 from silofl.study import Study
+from silofl.training import grid_scores, local_model
 from silofl.training.evaluation import score_predictions
+from silofl.training.local_model import copy_state
 from silofl.training.metrics import Score, group_positions
 from silofl.training.units import average_by_unit, find_units
 
@@ -25,7 +27,7 @@ from ..conftest import JOBS, WINDOWS
 
 pytestmark = pytest.mark.long
 
-SITES = ("east", "north", "west")
+SITES, PARTS = ("east", "north", "west"), ("validation", "test")
 CPU = torch.device("cpu")
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
@@ -98,15 +100,24 @@ def state_at_test(game, site):
     return state
 
 
-def test_the_local_model_is_of_its_best_round(play):
-    games = {n: play(("east", "north"), guard=True, name="fedbn", rounds=n, folder=f"of {n}") for n in range(1, 5)}
-    for game in games.values():
-        game.finish()
-    kept = {n: game.kept("east", n)["guard"]["local"] for n, game in games.items()}
-    # A run of so many rounds ends where the longer one passes: its last state is that of the round.
-    best = kept[4]["best"]
-    assert_equal(best["state"], kept[best["round"]]["state"])
-    assert best["value"] == max(one["best"]["value"] for one in kept.values())
+@pytest.mark.parametrize(("values", "best"), [((0.3, 0.2, 0.1), 1), ((0.2, 0.2, 0.2), 3)], ids=["falling", "level"])
+def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(play, monkeypatch, values, best):
+    states = []
+
+    def judge(model, *others):
+        states.append(copy_state(model))
+        # Two sites a round.
+        return None, Score.of({"a": values[(len(states) - 1) // 2]})
+
+    stubbed(monkeypatch, 1.0)
+    monkeypatch.setattr(local_model, "evaluate", judge)
+    game = play(("east", "north"), guard=True, seed=81)
+    game.finish()
+    kept = game.kept("east", 3)["guard"]["local"]
+    (chosen,) = SuperModel.load(game.folder("east") / "chosen", "cpu").contents.models.values()
+    assert kept["best"]["round"] == best
+    assert_equal(chosen, states[2 * best - 2])
+    assert_equal(kept["state"], states[-2])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +161,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     np.testing.assert_array_equal(prediction.label_map, np.log(mean / (1 - mean)) + bias > 0)
 
 
-def test_alone_is_the_own_model_with_its_bias_and_beside_it_without(play, monkeypatch):
+def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(play, monkeypatch):
     stubbed(monkeypatch, 1.0, 0.5)
     game = play(("east", "north"), guard=True)
     game.finish()
@@ -158,13 +169,18 @@ def test_alone_is_the_own_model_with_its_bias_and_beside_it_without(play, monkey
     assert joined.test.keys() == {"federated", "federated_calibrated", "local", "local_uncalibrated", "chosen"}
     assert joined.test["local"] == joined.test["chosen"]
     contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
-    scores = {}
-    for bias in (0.5, 0.0):
-        labels = label_cases(SuperModel(replace(contents, bias=bias), CPU), part)
-        scores[bias] = score_predictions(labels, part, game.study)
+    labels = {bias: label_cases(SuperModel(replace(contents, bias=bias), CPU), part) for bias in (0.5, 0.0)}
+    scores = {bias: score_predictions(found, part, game.study) for bias, found in labels.items()}
     assert joined.test["local_uncalibrated"] == pytest.approx(scores[0.0].value, abs=1e-3)
     gains = [scores[0.5].compared[case] - value for case, value in scores[0.0].compared.items()]
     assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
+    with np.load(game.folder("east") / "pictures.npz") as shown:
+        pictures = dict(shown.items())
+    assert pictures["kept"].shape == pictures["predictions"].shape
+    rows = group_positions(part.cases)[str(pictures["cases"][0])]
+    row = max(rows, key=lambda i: np.count_nonzero(part.targets[i]))
+    plane = labels[0.5][row] if part.slices[row] is None else labels[0.5][row].T
+    np.testing.assert_array_equal(pictures["kept"][0], plane)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
@@ -183,7 +199,9 @@ def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, 
         np.testing.assert_allclose(found[0][row, column], list(compared.values()), atol=1e-3)
 
 
-def test_a_class_is_scored_by_the_probability_of_the_true_one_and_has_no_bias(play, windows_to_choose_by, monkeypatch):
+def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
+    play, windows_to_choose_by, monkeypatch
+):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
     found, choose = [], guard.choose_kept
@@ -194,25 +212,15 @@ def test_a_class_is_scored_by_the_probability_of_the_true_one_and_has_no_bias(pl
     part, (name,) = data.validation, model.contents.models
     wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
     by_case = {case: wanted[rows].mean() for case, rows in group_positions(part.cases).items()}
-    units = find_units(part, data.manifest.validation)
-    assert found[0].shape == (len(SHARES), 1, len(units))
-    np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, units.unit_of), rtol=1e-6)
-    assert all(one.bias == one.own_bias == 0 for one in game.server.parts["guard"].choices.values())
-
-
-def test_the_pictures_show_what_the_site_keeps(play, monkeypatch):
-    stubbed(monkeypatch, 1.0, 0.5)
-    game = play(("east", "north"), guard=True)
-    game.finish()
-    with np.load(game.folder("east") / "pictures.npz") as shown:
-        pictures = dict(shown.items())
-    assert pictures["kept"].shape == pictures["predictions"].shape
-    part, case = game.sites["east"].data.test, str(pictures["cases"][0])
-    rows = group_positions(part.cases)[case]
-    labels = SuperModel.load(game.folder("east") / "chosen", "cpu").predict(part.images[rows]).label_map
-    row = max(range(len(rows)), key=lambda i: np.count_nonzero(part.targets[rows[i]]))
-    plane = labels[row] if part.slices[rows[row]] is None else labels[row].T
-    np.testing.assert_array_equal(pictures["kept"][0], plane)
+    # Two windows are a recording, in each part.
+    unit_of, tested = (find_units(getattr(data, one), getattr(data.manifest, one)).unit_of for one in PARTS)
+    num_units, num_tested = (len({*one.values()}) for one in (unit_of, tested))
+    assert num_units <= (len(unit_of) + 1) // 2 and found[0].shape == (len(SHARES), 1, num_units)
+    np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, unit_of), rtol=1e-6)
+    choices = game.server.parts["guard"].choices
+    one = choices["ann"]
+    assert (one.unit, one.num_units, one.num_test_units) == ("recording", num_units, num_tested)
+    assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
 
 
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
@@ -234,33 +242,27 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
     assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
 
 
-@pytest.mark.parametrize("answer", ["choice", "ensemble"])
-def test_a_super_model_of_several_models_is_mixed_with_the_local_one(play, monkeypatch, answer):
+@pytest.mark.parametrize(("answer", "name", "beside"), [("choice", "local", "local"), ("ensemble", "north", "north_")])
+def test_a_super_model_of_several_is_mixed_with_the_local_one_though_a_site_has_its_name(
+    play, monkeypatch, answer, name, beside
+):
+    monkeypatch.setattr(guard, "LOCAL", name)
     stubbed(monkeypatch, 0.9, 0.7)
     game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
     game.finish()
     model = SuperModel.load(game.folder("east") / "chosen", "cpu")
     tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
-    assert (model.contents.rule, model.contents.beside) == ("selector", "local")
-    assert {*model.contents.models} == {*tested.contents.models, "local"}
-    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
-    assert_equal(model.contents.models["local"], local)
+    assert (model.contents.rule, model.contents.beside) == ("selector", beside)
+    assert {*model.contents.models} == {*tested.contents.models, beside}
+    local = game.kept("east", game.study.rounds)["guard"][name]["best"]["state"]
+    assert_equal(model.contents.models[beside], local)
     image = game.sites["east"].data.test.images[:1]
-    mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities("local", image)
+    mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities(beside, image)
     wanted = 1 / (1 + np.exp(-(np.log(mean / (1 - mean)) + 0.7)))
     np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-5)
 
 
-def test_a_site_called_local_keeps_its_model_in_the_mean(play, monkeypatch):
-    monkeypatch.setattr(guard, "LOCAL", "north")
-    stubbed(monkeypatch, 0.9)
-    game = play(guard=True, name="fedsm", model={"normalization": "instance"})
-    game.finish()
-    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
-    assert contents.beside == "north_" and {"north", "north_"} <= {*contents.models}
-
-
-def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_left(play, site_data, tmp_path):
+def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_unless_damaged(play, site_data):
     first, second, other = (
         play(guard=True, folder=name, **options)
         for name, options in {
@@ -278,6 +280,11 @@ def test_a_run_takes_the_local_model_that_another_run_of_the_same_training_has_l
     joined = [game.server.parts["guard"].choices["east"] for game in (first, second)]
     assert joined[0].test["local"] == joined[1].test["local"]
     assert joined[0].validation["local"] == joined[1].validation["local"]
+    for path in site_data.glob(".cache/*/local-*.pt"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    anew = play(guard=True, folder="damaged", seed=77)
+    anew.finish()
+    assert "is_borrowed" not in anew.kept("east", 3)["guard"]["local"]
 
 
 @pytest.mark.parametrize("optimizer_state", ["kept", "fresh"])
@@ -300,32 +307,14 @@ def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_d
     assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
 
 
-def test_a_local_model_that_missed_a_round_is_left_to_nobody(play):
+def test_a_local_model_that_missed_a_round_says_since_when_it_learns_and_is_left_to_nobody(play):
     absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
-    absent.round(), absent.round(absent=("west",))
+    absent.round(absent=("west",))
     absent.finish(), later.finish()
+    joined = absent.server.parts["guard"].choices
+    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
     assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
     assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
-
-
-def test_a_damaged_one_is_trained_anew(play, site_data):
-    play(guard=True, folder="a", seed=79).finish()
-    for path in site_data.glob(".cache/*/local-*.pt"):
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
-    game = play(guard=True, folder="b", seed=79)
-    game.finish()
-    assert "is_borrowed" not in game.kept("east", 3)["guard"]["local"]
-
-
-def test_a_site_without_validation_data_trains_no_model_beside_and_makes_no_choice(play, site_data, tmp_path):
-    game = play(guard=True)
-    part = game.sites["north"].data
-    game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.select_rows([]))
-    game.finish()
-    assert game.server.parts["guard"].choices.keys() == {"east", "west"}
-    assert "guard" not in game.kept("north", 3)
-    assert game.server.parts["guard"].unchosen == {"north": "it has no validation data"}
-    assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
 
 
 def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
@@ -337,12 +326,13 @@ def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
         return answer.failed("no memory") if (task, site) in {("test", "west"), ("guard_choose", "east")} else answer
 
     found = finished_results(game.server, game.finish(change=change))
-    assert found.joining is None
+    assert found.joining is None and "guard" not in game.kept("north", 3)
     assert found.unchosen == {
         "east": "no memory",
         "north": "it has no validation data",
         "west": "it did not test the model",
     }
+    assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
 
 
 def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
@@ -357,21 +347,21 @@ def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
     assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
 
 
-@pytest.mark.parametrize("is_on", [False, True])
-def test_a_run_without_the_guard_or_in_which_all_choose_has_nobody_without_a_choice(play, is_on):
-    game = play(("east", "north"), guard=is_on)
+def test_a_run_without_the_guard_has_nobody_without_a_choice(play):
+    game = play(("east", "north"))
     assert finished_results(game.server, game.finish()).unchosen is None
 
 
-@pytest.mark.parametrize(("part", "wanted"), [("validation", (1, "patient", 2)), ("test", (2, "case", 1))])
-def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play, part, wanted):
+def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
     game = play(guard=True)
-    data = game.sites["north"].data
-    # One patient alone in one part, two in the other.
-    game.sites["north"].__dict__["data"] = replace(data, **{part: getattr(data, part).select_rows([0])})
-    game.finish()
-    joined = game.server.parts["guard"].choices["north"]
-    assert (joined.num_units, joined.unit, joined.num_test_units) == wanted
+    for site, part in (("north", "validation"), ("west", "test")):
+        data = game.sites[site].data
+        # One patient alone in one part, two in the other.
+        game.sites[site].__dict__["data"] = replace(data, **{part: getattr(data, part).select_rows([0])})
+    found = finished_results(game.server, game.finish())
+    counts = {site: (one.num_units, one.unit, one.num_test_units) for site, one in found.joining.items()}
+    assert counts == {"east": (2, "patient", 2), "north": (1, "patient", 2), "west": (2, "case", 1)}
+    assert found.unchosen is None
 
 
 def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(play):
@@ -386,14 +376,6 @@ def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by
     game.finish(change=change)
     assert game.server.parts["guard"].choices.keys() == {"east", "north"}
     assert game.sent["guard_choose"].keys() == {"east", "north"}
-
-
-def test_a_site_that_came_late_says_since_when_it_trains_its_own_model(play):
-    game = play(guard=True, federation={"max_missed_rounds": 1})
-    game.round(absent=("west",))
-    game.finish()
-    joined = game.server.parts["guard"].choices
-    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
 
 
 def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
@@ -433,7 +415,7 @@ def test_the_labels_of_a_mean_are_the_same_in_pieces(monkeypatch, shape, bias):
         foreground = mean[:, 1:]
         is_found = np.log(foreground.max(axis=1) / mean[:, 0]) + bias > 0
         wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
-    monkeypatch.setattr(guard, "PIECE", 10)
+    monkeypatch.setattr(grid_scores, "PIECE", 10)
     np.testing.assert_array_equal(guard._decide(federated, local, 0.3, bias), wanted)
 
 

@@ -14,8 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError
-
 Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "keeps its own model"]
 # Where fewer show no difference, more would tell; where as many show none, there is hardly one that matters.
 MIN_UNITS = 20
@@ -40,7 +38,7 @@ class Gain:
         difference: Mean paired difference of chosen minus local; None where there is no unit, or one model only.
         low: Lower end of its 95 % interval; None of fewer than `LEAST_UNITS` units, or of one model only.
         high: Upper end.
-        num_units: Units in which both have a score.
+        num_test_units: Units in which both have a score.
         needed_units: About how many units would do, where they are too few to say.
         p_below: One-sided p-value of the chosen model's being no worse than the local one; None of one model only.
     """
@@ -49,7 +47,7 @@ class Gain:
     difference: float | None
     low: float | None
     high: float | None
-    num_units: int
+    num_test_units: int
     needed_units: int | None = None
     p_below: float | None = None
 
@@ -65,9 +63,9 @@ def measure_joining(
         kept: The same of the kept model.
         keeps_own: The kept model is the own one.
     """
-    if keeps_own:
-        return Gain("keeps its own model", None, None, None, _pair_scores(own, kept).shape[1])
     gain = measure_gain(own, kept)
+    if keeps_own:
+        return Gain("keeps its own model", None, None, None, gain.num_test_units)
     if gain.verdict != "gains":
         return gain
     other = measure_gain(at_zero, kept)
@@ -85,11 +83,9 @@ def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> Gai
     Args:
         local: Score of each independent test unit, shape (N,); NaN where a unit has none.
         chosen: The chosen model's, of the same units in the same order.
-
-    Raises:
-        ConfigError: The scores are of other units.
     """
-    differences = np.diff(_pair_scores(local, chosen), axis=0)[0]
+    differences = chosen - local
+    differences = differences[np.isfinite(differences)]
     n = len(differences)
     means = average_subsets(differences)
     # With every subset the exchange of none counts, which leaves all as it is.
@@ -202,13 +198,3 @@ def federation_sentence(verdicts: Mapping[str, Verdict]) -> str:
 
 def _join_with_and(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def _pair_scores(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return both scores (2, n) of the units that have both."""
-    if np.shape(local) != np.shape(chosen):
-        raise ConfigError(
-            f"local and chosen model must have scores of the same units, not {np.shape(local)} and {np.shape(chosen)}"
-        )
-    pairs = np.stack([np.asarray(local, np.float64), np.asarray(chosen, np.float64)])
-    return pairs[:, np.isfinite(pairs).all(axis=0)]

@@ -11,7 +11,7 @@ several models is mixed with it as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -31,20 +31,20 @@ from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
-from silofl.inference.super_model import add_share, shift_foreground
+from silofl.inference.super_model import shift_foreground
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.average import ROLE as AVERAGE
 from silofl.methods.part import TESTED, Kept, Part, Run, SitePart, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
-from silofl.models import HarmonizedModel, build_plain_model
+from silofl.models import build_plain_model
 from silofl.models.names import input_norm_names
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.evaluation import join_pieces, score_predictions, select_regions
-from silofl.training.grid_scores import PIECE, score_classes, score_label_maps
+from silofl.training.grid_scores import score_classes, score_label_maps, yield_means
 from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.local_model import LocalModel, State, copy_state, load_borrowed, locate_memo
+from silofl.training.local_model import LocalModel, copy_state, load_borrowed, locate_memo
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions
 from silofl.training.pictures import PICTURES, add_kept
@@ -153,8 +153,11 @@ class SiteGuard(SitePart):
         has_start = work.study.starts_from_file
         if kept is None:
             kept = load_borrowed(self._memo) if work.number == 1 and not has_start else {}
-        # What every model of the study begins from; the local one has no input normalisation.
-        start = _strip_input_norm(work.own) if has_start and not kept else None
+        start = None
+        if has_start and not kept:
+            # What every model of the study begins from; the local one has no input normalisation.
+            is_norm = input_norm_names(work.own)
+            start = {name: value for name, value in copy_state(work.own).items() if name not in is_norm}
         return LocalModel(work.study, work.device, kept, start)
 
     def learners(self) -> Mapping[str, Learner]:
@@ -259,19 +262,12 @@ class SiteGuard(SitePart):
 
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice) -> dict[str, Any]:
         """Return what the site's test units say of what it keeps."""
-        units, keeps_own = self._find_units("test"), choice.share == 1
+        units = self._find_units("test")
         own, at_zero, kept = (average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, CHOSEN))
-        found, gains = measure_joining(own, at_zero, kept, keeps_own), own - at_zero
-        return {
+        gains = own - at_zero
+        return asdict(measure_joining(own, at_zero, kept, keeps_own=choice.share == 1)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
-            "difference": found.difference,
-            "low": found.low,
-            "high": found.high,
-            "p_below": found.p_below,
-            "num_test_units": found.num_units,
-            "verdict": found.verdict,
-            "needed_units": found.needed_units,
             "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,
         }
 
@@ -347,10 +343,6 @@ def _name_kept(choice: GuardChoice) -> Literal["federated", "local", "blend"]:
     return {0.0: FEDERATED, 1.0: LOCAL}.get(choice.share, BLEND)
 
 
-def _strip_input_norm(model: HarmonizedModel) -> State:
-    return {name: value for name, value in copy_state(model).items() if name not in input_norm_names(model)}
-
-
 def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:
     """Return a super model's probabilities for whole cases, which follow one another, each by its own model."""
     if model.contents.rule == "only":
@@ -359,17 +351,11 @@ def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[s
 
 
 def _decide(federated: NDArray, local: NDArray, share: float, bias: float) -> NDArray[np.uint8]:
-    """Return the labels by the mean of two models' probabilities (n, classes, ...) with a bias, as `SuperModel` does.
-
-    Piece by piece, since a volume's mean takes as much memory as one of both.
-    """
-    theirs, ours = (found.reshape(*found.shape[:2], -1) for found in (federated, local))
-    labels = np.empty((len(theirs), theirs.shape[2]), np.uint8)
-    for start in range(0, theirs.shape[2], PIECE):
-        part = np.s_[:, :, start : start + PIECE]
-        mean = add_share(theirs[part] * np.float32(1 - share), ours[part].copy(), share)
-        labels[:, start : start + PIECE] = decide_labels(shift_foreground(torch.from_numpy(mean), bias).numpy())
-    return labels.reshape(len(theirs), *federated.shape[2:])
+    """Return the labels by two models' mean (n, classes, ...) with a bias, as `SuperModel` does."""
+    labels = np.empty((len(federated), np.size(federated[0, 0])), np.uint8)
+    for image, piece, mean in yield_means(federated, local, share):
+        labels[image, piece] = decide_labels(shift_foreground(torch.from_numpy(mean[None]), bias).numpy())[0]
+    return labels.reshape(len(labels), *federated.shape[2:])
 
 
 def _group_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:

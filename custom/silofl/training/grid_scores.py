@@ -5,6 +5,8 @@ probability minus that of the background; which label is the largest does not ha
 from one count of the voxels by margin, predicted and true label.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,22 +54,30 @@ def score_classes(
     return ((1 - SHARES) * theirs + SHARES * ours).clip(0, 1)[:, None]
 
 
+def yield_means(federated: NDArray, local: NDArray, share: float) -> Iterator[tuple[int, slice, NDArray]]:
+    """Yield both models' mean as `SuperModel.answer` weighs it: an image's number, its voxels, and (channels, voxels).
+
+    Piece by piece, since a volume's mean takes as much memory as one of both.
+    """
+    theirs, ours = (found.reshape(*found.shape[:2], -1) for found in (federated, local))
+    for image in range(len(theirs)):
+        for start in range(0, theirs.shape[2], PIECE):
+            piece = slice(start, start + PIECE)
+            mean = theirs[image, :, piece] * np.float32(1 - share) + ours[image, :, piece] * np.float32(share)
+            yield image, piece, mean
+
+
 def _count_overlaps(federated: NDArray, local: NDArray, truth: NDArray, share: float) -> NDArray[np.int64]:
     """Count a case's voxels by bias, predicted and true label, with one share: shape (biases, labels, labels)."""
     num_labels = max(federated.shape[1], 2)
     # No label is above the network's, but a file may hold one that the study does not know.
     num_true = max(num_labels, int(truth.max(initial=0)) + 1)
     counts = np.zeros(num_labels * num_true * (len(BIASES) + 1), np.int64)
-    theirs, ours = (found.reshape(*found.shape[:2], -1) for found in (federated, local))
     true = truth.reshape(len(truth), -1)
-    for image in range(len(true)):
-        for start in range(0, true.shape[1], PIECE):
-            piece = np.s_[image, :, start : start + PIECE]
-            # As `SuperModel.answer` weighs them.
-            mean = theirs[piece] * np.float32(1 - share) + ours[piece] * np.float32(share)
-            label, first = _find_first_bias(mean)
-            place = (label * num_true + true[image, start : start + PIECE]) * (len(BIASES) + 1) + first
-            counts += np.bincount(place, minlength=len(counts))
+    for image, piece, mean in yield_means(federated, local, share):
+        label, first = _find_first_bias(mean)
+        place = (label * num_true + true[image, piece]) * (len(BIASES) + 1) + first
+        counts += np.bincount(place, minlength=len(counts))
     # From its first bias on a voxel is foreground; before it, and with a count that no bias reaches, background.
     found = counts.reshape(num_labels, num_true, -1)
     overlaps = np.zeros((len(BIASES), num_true, num_true), np.int64)

@@ -25,9 +25,6 @@ class Units:
     unit_of: Mapping[str, str]
     is_one_person: bool = False
 
-    def __len__(self) -> int:
-        return len({*self.unit_of.values()})
-
 
 def find_units(part: Examples, records: Iterable[Record] = ()) -> Units:
     """Return the largest independent units that are known of a part's cases.
