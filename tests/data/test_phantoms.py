@@ -4,7 +4,9 @@ from dataclasses import replace
 import nibabel as nib
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from silofl.data import phantoms
 from silofl.data.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
 from silofl.errors import ConfigError, DataError
 
@@ -28,6 +30,19 @@ def cases_of(site):
 
 def test_same_seed_makes_the_same_files(hospitals, tmp_path):
     assert files_of(make_phantoms(tmp_path / "again", seed=3, patients=FEW)) == files_of(hospitals)
+
+
+def test_the_products_of_a_scan_run_in_one_thread(tmp_path, monkeypatch):
+    threads = []
+
+    def make_patient(*arguments):
+        threads.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+
+    monkeypatch.setattr(phantoms, "_make_patient", make_patient)
+    with threadpool_limits(2, user_api="blas"):
+        make_phantoms(tmp_path, patients={"south": 6})
+    # NumPy's library, and SciPy's where that is loaded.
+    assert threads and set(threads) == {1}
 
 
 def test_another_seed_makes_other_volumes_of_every_patient(hospitals, tmp_path):

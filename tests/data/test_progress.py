@@ -1,4 +1,6 @@
 import io
+import itertools
+import re
 import sys
 
 import pytest
@@ -16,12 +18,13 @@ class Terminal(io.StringIO):
 def test_without_a_terminal_there_is_a_line_at_the_start_and_the_end(capsys, has_progress):
     assert list(track_progress("abc", 3, "reading north", has_progress)) == ["a", "b", "c"]
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "reading north: 3 cases\nreading north: done\n")
+    assert captured.out == ""
+    assert re.fullmatch(r"reading north: 3 cases\nreading north: done in \d+\.\d s\n", captured.err)
 
 
 def test_one_item_is_named_in_the_singular(capsys):
     assert list(track_progress("a", 1, "pretraining", unit="epochs")) == ["a"]
-    assert capsys.readouterr().err == "pretraining: 1 epoch\npretraining: done\n"
+    assert capsys.readouterr().err.startswith("pretraining: 1 epoch\npretraining: done")
 
 
 def test_a_terminal_shows_a_bar(monkeypatch):
@@ -36,7 +39,7 @@ def test_a_terminal_that_wants_no_bar_gets_the_two_lines(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     list(track_progress("abc", 3, "reading north", has_progress=False))
-    assert terminal.getvalue() == "reading north: 3 cases\nreading north: done\n"
+    assert terminal.getvalue().startswith("reading north: 3 cases\nreading north: done")
 
 
 def test_an_error_while_reading_is_not_hidden():
@@ -55,3 +58,19 @@ def test_quick_work_is_done_in_silence_and_slow_work_is_told_at_times(capsys, mo
     assert list(track_slow_progress("abcdefg", 7, "checking north", unit="masks")) == list("abcdefg")
     lines = [f"checking north: {number} of 7 masks\n" for number in (2, 4, 6)]
     assert capsys.readouterr() == ("", "".join(lines))
+
+
+def test_hours_of_reading_in_a_log_file_are_never_silent_for_half_a_minute(capsys, monkeypatch):
+    clock = iter(range(0, 10_000, 2))
+    now, printed = [0.0], []
+
+    def tick():
+        now[0] = next(clock)
+        return now[0]
+
+    monkeypatch.setattr(progress.time, "monotonic", tick)
+    for _ in track_progress(range(900), 900, "reading north"):
+        if capsys.readouterr().err:
+            printed.append(now[0])
+    assert len(printed) > 60
+    assert max(later - earlier for earlier, later in itertools.pairwise(printed)) <= 30

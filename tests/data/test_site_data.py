@@ -316,7 +316,7 @@ def test_all_broken_cases_are_told_at_once_and_many_are_enough(site, load, monke
 def test_reading_says_so_on_stderr_at_the_start_and_the_end(site, load, capsys):
     site.write()
     load()
-    assert capsys.readouterr().err == "reading north: 6 cases\nreading north: done\n"
+    assert capsys.readouterr().err.startswith("reading north: 6 cases\nreading north: done")
     load()
     assert capsys.readouterr().err == ""
 

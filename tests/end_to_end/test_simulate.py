@@ -1,6 +1,9 @@
 import csv
+import io
+import itertools
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +16,13 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from silofl.federation import steps
 from silofl.models import build_model, build_plain_model
+from silofl.studies import progress, simulate
+from silofl.studies.simulation import Simulation
 from silofl.study import load_study
 
 from .conftest import (
@@ -241,3 +248,31 @@ def test_a_site_that_hangs_is_late_and_holds_up_neither_the_run_nor_its_end(lose
     assert (found, results["status"]) == (code, status)
     assert "south" in results["reasons"][0] and "no answer in time" in results["reasons"][0]
     assert seconds < 30 + 90
+
+
+class Stamped(io.StringIO):
+    """A log file that keeps when something was written."""
+
+    def __init__(self):
+        super().__init__()
+        self.times = [time.monotonic()]
+
+    def write(self, text):
+        self.times.append(time.monotonic())
+        return super().write(text)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, monkeypatch, is_alone):
+    # In place of 25 s; the round must take longer than the longest silence that passes.
+    monkeypatch.setattr(progress, "QUIET_S", 1.0)
+    monkeypatch.setattr(steps, "EVERY_S", 0.5)
+    log, wanted = Stamped(), Simulation(str(phantoms), ("north", "south"), is_alone=is_alone)
+    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 250}
+    assert simulate.start_simulation(job, tmp_path / "run", wanted, changes, Console(file=log, width=200)) == 0
+    silences = [later - earlier for earlier, later in itertools.pairwise([*log.times, time.monotonic()])]
+    (seconds,) = (record["seconds"] for record in json.loads((tmp_path / "run" / "ledger.json").read_text()))
+    # 1 s, and what a busy machine adds.
+    assert max(silences) < 6.0 < seconds, log.getvalue()
+    assert re.search(r"training round 1 of 1: \d+\.\d s so far, step \d+ of \d+ at (north|south)", log.getvalue())
+    assert not [*(tmp_path / "run" / "sites").glob(f"*/*/{steps.FILE}")]

@@ -252,6 +252,19 @@ def rounds_of(monkeypatch):
     return carry_out
 
 
+def test_a_lead_can_see_who_has_answered_and_who_is_waited_for(asked):
+    seen = []
+
+    def look(controller):
+        seen.append(controller._find_in_flight())
+        controller._take_left(LEFT, {"sites": {"south": AGAIN}}, None)
+
+    _, controller = asked(meanwhile=look)
+    (task,) = seen
+    assert (task.task, task.round, task.answered, task.failed, task.waiting) == ("train", 1, ["north"], [], ["south"])
+    assert controller._find_in_flight() is None
+
+
 def test_a_site_that_hangs_costs_one_timeout_and_not_one_in_each_round(rounds_of):
     assert rounds_of(4, lambda number: "hangs") == [(601, ["south"]), *[(10, ["south"])] * 3]
 

@@ -9,14 +9,14 @@ from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, Job
 from silofl.errors import ConfigError, TrainingError
 from silofl.files import write_json
 from silofl.flare import lead as module
-from silofl.flare.lead import Lead, Progress, answer_progress
+from silofl.flare.lead import InFlight, Lead, Progress, answer_progress
 
 STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice")
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 3), (2, 2), (0,)])
 def test_a_lead_comes_to_know_the_whole_ledger_whenever_it_asks(tmp_path, sizes):
-    answer, progress = answer_progress(STUDY, "run-1", tmp_path), Progress(None, [])
+    answer, progress = answer_progress(STUDY, "run-1", tmp_path, lambda: None), Progress(None, [])
     for size in sizes:
         # A round's validation comes with the next one.
         ledger = [{"round": i + 1, "validation": i + 1 < size} for i in range(size)]
@@ -28,19 +28,32 @@ def test_a_lead_comes_to_know_the_whole_ledger_whenever_it_asks(tmp_path, sizes)
 @pytest.mark.parametrize("data", [None, [], {"rounds": "2"}, {"rounds": -5}, {"rounds": True}, {"rounds": 10**30}])
 def test_no_question_of_a_lead_breaks_the_controller(tmp_path, data):
     write_json(tmp_path / "ledger.json", [{"round": 1}])
-    assert answer_progress(STUDY, "run-1", tmp_path)("", data, None)["run"] == "run-1"
+    assert answer_progress(STUDY, "run-1", tmp_path, lambda: None)("", data, None)["run"] == "run-1"
 
 
 def test_a_run_without_a_finished_round_has_an_empty_ledger_and_says_what_will_come(tmp_path):
-    answer = answer_progress(STUDY, "run-1", tmp_path)("", {"rounds": 0}, None)
+    answer = answer_progress(STUDY, "run-1", tmp_path, lambda: None)("", {"rounds": 0}, None)
     planned = {"study": "small", "total_rounds": 4, "metric": "dice"}
-    assert answer == {"run": "run-1", "first": 0, "ledger": []} | planned
+    assert answer == {"run": "run-1", "first": 0, "ledger": [], "in_flight": None} | planned
 
 
 def test_a_server_of_an_older_version_leaves_unknown_what_will_come():
     progress = Progress(None, [])
     progress.take({"run": "run-1", "first": 0, "ledger": [{"round": 1}]})
     assert (progress.run, progress.study, progress.total_rounds, progress.metric) == ("run-1", None, None, None)
+
+
+def test_a_lead_learns_what_the_sites_work_on(tmp_path):
+    task = InFlight("train", 1, seconds=20.0, answered=["east"], failed=[], waiting=["south"], now=1000.0)
+    progress = Progress(None, [])
+    progress.take(answer_progress(STUDY, "run-1", tmp_path, lambda: task)("", {"rounds": 0}, None))
+    assert progress.in_flight == task
+
+
+def test_a_servers_answer_on_what_the_sites_work_on_is_read_strictly():
+    answer = {"run": "run-1", "first": 0, "ledger": [], "in_flight": {"task": "train", "round": "1"}}
+    with pytest.raises(ConfigError, match="the server's answer: .*round"):
+        Progress(None, []).take(answer)
 
 
 def test_nvflare_signs_a_copy_of_a_job_whose_own_folder_may_be_the_packages(tmp_path, monkeypatch):

@@ -49,3 +49,12 @@ def test_the_demonstration_takes_the_bundled_jobs_wherever_it_is_called(silofl, 
     code, out, _ = silofl("demo")
     assert code == 1 and trained == [JOBS / "fedavg_phantoms"]
     assert "fedavg ended with exit code 1; demo/log.txt says why" in out
+
+
+def test_a_demonstration_that_is_interrupted_says_that_it_goes_on(silofl, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo.simulate, "start_simulation", lambda *_: demo.ExitCode.INTERRUPTED)
+    monkeypatch.setattr(demo, "make_phantoms", lambda *_: None)
+    code, out, _ = silofl("demo", "--out", tmp_path / "demo")
+    assert code == 130 and out.endswith(
+        "interrupted; to go on, give the same command again: what has finished is kept\n"
+    )

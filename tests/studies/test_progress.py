@@ -6,8 +6,10 @@ import threading
 import pytest
 from rich.console import Console
 
+from silofl.federation import steps
 from silofl.federation.ledger import Round
 from silofl.federation.run_folder import PHASE
+from silofl.federation.steps import StepFile
 from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.studies import progress
@@ -86,6 +88,23 @@ def test_a_long_round_is_never_silent(lines, tmp_path, monkeypatch):
     lines.print_phase()
     (line,) = lines.text()
     assert line.startswith("training round 2 of 4: ") and line.endswith(" s so far")
+
+
+def test_a_long_round_shows_its_steps_in_lines_and_bars(lines, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    monkeypatch.setattr(steps, "EVERY_S", -1.0)
+    (tmp_path / PHASE).write_text("train 2")
+    north = tmp_path / "sites" / "north" / "run-1"
+    north.mkdir(parents=True)
+    StepFile(north).write(12, 300)
+    lines.print_phase()
+    assert lines.text()[0].endswith(" s so far, step 12 of 300 at north")
+    console = Console(record=True, width=300, file=io.StringIO())
+    monkeypatch.setattr(progress, "QUIET_S", 100.0)
+    with show_bar("fedavg", tmp_path, 4, console):
+        (tmp_path / PHASE).write_text("train 2")
+        StepFile(north).write(13, 300)
+    assert "0/4 rounds, step 13 of 300 at north, " in console.export_text()
 
 
 def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_shown(tmp_path, monkeypatch):

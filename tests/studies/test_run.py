@@ -19,7 +19,7 @@ from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json, write_text
 from silofl.schema import dump_record
-from silofl.studies import continue_run
+from silofl.studies import continue_run, progress
 from silofl.studies import run as module
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -81,7 +81,12 @@ def server(monkeypatch, finished):
             return next(self.words), "north: no room"
 
         def update(self, number, progress):
-            progress.take({"run": RUN, "first": 0, "ledger": ledger})
+            task = {"task": "train", "round": 2, "seconds": 20.0, "answered": ["east"], "failed": []}
+            task |= {"waiting": ["north", "south"], "now": 1000.0}
+            progress.take({"run": RUN, "first": 0, "ledger": ledger, "in_flight": task})
+
+        def last_heard(self):
+            return {"east": 999.0, "north": 991.0}
 
         def download(self, number, target):
             leave = ends[len(submitted) - 1][1]
@@ -140,6 +145,15 @@ def test_a_stopped_run_goes_on_under_its_id_until_it_is_complete(server, lead, t
     assert submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: it was killed after round 1 of 2" in said and "going on by itself, 1 of 3 times" in said
     assert said.count("round   1/") == 1 and (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_long_round_says_who_has_answered_and_whom_it_waits_for(server, lead, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    server(("SUBMITTED RUNNING RUNNING FINISHED:COMPLETED", "complete"))
+    said = " ".join(lead()[1].split())
+    assert "job job-1 is SUBMITTED" in said
+    waiting = "answered: east; waiting for north (last heard 9.0 s ago), south (not connected)"
+    assert "round 2 in flight for 20.0 s (a round takes" in said and waiting in said
 
 
 def test_the_folder_of_the_results_holds_the_job_that_goes_on_even_after_the_server_forgot_it(server, lead, tmp_path):

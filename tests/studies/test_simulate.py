@@ -72,6 +72,20 @@ def test_a_run_that_a_signal_ends_says_how_to_go_on(tmp_path, phantoms, monkeypa
     assert f"interrupted; to go on: python -m silofl resume {tmp_path / 'run'}" in stream.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("busy_with", "advice"),
+    [("read_data", "give the same command again"), ("_run_prepared_job", "python -m silofl resume {run}")],
+)
+def test_a_signal_while_reading_or_reporting_is_answered_with_how_to_go_on(
+    tmp_path, phantoms, monkeypatch, own_signals, busy_with, advice
+):
+    monkeypatch.setattr(simulate, busy_with, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    stream, run, wanted = io.StringIO(), tmp_path / "run", Simulation(str(phantoms))
+    code = simulate.start_simulation(JOB, run, wanted, {}, Console(file=stream, soft_wrap=True))
+    assert code == simulate.ExitCode.INTERRUPTED
+    assert stream.getvalue().endswith(f"\ninterrupted; to go on: {advice.format(run=run)}\n")
+
+
 def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
     with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
         settle_job(JOB, Simulation(str(phantoms), left_out="north"), {})

@@ -26,7 +26,7 @@ def ledger_of(count):
 @pytest.fixture
 def server(monkeypatch):
     """A server that answers each question with the next of NVFlare's words and of the numbers of finished rounds."""
-    state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0)
+    state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0, in_flight=None)
 
     class Lead:
         def __init__(self, kit, patience_s):
@@ -48,6 +48,9 @@ def server(monkeypatch):
                 raise word
             return word
 
+        def last_heard(self):
+            return {"east": 990.0, "west": 820.0}
+
         def download(self, number, target):
             (target / number).mkdir()
             (target / number / "meta.json").write_text("{}")
@@ -59,7 +62,7 @@ def server(monkeypatch):
             if not state.may_ask or state.rounds[0] is None:
                 return
             answer = {"run": "small-1", "study": "small", "total_rounds": 3, "metric": "dice", "first": 0}
-            progress.take(answer | {"ledger": ledger_of(state.rounds.pop(0))})
+            progress.take(answer | {"ledger": ledger_of(state.rounds.pop(0)), "in_flight": state.in_flight})
 
     kit = SimpleNamespace(name="lead@study.example.org", folder=None)
     monkeypatch.setattr(module, "Lead", Lead)
@@ -100,6 +103,17 @@ def test_the_page_follows_the_job(server, silofl, tmp_path, monkeypatch):
     # written where something is new: one round, two rounds, the end
     assert ["1 of 3 rounds" in page for page in pages] == [True, False, False]
     assert ["http-equiv" in page for page in pages] == [True, True, False]
+
+
+def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, silofl, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_S", 0.0)
+    task = {"task": "train", "round": 2, "seconds": 207.0, "answered": ["east"], "failed": [], "waiting": ["west"]}
+    server.words, server.rounds, server.in_flight = ["RUNNING", "RUNNING", ENDED], [1, 1], task | {"now": 1000.0}
+    said = silofl("watch", JOB, "--kit", tmp_path)[1]
+    waiting = (
+        "round 2 in flight for 3.5 min (a round takes 2.0 s); answered: east; waiting for west (last heard 3.0 min"
+    )
+    assert waiting in " ".join(said.split()) and "s left" not in said.partition("in flight")[2]
 
 
 def test_a_program_gets_one_object_and_nothing_else(server, silofl, tmp_path):

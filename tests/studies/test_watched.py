@@ -7,6 +7,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round
+from silofl.flare.lead import InFlight
 from silofl.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
 from silofl.training.site_score import SiteScore
 
@@ -60,6 +61,46 @@ def test_the_line_says_how_far_the_job_is():
     assert status_line(ended) == "small is FINISHED:ABORTED; 1 of 4 rounds"
     tested = watched(FIRST, SECOND, total_rounds=2)
     assert status_line(tested) == "small is RUNNING; 2 of 2 rounds, and the sites test the model"
+
+
+# A round takes 3 s.
+TASK = InFlight("train", 3, seconds=207.0, answered=["east"], failed=[], waiting=["west"], now=1000.0)
+
+
+def test_a_round_in_flight_shows_its_age_who_has_answered_and_when_the_others_were_last_heard():
+    seen = watched(FIRST, SECOND, in_flight=TASK, heard={"east": 998.0, "west": 820.0})
+    first, second = status_line(seen).split("\n")
+    # West was last heard 1000 - 820 = 180 s ago. The rounds that are left are no estimate any more.
+    assert first == "small is RUNNING; 2 of 4 rounds" and seen.seconds_left is None
+    assert second == (
+        "round 3 in flight for 3.5 min (a round takes 3.0 s); answered: east; waiting for west (last heard 3.0 min ago)"
+    )
+    gone = replace(seen, heard={"east": 998.0}, in_flight=replace(TASK, answered=[], failed=["east"]))
+    assert status_line(gone).endswith("; failed: east; waiting for west (not connected)")
+    assert "in flight" not in status_line(replace(seen, has_ended=True))
+
+
+def test_the_time_of_a_round_in_flight_is_taken_from_the_time_that_is_left():
+    seen = watched(FIRST, SECOND, in_flight=replace(TASK, seconds=2.0))
+    # Two rounds of 3 s, of which 2 s have gone; of a late one no more than a whole round can have gone.
+    assert seen.seconds_left == 4.0
+    assert replace(seen, in_flight=replace(TASK, seconds=5.0)).seconds_left == 3.0
+
+
+def test_a_task_that_is_no_training_is_named():
+    seen = watched(FIRST, in_flight=replace(TASK, task="validate", round=1, seconds=2.0, waiting=[]))
+    assert status_line(seen).endswith("\nvalidating the models of round 1 for 2.0 s; answered: east")
+
+
+def test_a_program_gets_what_the_sites_work_on():
+    values = json.loads(json.dumps(watched(FIRST, in_flight=TASK, heard={"west": 820.0}).as_dict()))
+    assert values["in_flight"]["waiting"] == ["west"] and values["in_flight"]["seconds"] == 207.0
+    assert values["heard"] == {"west": 820.0} and values["seconds_left"] is None
+
+
+def test_the_page_says_what_the_sites_work_on(tmp_path):
+    page = write_watched(watched(FIRST, in_flight=TASK), tmp_path / "page.html").read_text()
+    assert "waiting for west (not connected)." in page
 
 
 def test_a_program_gets_the_same_numbers():

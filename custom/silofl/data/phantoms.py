@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.algorithms.mixing import limit_threads
 from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, label_tissue
+from silofl.data.progress import track_slow_progress
 from silofl.data.scanner import SIGNAL_T1, Scanner, scan
 from silofl.errors import ConfigError, DataError
 from silofl.files import read_json
@@ -149,8 +151,10 @@ def make_phantoms(
         check_marker(target, read_json(marker), wanted)
         if _is_complete(target, {site: count + further for site, count in patients.items()}, kind):
             return target
-    for site, count in patients.items():
-        _make_site(target / site, seed, count, further, kind)
+    # On several threads such small products take five times as long, most of it in waiting for one another.
+    with limit_threads():
+        for site, count in patients.items():
+            _make_site(target / site, seed, count, further, kind)
     # The marker comes last: without it, an interrupted call is repeated.
     _write_json(marker, wanted)
     return target
@@ -224,7 +228,7 @@ def _make_site(folder: Path, seed: int, count: int, further: int, kind: PhantomS
         (folder / place).mkdir(parents=True, exist_ok=True)
     # The sliced set came first: its files follow from site and patient alone.
     names, origin = _patient_names(folder.name, count + further), () if kind.marker == SLICED.marker else (kind.marker,)
-    for name in names:
+    for name in track_slow_progress(names, len(names), f"making the scans of {folder.name}", "patients"):
         _make_patient(folder, name, seed_generator(seed, *origin, folder.name, name), kind)
     parts = deal_patients(names[:count], seed_generator(seed, *origin, folder.name, "split"))
     parts["test"] += names[count:]

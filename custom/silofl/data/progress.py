@@ -8,14 +8,14 @@ from typing import TypeVar
 from silofl.errors import make_printable
 
 T = TypeVar("T")
-# Until work that is usually quick is said to go on.
-QUIET_SECONDS = 5.0
+# Until work that is usually quick is said to go on, and the longest between two such lines.
+QUIET_SECONDS, LONGEST_SECONDS = 5.0, 25.0
 
 
 def track_progress(
     items: Iterable[T], total: int, title: str, has_progress: bool = True, unit: str = "cases"
 ) -> Iterator[T]:
-    """Yield the items and show on stderr how many have been taken.
+    """Yield the items and show on stderr how many have been taken, and how long it took.
 
     Args:
         items: The items to work on.
@@ -28,9 +28,10 @@ def track_progress(
     if has_progress and sys.stderr.isatty():
         yield from _show_bar(items, total, title)
         return
+    start = time.monotonic()
     print(f"{title}: {total} {unit.removesuffix('s') if total == 1 else unit}", file=sys.stderr, flush=True)
-    yield from items
-    print(f"{title}: done", file=sys.stderr, flush=True)
+    yield from track_slow_progress(items, total, title, unit)
+    print(f"{title}: done in {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 def track_slow_progress(items: Iterable[T], total: int, title: str, unit: str = "cases") -> Iterator[T]:
@@ -46,8 +47,7 @@ def track_slow_progress(items: Iterable[T], total: int, title: str, unit: str = 
     for number, item in enumerate(items):
         if time.monotonic() - start > seconds:
             print(f"{make_printable(title)}: {number} of {total} {unit}", file=sys.stderr, flush=True)
-            # Hours are told in some lines.
-            seconds *= 2
+            seconds += min(seconds, LONGEST_SECONDS)
         yield item
 
 

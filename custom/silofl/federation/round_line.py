@@ -53,9 +53,14 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
     """Return how long the rounds after the last one may take, by the newest of those that there were."""
+    return usual_seconds(ledger) * (whole.total_rounds - ledger[-1].round)
+
+
+def usual_seconds(ledger: Sequence[Round]) -> float:
+    """Return how long a round takes, by the newest finished ones, of which there must be one."""
     # The first round's time holds the start of all processes.
     recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]
-    return float(np.mean(recent)) * (whole.total_rounds - ledger[-1].round)
+    return float(np.mean(recent))
 
 
 def _list_missing(record: Round) -> list[str]:

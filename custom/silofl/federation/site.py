@@ -15,6 +15,7 @@ from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLEr
 from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.state import SiteState
+from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
 from silofl.methods.answer import plain_text
 from silofl.methods.parts import leaves_state
@@ -137,6 +138,7 @@ class SiteRounds:
             )
             logger.warning("%s: the files of %s are missing or damaged", reason, states.folder)
             return message.failed(reason) | Message(meta={"held": held})
+        steps = StepFile(folder)
         work = Work(
             site=self.name,
             study=self.study,
@@ -150,8 +152,9 @@ class SiteRounds:
             held=held,
             task=task,
             cache=self.site.cache_folder(self.study.name, self.name),
+            on_step=steps.write,
         )
-        with closing(work):
+        with closing(work), closing(steps):
             answer = work.answer()
         if leaves_state(self.study, task, asked.round):
             states.save(asked.round, work.to_keep or kept, held, asked.best_round)

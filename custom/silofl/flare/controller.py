@@ -3,7 +3,7 @@
 import gc
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.lead import PROGRESS, answer_progress
+from silofl.flare.lead import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.places import (
     download_folder,
@@ -39,7 +39,7 @@ from silofl.flare.places import (
 )
 from silofl.flare.tracking import Tracking
 from silofl.methods.answer import plain_text
-from silofl.methods.task import TRAIN, Message
+from silofl.methods.task import TRAIN, Exchange, Message
 from silofl.study import Study
 
 POLL_S = 0.05
@@ -78,6 +78,7 @@ class RoundsController(ModelController):
         self._late: set[str] = set()
         self._left: dict[str, str] = {}
         self._waiting = Waiting(None)
+        self._find_in_flight: Callable[[], InFlight | None] = lambda: None
         self._ending = "the job was aborted"
         self.register_event_handler(EventType.FATAL_SYSTEM_ERROR, self._take_panic)
         self._download: Path | None = None
@@ -119,7 +120,9 @@ class RoundsController(ModelController):
                 folder.copy_results(self._download or folder.path)
                 return
             folder.mend()
-            self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder.path))
+            # What is found is another thing at each task.
+            progress = answer_progress(study, run, folder.path, lambda: self._find_in_flight())
+            self.engine.register_app_command(PROGRESS, progress)
             self.engine.register_app_command(LEFT, self._take_left)
             self.engine.register_app_command(FAILED, self._take_failed, study.federation.min_sites)
             # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such
@@ -215,17 +218,20 @@ class RoundsController(ModelController):
             if "error" not in message.meta:
                 self._waiting.answered(task_name, time.monotonic() - started)
 
-        # One task a site instead of a broadcast, because messages differ: each holds the site's personalised model.
-        for site, message in messages.items():
-            # NVFlare takes whole seconds, and 0 as no limit at all.
-            model, timeout = to_model(message, is_difference=False), max(1, round(limit_s))
-            self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
         limits = {site: self._waiting.site_limit_s(site, task_name, limit_s) for site in messages}
 
         def list_waited_for() -> list[str]:
             passed_s = time.monotonic() - started
             return [s for s in messages if s not in given and s not in self._late and passed_s <= limits[s]]
 
+        self._find_in_flight = lambda: InFlight.of(
+            Exchange(task_name, max(rounds, default=0)), time.monotonic() - started, dict(given), list_waited_for()
+        )
+        # One task a site instead of a broadcast, because messages differ: each holds the site's personalised model.
+        for site, message in messages.items():
+            # NVFlare takes whole seconds, and 0 as no limit at all.
+            model, timeout = to_model(message, is_difference=False), max(1, round(limit_s))
+            self.send_model(task_name, model, targets=[site], timeout=timeout, callback=receive)
         # Sites answer in threads of NVFlare's, and leave without a word: both are looked for anew each time.
         while waiting := list_waited_for():
             here = {client.name for client in self.engine.get_clients()}
@@ -235,6 +241,7 @@ class RoundsController(ModelController):
             if self.abort_signal.triggered:
                 break
             time.sleep(POLL_S)
+        self._find_in_flight = lambda: None
         self.cancel_all_tasks(fl_ctx=self.fl_ctx)
         # From here on an answer is too late: the callbacks may still come.
         settled = dict(given)

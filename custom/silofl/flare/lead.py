@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,8 @@ from silofl.federation.ledger import FILE
 from silofl.files import copy_folder, read_json
 from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
+from silofl.methods.task import Exchange, Message
+from silofl.schema import dump_record, read_record
 from silofl.study import Study
 
 logger = logging.getLogger(__name__)
@@ -67,13 +69,60 @@ def check_signed(job: Path, kit: Kit) -> None:
         )
 
 
-def answer_progress(study: Study, run: str, folder: Path) -> Callable[[str, object, FLContext], dict[str, Any]]:
-    """Return how a controller answers a lead who asks for a job's progress: which run it is, and the newest rounds.
+@dataclass(frozen=True)
+class InFlight:
+    """A task that the sites of a job work on, as the server sees it.
+
+    Attributes:
+        task: Its name.
+        round: The round that it belongs to.
+        seconds: How long ago it was sent.
+        answered: The sites that have carried it out.
+        failed: Those that could not.
+        waiting: Those whose answer is waited for.
+        now: The server's clock, in seconds since 1970, by which it says when each site was last heard.
+    """
+
+    task: str
+    round: int
+    seconds: float
+    answered: list[str]
+    failed: list[str]
+    waiting: list[str]
+    now: float
+
+    @classmethod
+    def of(cls, exchange: Exchange, seconds: float, given: Mapping[str, Message], waiting: Collection[str]) -> InFlight:
+        """Return what a controller knows of an exchange that is not over yet.
+
+        Args:
+            exchange: Its task and round.
+            seconds: Since it was sent.
+            given: Site -> its answer, of those that have answered.
+            waiting: The sites that are waited for.
+        """
+        failed = {site for site, message in given.items() if "error" in message.meta}
+        return cls(
+            task=exchange.task,
+            round=exchange.round,
+            seconds=seconds,
+            answered=sorted(given.keys() - failed),
+            failed=sorted(failed),
+            waiting=sorted(set(waiting) - given.keys()),
+            now=time.time(),
+        )
+
+
+def answer_progress(
+    study: Study, run: str, folder: Path, find_in_flight: Callable[[], InFlight | None]
+) -> Callable[[str, object, FLContext], dict[str, Any]]:
+    """Return how a controller answers a lead who asks for a job's progress: run, newest rounds, and task in flight.
 
     Args:
         study: The study.
         run: The run's id.
         folder: The run's folder, whose ledger of numbers is all that is read.
+        find_in_flight: Returns what the sites work on; None where that is nothing.
     """
     known_before = {"run": run, "study": study.name, "total_rounds": study.total_rounds, "metric": study.metric}
 
@@ -81,7 +130,8 @@ def answer_progress(study: Study, run: str, folder: Path) -> Callable[[str, obje
         known = data.get("rounds", 0) if isinstance(data, dict) else 0
         # The last known round too: its validation comes with the next one.
         first = max(known - 1, 0) if type(known) is int else 0
-        return known_before | {"first": first, "ledger": read_json(folder / FILE, list, absent=[])[first:]}
+        ledger = read_json(folder / FILE, list, absent=[])[first:]
+        return known_before | {"first": first, "ledger": ledger, "in_flight": dump_record(find_in_flight())}
 
     return answer
 
@@ -96,6 +146,7 @@ class Progress:
         study: The study's name; None while the job has not said it, as the next two.
         total_rounds: All rounds of the study.
         metric: Name of the sites' scores.
+        in_flight: What the sites work on; None where that is nothing, or was not said.
         may_ask: Whether the server lets this person ask for the rounds.
     """
 
@@ -104,6 +155,7 @@ class Progress:
     study: str | None = None
     total_rounds: int | None = None
     metric: str | None = None
+    in_flight: InFlight | None = None
     may_ask: bool = True
 
     def take(self, answer: dict[str, Any]) -> None:
@@ -111,6 +163,8 @@ class Progress:
         self.run, self.ledger = answer["run"], self.ledger[: answer["first"]] + answer["ledger"]
         # A server with an older version does not say these.
         self.study, self.total_rounds, self.metric = map(answer.get, ("study", "total_rounds", "metric"))
+        task = answer.get("in_flight")
+        self.in_flight = None if task is None else read_record(InFlight, task, "the server's answer")
 
 
 class Lead:
@@ -159,7 +213,13 @@ class Lead:
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""
-        return self._ask(lambda session: {client.name for client in session.get_system_info().client_info})
+        return set(self.last_heard())
+
+    def last_heard(self) -> dict[str, float]:
+        """Return when the server last heard each connected site, by its own clock, in seconds since 1970."""
+        return self._ask(
+            lambda session: {one.name: float(one.last_connect_time) for one in session.get_system_info().client_info}
+        )
 
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites."""
@@ -191,7 +251,7 @@ class Lead:
                 progress.take(session.do_app_command(number, PROGRESS, {"rounds": len(progress.ledger)}))
             # Only its rounds stay unknown: a kit without the right to ask, or a process that starts or has ended.
             except (AuthorizationError, InternalError, JobNotRunning, NoReply) as error:
-                progress.may_ask = not isinstance(error, AuthorizationError)
+                progress.may_ask, progress.in_flight = not isinstance(error, AuthorizationError), None
                 logger.debug("job %s did not say its rounds: %s", number, error)
 
         self._ask(ask)

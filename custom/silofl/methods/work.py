@@ -1,7 +1,7 @@
 """One task at a site: the models it begins from, the training, and the answer."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from silofl.algorithms.steps import Batch, Loss
-from silofl.data.batches import training_batches
+from silofl.data.batches import num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -48,6 +48,7 @@ class Work:
         task: Its name.
         cache: Folder of the site's decoded images; None where there is none.
         to_keep: Each part's state at home after this task; empty where the task changes none.
+        on_step: Called before each step of a training, with its number, from 1, and how many there are.
     """
 
     site: str
@@ -63,6 +64,7 @@ class Work:
     task: str = TRAIN
     cache: Path | None = None
     to_keep: dict[str, Any] = field(default_factory=dict)
+    on_step: Callable[[int, int], None] = lambda step, steps: None
 
     @cached_property
     def parts(self) -> list[SitePart]:
@@ -238,4 +240,12 @@ class Work:
                 # Secret, because the seed would tell who knows the study what a draw had done to an image.
                 seed = secrets.randbits(63)
                 seed_torch(seed)
-            yield training_batches(examples, settings.batch_size, augment, seed, self.device, drawn)
+            batches = training_batches(examples, settings.batch_size, augment, seed, self.device, drawn)
+            count = num_batches(examples, settings.batch_size) if drawn is None else len(drawn)
+            yield self._count_steps(batches, (epoch - 1) * count, settings.local_epochs * count)
+
+    def _count_steps(self, batches: Iterator[Batch], before: int, steps: int) -> Iterator[Batch]:
+        """Yield an epoch's batches, and say before each which of all steps comes."""
+        for step, batch in enumerate(batches, start=before + 1):
+            self.on_step(step, steps)
+            yield batch

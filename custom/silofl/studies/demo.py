@@ -22,6 +22,7 @@ from silofl.report.pages import write_rows
 from silofl.report.run_records import read_run
 from silofl.report.tables import print_table
 from silofl.studies import simulate
+from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import announce, show_bar
 from silofl.studies.simulation import Simulation, changed_study
 
@@ -65,7 +66,7 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
         console: Shows the story.
 
     Returns:
-        The first exit code that is not 0, or 0.
+        The first exit code that is not 0, or 0; 130 interrupted.
 
     Raises:
         ConfigError: The folder is a file, or a job or a change is wrong; before anything was written.
@@ -75,8 +76,13 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
     for _, job, own in RUNS.values():
         changed_study(JOBS / job, SMALL | own | changes)
     make_folder(out)
-    with _open_log(out / "log.txt") as log:
-        return _tell_story(out, changes, console, log)
+    enable_interrupts()
+    try:
+        with _open_log(out / "log.txt") as log:
+            return _tell_story(out, changes, console, log)
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; to go on, give the same command again: what has finished is kept")
+        return ExitCode.INTERRUPTED
 
 
 def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Console) -> int:
@@ -88,6 +94,8 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         wanted = SMALL | own | changes
         with show_bar(method, out / name, int(str(wanted["rounds"])), console):
             code = _train(JOBS / job, data, out / name, wanted, log)
+        if code == ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
         if code:
             console.print(f"{method} ended with exit code {code}; {out / 'log.txt'} says why")
             return code

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from silofl.federation.ledger import FILE, read_ledger
 from silofl.federation.round_line import round_line
 from silofl.federation.run_folder import PHASE
+from silofl.federation.steps import describe_steps
 from silofl.methods.guard import CHOOSE
 from silofl.methods.task import TEST, TRAIN, VALIDATE
 from silofl.report.tables import format_duration
@@ -66,8 +67,15 @@ class RoundLines:
         if is_new:
             self._task = task
             self._print(task)
-        elif time.monotonic() - self._printed > QUIET_S:
-            self._print(f"{task}: {format_duration(time.time() - since)} so far")
+        else:
+            self.print_if_quiet(
+                lambda: f"{task}: {format_duration(time.time() - since)} so far{describe_steps(self.run, since)}"
+            )
+
+    def print_if_quiet(self, describe: Callable[[], str]) -> None:
+        """Print what goes on where nothing has been printed for `QUIET_S`."""
+        if time.monotonic() - self._printed > QUIET_S:
+            self._print(describe())
 
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
@@ -87,7 +95,12 @@ def read_phase(run: Path, rounds: int, began: float) -> tuple[str, float]:
     if since < began:
         return STARTING, began
     task, _, number = path.read_text(encoding="utf-8").partition(" ")
-    return DOING.get(task, task.replace("_", " ")).format(number=number, rounds=rounds), since
+    return describe_task(task, number, rounds), since
+
+
+def describe_task(task: str, number: object, rounds: int) -> str:
+    """Return what sites do that carry out a task of a round, of so many in all."""
+    return DOING.get(task, task.replace("_", " ")).format(number=number, rounds=rounds)
 
 
 @contextmanager
@@ -151,8 +164,12 @@ def show_bar(title: str, run: Path, rounds: int, console: Console) -> Iterator[N
     def count() -> int:
         return len(read_ledger(run) or ())
 
+    def describe_doing() -> tuple[str, str]:
+        task, since = read_phase(run, rounds, began)
+        return task, describe_steps(run, since)
+
     if not console.is_terminal:
-        with announce(title, console, lambda: f"{count()}/{rounds} rounds"):
+        with announce(title, console, lambda: f"{count()}/{rounds} rounds{describe_doing()[1]}"):
             yield
         return
     texts = map(TextColumn, ("{task.description:<8}", "{task.completed}/{task.total} rounds", "{task.fields[doing]}"))
@@ -161,7 +178,7 @@ def show_bar(title: str, run: Path, rounds: int, console: Console) -> Iterator[N
         place = bar.add_task(title, total=rounds, doing="")
         try:
             with repeat_in_background(
-                lambda: bar.update(place, completed=count(), doing=read_phase(run, rounds, began)[0]), POLL_S
+                lambda: bar.update(place, completed=count(), doing="".join(describe_doing())), POLL_S
             ):
                 yield
         finally:

@@ -29,7 +29,7 @@ from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
 from silofl.studies.simulation import study_file
-from silofl.studies.watched import RUNNING
+from silofl.studies.watched import RUNNING, describe_in_flight
 from silofl.study import Study, load_study
 
 POLL_S = 1.0
@@ -227,14 +227,22 @@ class WatchedRun:
                 if self.lead.server_start() != begun:
                     return status, details
                 self.lead.update(self.number, self.progress)
-            self._show()
+            self._show(status)
             time.sleep(POLL_S)
 
-    def _show(self) -> None:
+    def _show(self, status: str) -> None:
+        self._lines.print_if_quiet(lambda: self._describe(status))
         if self.progress.ledger:
             write_json(self.out / LEDGER, self.progress.ledger)
             self._lines.print_new_rounds()
             self._keep_run()
+
+    def _describe(self, status: str) -> str:
+        """Say what goes on, where no round has ended for long."""
+        task = self.progress.in_flight
+        if task is None:
+            return make_printable(f"job {self.number} is {status}")
+        return describe_in_flight(task, self.lead.last_heard(), self.study, self._lines.shown)
 
     def _keep_run(self) -> None:
         """Have the job go on after the last finished round when it is submitted again, be it by hand or after days."""

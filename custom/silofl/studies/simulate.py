@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -113,6 +113,23 @@ def start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[
         ConfigError: The job, the study or the command is wrong; before anything was trained.
         DataError: A site's data is wrong; before anything was trained.
     """
+    return _carry_out(run, console, lambda: _start_simulation(job, run, wanted, changes, console))
+
+
+def _carry_out(run: Path, console: Console, work: Callable[[], int]) -> int:
+    """Do a run's work and return its exit code; where a signal ends it, every process ends and how to go on is said."""
+    enable_interrupts()
+    try:
+        return work()
+    except KeyboardInterrupt:
+        # Without it nothing of the run is there yet.
+        has_begun = (run / "run.json").is_file()
+        remedy = f"python -m silofl resume {quote(str(run))}" if has_begun else "give the same command again"
+        console.print(f"\ninterrupted; to go on: {remedy}", markup=False)
+        return ExitCode.INTERRUPTED
+
+
+def _start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping[str, object], console: Console) -> int:
     study, simulation = settle_job(job, wanted, changes)
     changes = with_weights(changes, simulation.weights)
     check_code(job, simulation)
@@ -144,6 +161,10 @@ def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: boo
         moved: Folders that are not where the run read them.
         trusts_code: Whether the job's own code may run, and others' classes that it names.
     """
+    return _carry_out(run, console, lambda: _resume(run, console, moved, trusts_code))
+
+
+def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int:
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
     # The folder may come from somebody else, with what it says of trust.
@@ -301,7 +322,7 @@ def _check_plain(folder: str) -> None:
 
 
 def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
-    """Run the prepared job and show its rounds; on Ctrl-C end every process, so that the run can be resumed."""
+    """Run the prepared job and show its rounds."""
     with hold_lock(run / "lock.command"):
         workspace = run.resolve() / "workspace"
         server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=list_allowed_extensions())
@@ -321,7 +342,6 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         if given and given.sentence:
             console.print(given.sentence, markup=False)
         try:
-            enable_interrupts()
             if simulation.is_alone:
                 arrays = given and given.arrays
                 settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
@@ -334,9 +354,6 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
                     arguments = [*folders, ",".join(simulation.sites), str(simulation.threads)]
                     command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
                     _follow(ProcessTree(command, run / "log.txt"), lines)
-        except KeyboardInterrupt:
-            console.print(f"\ninterrupted; to go on: python -m silofl resume {quote(str(run))}", markup=False)
-            return ExitCode.INTERRUPTED
         finally:
             # The simulator wipes its workspace at the next start.
             for events in workspace.glob("server/*/tb_events"):

@@ -22,6 +22,7 @@ from silofl.options import make_console
 from silofl.report.tables import rich_table
 from silofl.schema import read_record
 from silofl.studies.processes import enable_interrupts
+from silofl.studies.progress import QUIET_S
 from silofl.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
@@ -98,6 +99,8 @@ class WatchedJob:
             total_rounds=progress.total_rounds or len(ledger),
             metric=progress.metric or "value",
             ledger=ledger,
+            in_flight=progress.in_flight,
+            heard=self.lead.last_heard() if progress.in_flight else {},
         )
 
     def _check_answers(self) -> None:
@@ -133,10 +136,11 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     if seen.has_ended and folder is None:
         on = "" if seen.status == COMPLETED else f"; to go on: silofl continue {watch.job}"
         raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
-    before, shown = None, 0
+    before, shown, printed = None, 0, time.monotonic()
     with Live(console=console, auto_refresh=False) as live:
         while True:
             for number in range(shown, len(seen.ledger)):
+                printed = time.monotonic()
                 live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
             shown = len(seen.ledger)
             if page is not None and seen != before:
@@ -146,6 +150,10 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
             live.update(Group(*table, Text(status_line(seen))), refresh=True)
             if seen.has_ended:
                 break
+            # There the live table is not drawn before the end.
+            if not console.is_terminal and time.monotonic() - printed > QUIET_S:
+                printed = time.monotonic()
+                console.print(status_line(seen), markup=False)
             time.sleep(POLL_S)
             seen = watch.ask_progress()
     if not console.is_terminal:

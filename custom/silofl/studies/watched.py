@@ -1,22 +1,28 @@
 """A running job as its study lead watches it: a table of the sites, a page that reloads itself, and plain values."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from silofl.errors import make_printable
 from silofl.federation.ledger import Round, find_best_round
-from silofl.federation.round_line import seconds_left
+from silofl.federation.round_line import Whole, seconds_left, usual_seconds
+from silofl.flare.lead import InFlight
+from silofl.methods.task import TRAIN
 from silofl.report.canvas import PageImage
 from silofl.report.pages import render, write_page
 from silofl.report.rounds import KINDS, draw_training_curves, list_incidents
 from silofl.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl.schema import dump_record
+from silofl.studies.progress import describe_task
 from silofl.training.metrics import mean_of_known
 
 # Seconds after which a browser loads the page again.
 RELOAD_S = 5
+# A round that takes more than so many times the usual time waits for somebody; nobody knows then how long.
+OVERDUE = 2
 # NVFlare's words for the status of a job.
 RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
 TONES = {COMPLETED: "good", RUNNING: "good"}
@@ -35,6 +41,8 @@ class Watched:
         total_rounds: All rounds of the study.
         metric: Name of the sites' scores.
         ledger: The finished rounds.
+        in_flight: What the sites work on; None where that is nothing, or is not known.
+        heard: Connected site -> when the server last heard it, by the server's clock.
     """
 
     job: str
@@ -45,6 +53,8 @@ class Watched:
     total_rounds: int
     metric: str
     ledger: Sequence[Round]
+    in_flight: InFlight | None = None
+    heard: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sites(self) -> list[str]:
@@ -59,9 +69,15 @@ class Watched:
 
     @property
     def seconds_left(self) -> float | None:
-        """The estimated time of the rounds that are left; None where nothing is known, or nothing is left."""
+        """The estimated time of the rounds that are left; None where nothing is known, or nothing is left.
+
+        That of a round in flight has gone by already; one that is overdue may take as long as a site is waited for.
+        """
         is_training = 0 < len(self.ledger) < self.total_rounds and not self.has_ended
-        return seconds_left(self, self.ledger) if is_training else None
+        if not is_training:
+            return None
+        gone, usual = self.in_flight.seconds if self.in_flight else 0.0, usual_seconds(self.ledger)
+        return None if gone > OVERDUE * usual else seconds_left(self, self.ledger) - min(gone, usual)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for programs; None is what a job has not said, as one that ended before it was asked."""
@@ -74,6 +90,8 @@ class Watched:
             "metric": self.metric if is_known else None,
             "rounds": {"finished": len(self.ledger), "total": self.total_rounds} if is_known else None,
             "seconds_left": self.seconds_left,
+            "in_flight": dump_record(self.in_flight),
+            "heard": dict(self.heard),
             "best_round": self.best_round,
             "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
         }
@@ -135,8 +153,15 @@ def rounds_table(watched: Watched) -> TextTable:
 
 
 def status_line(watched: Watched) -> str:
-    """Say in one line how far a job is."""
-    return make_printable(f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}")
+    """Say in one line how far a job is, and in a second one what its sites work on."""
+    progress = f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}"
+    return "\n".join([make_printable(progress), *_list_in_flight(watched)])
+
+
+def _list_in_flight(watched: Watched) -> list[str]:
+    """Return the sentence on what the sites work on; none where nothing is known."""
+    task = watched.in_flight
+    return [describe_in_flight(task, watched.heard, watched, watched.ledger)] if task and not watched.has_ended else []
 
 
 def _describe_progress(watched: Watched) -> str:
@@ -145,7 +170,33 @@ def _describe_progress(watched: Watched) -> str:
     done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
     if watched.seconds_left is not None:
         return f"{done}, about {format_duration(watched.seconds_left)} left"
-    return done if watched.has_ended else f"{done}, and the sites test the model"
+    is_testing = len(watched.ledger) == watched.total_rounds and not watched.has_ended
+    return f"{done}, and the sites test the model" if is_testing else done
+
+
+def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole, ledger: Sequence[Round]) -> str:
+    """Say what sites work on and for how long, who has answered, and who is waited for and was last heard when.
+
+    As ``round 7 in flight for 20.0 s (a round takes 9.0 s); answered: east; waiting for south (last heard 9.0 s ago)``.
+
+    Args:
+        task: What they work on.
+        heard: Connected site -> when the server last heard it, which is every few seconds of one that is there.
+        whole: The study.
+        ledger: Its finished rounds.
+    """
+    doing = describe_task(task.task, task.round, whole.total_rounds)
+    what = f"round {task.round} in flight" if task.task == TRAIN else doing
+    usual = f" (a round takes {format_duration(usual_seconds(ledger))})" if task.task == TRAIN and ledger else ""
+    ages = {site: f"last heard {format_duration(max(0.0, task.now - at))} ago" for site, at in heard.items()}
+    sites = {
+        "answered: ": task.answered,
+        "failed: ": task.failed,
+        "waiting for ": [f"{site} ({ages.get(site, 'not connected')})" for site in task.waiting],
+    }
+    named = [kind + ", ".join(names) for kind, names in sites.items() if names]
+    # Names and times come from the server.
+    return make_printable("; ".join([f"{what} for {format_duration(task.seconds)}{usual}", *named]))
 
 
 def _tone(watched: Watched) -> str:
@@ -157,8 +208,8 @@ def _tone(watched: Watched) -> str:
 
 def _banner_sentence(watched: Watched) -> str:
     """Say how far a job is, and where its end is told: NVFlare completes jobs whose runs are INCOMPLETE or FAILED."""
-    end = "; the run's report says how it ended" if watched.status == COMPLETED else ""
-    return f"{_describe_progress(watched)}{end}."
+    ends = ["the run's report says how it ended"] if watched.status == COMPLETED else _list_in_flight(watched)
+    return "; ".join([_describe_progress(watched), *ends]) + "."
 
 
 def write_watched(watched: Watched, path: Path) -> Path:
