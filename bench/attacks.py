@@ -1,4 +1,4 @@
-"""One attacker among five sites, with the bound on updates and without it: the table of docs/lead.md.
+"""One attacker among five sites, with the bound on updates and without it: the table of docs/security.md.
 
     python bench/attacks.py OUT [--rounds 12] [--attacks "none;stale"]
 

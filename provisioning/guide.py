@@ -27,7 +27,7 @@ STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 # Of a kit, what comes with it; its logs and jobs come later.
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
-READ = ("hospital.md", "privacy.md")
+READ = ("hospital-it.md", "privacy.md")
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
 GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2", "relay": "INSTALL_relay.md.j2"}
 # Measured: the packages of the lock once installed, with torch for the CPU.

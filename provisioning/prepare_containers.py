@@ -139,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
     if options.runtime == "docker":
         print(
             "warning: start_docker.sh hands this machine's Docker socket to the process that talks to the network, by "
-            "which it is root here; the guide says how to do without: provisioning/README.md"
+            "which it is root here; the guide says how to do without: docs/operations.md"
         )
         print(f"start with: {options.out / 'startup' / 'start_docker.sh'}")
     else:

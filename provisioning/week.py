@@ -2,8 +2,9 @@
 
     python -m provisioning week --out OUT [--port N]
 
-Phantoms of four hospitals; the commands are those of docs/lead.md and docs/hospital.md. The first check that fails ends
-the week. ``OUT/week.md`` says what happened and what was seen, ``OUT/commands.txt`` has every command with its output.
+Phantoms of four hospitals; the commands are those of docs/study-lead.md, operations.md and hospital-it.md. The first
+check that fails ends the week. ``OUT/week.md`` says what happened and what was seen, ``OUT/commands.txt`` has every
+command with its output.
 """
 
 import argparse

@@ -32,7 +32,7 @@ from silofl.training.site_score import SiteScore
 ROOT = Path(__file__).resolve().parents[2]
 (EXAMPLE,) = [
     text
-    for text in (ROOT / "docs" / "lead.md").read_text().split("```")[1::2]
+    for text in (ROOT / "docs" / "operations.md").read_text().split("```")[1::2]
     if text.startswith("json") and "id" in text
 ]
 RECEIVERS = json.loads(EXAMPLE.removeprefix("json"))

@@ -12,8 +12,8 @@ from silofl.flare.kit import read_kit
 
 
 def documented_commands():
-    """Return the commands under "The distributed way" of the README, as one script."""
-    text = (REPOSITORY / "provisioning" / "README.md").read_text(encoding="utf-8")
+    """Return the commands under "The distributed way" of the study lead's page, as one script."""
+    text = (REPOSITORY / "docs" / "study-lead.md").read_text(encoding="utf-8")
     section = text.partition("## The distributed way")[2].partition("\n## ")[0]
     return "\n".join(re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL))
 
