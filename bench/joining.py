@@ -1,4 +1,4 @@
-"""What joining gives each hospital, on six sets: the table of docs/joining.md.
+"""What joining gives each hospital, on six sets: for docs/joining.md.
 
     python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
 
