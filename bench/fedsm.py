@@ -1,4 +1,4 @@
-"""FedSM against a tuned FedAvg on phantoms that no setting was chosen on: the phantoms' table in bench/README.md.
+"""FedSM against a tuned FedAvg on phantoms that no setting was chosen on: the phantoms' table in bench/fedsm.md.
 
     python bench/fedsm.py OUT [--seeds 101,102,103] [--rounds 24]
 

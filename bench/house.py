@@ -1,4 +1,4 @@
-"""Figures of the package's source: sizes, comments, names, and the files that mention each algorithm.
+"""Figures of the house: sizes, comments and names of the source, files that mention each algorithm, words of the pages.
 
     python bench/house.py [COMMIT ...]
 
@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE, JOBS = "custom/silofl/", "jobs/"
+# Folders with pages for people.
+ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
 ALGORITHMS = ("harmofl", "fedsm", "adafed", "fedprox", "scaffold", "fedopt")
 Sources = dict[str, str]
 
@@ -27,7 +29,7 @@ def main() -> None:
     print(f"| | {' | '.join(columns)} |")
     print(f"|---|{'---|' * len(columns)}")
     for name in columns["now"]:
-        print(f"| {name} | {' | '.join(column[name] for column in columns.values())} |")
+        print(f"| {name} | {' | '.join(column.get(name, '-') for column in columns.values())} |")
 
 
 def of_commit(commit: str) -> Sources:
@@ -40,13 +42,21 @@ def of_commit(commit: str) -> Sources:
 
 def of_tree() -> Sources:
     """Return path -> text of all files of the working tree that are counted."""
-    paths = [path.relative_to(ROOT) for top in (PACKAGE, JOBS) for path in (ROOT / top).rglob("*") if path.is_file()]
-    return {str(path): (ROOT / path).read_text() for path in paths if is_counted(str(path))}
+    found = [path for top in (PACKAGE, JOBS) for path in (ROOT / top).rglob("*") if path.is_file()]
+    found += [path for room in ROOMS for path in (ROOT / room).glob("*.md")]
+    paths = {str(path.relative_to(ROOT)) for path in found}
+    return {path: (ROOT / path).read_text() for path in sorted(paths) if is_counted(path)}
 
 
 def is_counted(path: str) -> bool:
-    """Return whether a file is source of the package, or part of a job."""
-    return (path.startswith(PACKAGE) and path.endswith(".py")) or path.startswith(JOBS)
+    """Return whether a file is source of the package, part of a job, or a page."""
+    return (path.startswith(PACKAGE) and path.endswith(".py")) or path.startswith(JOBS) or is_page(path)
+
+
+def is_page(path: str) -> bool:
+    """Return whether a file is a page for people; the changelog, which only grows, is none."""
+    page = Path(path)
+    return page.suffix == ".md" and str(page.parent) in ROOMS and page.name != "CHANGELOG.md"
 
 
 def figures(sources: Sources) -> dict[str, str]:
@@ -62,7 +72,8 @@ def figures(sources: Sources) -> dict[str, str]:
     lengths = f"{statistics.median(functions):.0f}, {percentile(functions)}"
     report = [text for path, text in package.items() if path.startswith(f"{PACKAGE}report/")]
     flare = [text for path, text in package.items() if path.startswith(f"{PACKAGE}flare/")]
-    jobs = {path: text for path, text in sources.items() if path.startswith(JOBS)}
+    jobs = {path: text for path, text in sources.items() if path.startswith(JOBS) and not is_page(path)}
+    words = {path: len(text.split()) for path, text in sorted(sources.items()) if is_page(path)}
     return {
         "files of the package": f"{len(sizes)}",
         "lines of the package": f"{sum(sizes)}",
@@ -76,6 +87,8 @@ def figures(sources: Sources) -> dict[str, str]:
         "files of flare/, and those that import NVFlare": f"{len(flare)}, {sum(map(imports_nvflare, flare))}",
         "jobs": f"{len({path.split('/')[1] for path in jobs})}",
         "lines of jobs/": f"{sum(len(text.splitlines()) for text in jobs.values())}",
+        "words of all pages, as `wc -w` counts them": f"{sum(words.values())}",
+        **{f"words of {path}": f"{count}" for path, count in words.items()},
     }
 
 

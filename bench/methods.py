@@ -1,4 +1,4 @@
-"""All methods on five sets of real data, each tuned by the same search: tables of bench/README.md.
+"""All methods on five sets of real data, each tuned by the same search: the table of bench/methods.md.
 
     python bench/methods.py DATA OUT [--sets mednist,pneumonia] [--rounds 40] [--seeds 0,1,2] [--processes 2]
     python bench/methods.py DATA OUT --estimate

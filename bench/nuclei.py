@@ -1,4 +1,4 @@
-"""HarmoFL and its parts against FedAvg and FedBN on real nuclei: the first table of bench/README.md.
+"""HarmoFL and its parts against FedAvg and FedBN on real nuclei: the first table of bench/harmofl.md.
 
     python bench/nuclei.py SOURCE OUT [--rounds 40]
 

@@ -1,4 +1,4 @@
-"""FedDyn, as somebody adds it by docs/researcher.md: an algorithm with a state of its own at each site.
+"""FedDyn, as somebody adds it by docs/new-algorithm.md: an algorithm with a state of its own at each site.
 
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1. Both halves
 stand in one file, which `add_feddyn` puts where SiloFL looks for an algorithm and for its part.

@@ -37,7 +37,7 @@ GENERATED = {ROOT / "docs" / "study.md", ROOT / "docs" / "results.md"}
 ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
 EVERY_PAGE = [path for room in ROOMS for path in sorted((ROOT / room).glob("*.md"))]
 PAGES = [path for path in EVERY_PAGE if path not in GENERATED and path.name != "CHANGELOG.md"]
-EXAMPLE = ROOT / "docs" / "researcher.md"
+EXAMPLE = ROOT / "docs" / "new-algorithm.md"
 # The algorithm that a reader of the example writes.
 WRITTEN = "fedavgm"
 SHAPE = ["--set", "model.features=[8,8,8,8,8,8]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
@@ -319,7 +319,7 @@ def test_the_privacy_page_says_what_each_kind_can_tell():
         assert f"| `{kind}` | {risk} |" in text
 
 
-# --- The worked example of docs/researcher.md
+# --- The worked example of docs/new-algorithm.md
 
 CHECK = """
 import sys

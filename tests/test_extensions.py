@@ -1,4 +1,4 @@
-"""Parts of other packages; the example is that of docs/researcher.md, installed as pip would install it."""
+"""Parts of other packages; the example is that of docs/extensions.md, installed as pip would install it."""
 
 import re
 import sys
@@ -53,8 +53,8 @@ USES = {
 
 
 def block(name):
-    """Return the text of a file that docs/researcher.md shows."""
-    text = (ROOT / "docs" / "researcher.md").read_text()
+    """Return the text of a file that docs/extensions.md shows."""
+    text = (ROOT / "docs" / "extensions.md").read_text()
     return re.search(rf"```\w+\n# {re.escape(name)}\n(.*?)```", text, re.DOTALL)[1]
 
 
@@ -400,14 +400,14 @@ def test_a_study_is_settled_by_the_versions_of_its_parts(make_study):
 def test_the_example_trains_in_a_simulation(install, silofl, monkeypatch, tmp_path):
     install()
     data = make_phantoms(tmp_path / "phantoms", seed=7, patients={"north": 6, "south": 6})
-    example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _researcher(), re.DOTALL)[1])
+    example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _page(), re.DOTALL)[1])
     changes = {"model": example["model"], "training.loss": LOSS, "data.augment": example["data"]["augment"]}
     changes |= {"guard": False, "rounds": 1, "extra_metrics": example["extra_metrics"]}
     settings = [part for key, value in changes.items() for part in ("--set", f"{key}={yaml.safe_dump(value).strip()}")]
     settings = ["simulate", JOB, "--data", data, "--alone", *settings]
     code, _, error = silofl(*settings, "--out", tmp_path / "refused")
     assert code == 2 and "must be in `extensions`" in error and not is_imported()
-    line = re.search(r"export (SILOFL_EXTENSIONS)=(\S+)", _researcher())
+    line = re.search(r"export (SILOFL_EXTENSIONS)=(\S+)", _page())
     monkeypatch.setenv(line[1], line[2])
     code, out, error = silofl(*settings, "--out", tmp_path / "run")
     assert (code, is_imported()) == (0, True), out + error
@@ -421,5 +421,5 @@ def test_the_example_trains_in_a_simulation(install, silofl, monkeypatch, tmp_pa
         assert "overlap is a metric of the package acme-parts==1.2.0" in text and "Cases: north 3, south 3." in text
 
 
-def _researcher():
-    return (ROOT / "docs" / "researcher.md").read_text()
+def _page():
+    return (ROOT / "docs" / "extensions.md").read_text()

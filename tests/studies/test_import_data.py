@@ -25,8 +25,8 @@ def test_help_of_a_layout_says_what_source_must_hold(silofl, layout):
     assert [other for other in LAYOUTS if f"\n{other}:\n" in out] == [layout]
 
 
-def test_the_researchers_page_says_where_every_layout_is_from():
-    page = (Path(__file__).parents[2] / "docs" / "researcher.md").read_text()
+def test_the_page_on_own_data_says_where_every_layout_is_from():
+    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
     assert [layout for layout in LAYOUTS if f"\n| `{layout}` | " not in page] == []
 
 

@@ -166,6 +166,7 @@ def _algorithm_page(settings: type) -> list[str]:
     lines += ["### Presets", "", "What they choose, where it is not a default above:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
     base = _preset_values(Recipe())
+    base |= {f"{one.section}.{key}": value for one in all_answers() for key, value in _defaults(one).items()}
     for name in algorithm_names():
         chosen: dict[str, list[str]] = {}
         for preset in PRESET_NAMES:
