@@ -314,6 +314,7 @@ def test_a_local_model_that_missed_a_round_says_since_when_it_learns_and_is_left
     joined = absent.server.parts["guard"].choices
     assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
     assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
+    assert later.server.parts["guard"].choices["west"].local_since == 1
     assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
 
 
