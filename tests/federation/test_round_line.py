@@ -29,6 +29,12 @@ def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left(
     )
 
 
+def test_the_line_on_the_last_round_promises_no_end():
+    ledger = [record(number, 2.0) for number in (1, 2, 3, 4)]
+    # The test comes after it.
+    assert round_line(STUDY, ledger) == "round   4/4  loss 0.7500  2 of 2 sites  2.0 s"
+
+
 def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
     seconds = [99.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     ledger = [record(number, value) for number, value in enumerate(seconds, start=1)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -253,6 +254,7 @@ def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(netwo
 
 HOSTILE = """
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -653,7 +655,7 @@ class LeadCommand:
     def wait_for_rounds(self, number):
         """Wait until so many rounds have been shown."""
         deadline = time.monotonic() + LIMIT_S
-        while self.log.read_text().count("\nround ") < number:
+        while len(re.findall(r"\nround +\d+/", self.log.read_text())) < number:
             assert self.tree.poll() is None and time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.1)
 
@@ -742,6 +744,9 @@ def test_a_hospital_whose_job_process_hangs_costs_one_timeout_and_not_one_in_eac
     assert [record["round"] for record in records] == list(range(1, 7)) and records[-1]["answered"] == ["east", "south"]
     assert len([record for record in records if record["seconds"] >= timeout_s]) == 1
     assert "site north missed rounds" in read_results(command.out).reasons[0]
+    # The lead saw it meanwhile.
+    in_flight = r"round \d in flight for .* \(a round takes .*\); answered: east, south; waiting for north \(last heard"
+    assert re.search(in_flight, said), said
 
 
 @pytest.mark.slow

@@ -107,6 +107,14 @@ def test_a_long_round_shows_its_steps_in_lines_and_bars(lines, tmp_path, monkeyp
     assert "0/4 rounds, step 13 of 300 at north, " in console.export_text()
 
 
+def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
+    finished = [record(number, 2.0) for number in (1, 2, 3, 4)]
+    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(finished)))
+    (tmp_path / PHASE).write_text("validate 4")
+    lines.print_news()
+    assert [line[:11] for line in lines.text()] == [*(f"round   {n}/4" for n in (1, 2, 3, 4)), "validating "]
+
+
 def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_shown(tmp_path, monkeypatch):
     (tmp_path / PHASE).write_text("test 4")
     monkeypatch.setattr(progress, "QUIET_S", 0.0)

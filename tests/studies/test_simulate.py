@@ -65,7 +65,7 @@ def own_signals():
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_run_that_a_signal_ends_says_how_to_go_on(tmp_path, phantoms, monkeypatch, own_signals, number):
-    monkeypatch.setattr(simulate, "run_alone", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(simulate, "run_alone", lambda *_, **__: os.kill(os.getpid(), number))
     stream, wanted = io.StringIO(), Simulation(str(phantoms), is_alone=True)
     code = simulate.start_simulation(JOB, tmp_path / "run", wanted, {}, Console(file=stream, soft_wrap=True))
     assert code == simulate.ExitCode.INTERRUPTED

@@ -47,6 +47,11 @@ class RoundLines:
         self._stamp, self._began, self._printed = 0, time.time(), time.monotonic()
         self._task = ""
 
+    def print_news(self) -> None:
+        """Print what is new, or what goes on; to be called again and again."""
+        self.print_new_rounds()
+        self.print_phase()
+
     def print_new_rounds(self) -> None:
         """Print the rounds that were written since the last call."""
         path = self.run / FILE

@@ -345,8 +345,8 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
             if simulation.is_alone:
                 arrays = given and given.arrays
                 settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
-                with repeat_in_background(lines.print_phase, POLL_S):
-                    run_alone(study, run, simulation.sites, settings, arrays, lines.print_new_rounds, latest)
+                with repeat_in_background(lines.print_news, POLL_S):
+                    run_alone(study, run, simulation.sites, settings, arrays, latest=latest)
                 lines.print_new_rounds()
             else:
                 with whole_path(run.resolve()) as place:
@@ -367,8 +367,7 @@ def _follow(tree: ProcessTree, lines: RoundLines) -> None:
         result, deadline = lines.run / "results.json", float("inf")
         # With the result everything is there; a site's process that was stopped would be waited for without end.
         while tree.poll() is None and time.monotonic() < deadline:
-            lines.print_new_rounds()
-            lines.print_phase()
+            lines.print_news()
             if deadline == float("inf") and result.is_file():
                 deadline = time.monotonic() + ENDING_S
             time.sleep(POLL_S)
