@@ -20,7 +20,7 @@ def test_a_run_with_neighbours_trains_and_its_super_model_predicts_a_scan(tmp_pa
     (folder,) = (run / "sites" / "north").glob("*/supermodel")
     assert json.loads((folder / "model.json").read_text())["image_shape"] == [3, 32, 32]
     pictures = np.load(folder.with_name("pictures.npz"))
-    assert pictures["images"].shape == pictures["normalized"].shape == (3, 1, 32, 32)
+    assert pictures["images"].shape == pictures["normalized"].shape == (4, 1, 32, 32)
 
     scan = min((phantoms / "north" / "images").iterdir())
     carried_out("predict", folder, scan, "-o", out)

@@ -487,7 +487,7 @@ def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
     mean = sum(float(row["value"]) for row in rows) / 2
     np.testing.assert_allclose(tests.scores["east"].value, mean)
     pictures = np.load(game.folder("east") / "pictures.npz")
-    assert pictures["images"].shape == pictures["normalized"].shape == (3, 1, 32, 32)
+    assert pictures["images"].shape == pictures["normalized"].shape == (4, 1, 32, 32)
     assert not np.allclose(pictures["images"], pictures["normalized"])
 
 

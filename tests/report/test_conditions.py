@@ -138,10 +138,19 @@ def test_the_seeds_of_a_row_are_one_row(made):
 
 def test_settings_that_all_share_are_apart_from_the_others(made):
     runs = {name: [made(study={"training": {"batch_size": size}})] for name, size in (("a", 4), ("b", 8))}
-    shared, others = settings_rows(runs)
+    shared, others, partial = settings_rows(runs)
     assert ("training.loss", "dice_ce") in shared and "training.batch_size" not in dict(shared)
     assert others.columns == ("setting", "a", "b") and others.rows == (("training.batch_size", "4", "8"),)
-    assert settings_rows({"a": runs["a"]})[1] is None
+    assert partial == [] and settings_rows({"a": runs["a"]})[1] is None
+
+
+def test_settings_of_some_rows_alone_stand_with_these_rows_and_not_in_the_table(made):
+    harmofl = {"study": {"algorithm": {"name": "harmofl"}}}
+    fedavg = made(study={}, algorithm="fedavg", recipe={"stays_home": "nothing"})
+    _, others, partial = settings_rows({"fedavg": [fedavg], "harmofl": [made(**harmofl)]})
+    assert ("algorithm.perturbation.alpha", "0.05 (harmofl)") in partial
+    assert not any("not set" in row for row in others.rows)
+    assert ("algorithm.name", "fedavg", "harmofl") in others.rows
 
 
 def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):

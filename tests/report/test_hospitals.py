@@ -46,15 +46,15 @@ def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(r
 
 def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(run, results):
     bare = RunRecords(Path("run"), results(), [], {}, {})
-    assert hospital_table({"fedavg": bare}) is None and hospitals_image({"fedavg": bare}) is None
-    assert conclude({"fedavg": bare}) == [] and explain_losses({"fedavg": bare}) == []
+    assert hospital_table({"fedavg": bare}) is None and hospitals_image({"fedavg": [bare]}) is None
+    assert conclude({"fedavg": [bare]}) == [] and explain_losses({"fedavg": bare}) == []
 
 
 def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the_unseen_hospital(run):
     lost = joined(local=0.75, federated=0.5, kept=0.625, verdict="loses")
     runs = {
-        "fedavg": run(unseen=0.5, north=joined(local=0.5, federated=0.25, kept=0.75), south=lost),
-        "adafed": run(unseen=0.625, north=joined(local=0.5, federated=0.75, kept=0.75)),
+        "fedavg": [run(unseen=0.5, north=joined(local=0.5, federated=0.25, kept=0.75), south=lost)],
+        "adafed": [run(unseen=0.625, north=joined(local=0.5, federated=0.75, kept=0.75))],
     }
     first, second, third = conclude(runs)
     # fedavg: 1 of 2 gains, 1 loses; adafed: 1 of 1. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
@@ -66,7 +66,7 @@ def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the
 
 
 def test_nothing_is_said_of_what_did_not_happen(run):
-    first, second = conclude({"adafed": run(north=joined(local=0.5, federated=0.75, kept=0.75))})
+    first, second = conclude({"adafed": [run(north=joined(local=0.5, federated=0.75, kept=0.75))]})
     assert "lose" not in first
     assert second == "No method's federated model scores below training alone on average."
 
@@ -118,6 +118,40 @@ def test_a_selector_that_sends_cases_to_a_worse_model_is_named(run):
     assert "There the selector gave 4 of 20 cases to model global (0.250; its own 0.750)." in sentence
 
 
-def test_the_figure_describes_itself_to_who_does_not_see_it(run):
-    image = hospitals_image({"fedavg": run(north=joined(local=0.5, federated=0.625, kept=0.75))})
-    assert image.png.startswith(b"\x89PNG") and "fedavg" in image.alt and "north" in image.alt
+def test_the_figure_says_its_numbers_to_who_does_not_see_it(run):
+    image = hospitals_image({"fedavg": [run(north=joined(local=0.5, federated=0.625, kept=0.75))]})
+    assert image.png.startswith(b"\x89PNG")
+    assert image.alt == (
+        "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 gains)."
+    )
+
+
+def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval(run):
+    one, other = (joined(local=0.5, federated=0.625, kept=kept) for kept in (0.75, 0.625))
+    runs = [run(north=one), run(north=other, changes={"seed": 1})]
+    plot = hospitals_image({"fedavg": runs}).plot
+    assert plot.data().columns[:6] == ("method", "hospital", "seed", "alone", "federated", "kept")
+    # gain is kept minus alone, its interval joined()'s
+    assert plot.data().rows == (
+        ("fedavg", "north", 0, 0.5, 0.625, 0.75, 0.25, 0.01, 0.2, "gains"),
+        ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.125, 0.01, 0.2, "gains"),
+    )
+    (axes,) = plot.draw(5).axes
+    intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
+    # from alone + 0.01 to alone + 0.2
+    assert intervals == [[0.51, 0.7], [0.51, 0.7]]
+
+
+def test_several_seeds_of_a_method_are_one_count_and_one_mean(run):
+    runs = [run(north=joined(local=0.5, kept=kept), changes={"seed": seed}) for seed, kept in enumerate((0.75, 0.5))]
+    # (0.75 + 0.5) / 2
+    assert "2 of 2 cases (fedavg 2 of 2); fedavg has the highest mean: 0.625" in conclude({"fedavg": runs})[0]
+
+
+def test_methods_share_one_scale_and_one_list_of_hospitals(run):
+    first, second = joined(local=0.25, federated=0.5, kept=0.5), joined(local=0.75, federated=0.75, kept=1.0)
+    plot = hospitals_image({"a": [run(north=first, south=first)], "b": [run(south=second)]}).plot
+    left, right = plot.draw(10).axes
+    assert left.get_xlim() == right.get_xlim() and left.get_ylim() == right.get_ylim()
+    # south is the second of both lists
+    assert {float(line.get_ydata()[0]) for line in right.lines} == {1.0}

@@ -5,14 +5,14 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from silofl.report.canvas import LINE_COLOURS
+from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.maps import (
     MAX_IMAGES,
     TEST,
     TRAINING,
     FeatureMap,
-    draw_map,
-    draw_weights,
+    FeaturePlot,
+    WeightsPlot,
     feature_image,
     history_sentence,
     mean_moved_share,
@@ -88,7 +88,7 @@ def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
 
 def test_each_site_has_the_colour_of_its_curves(features):
     shown = FeatureMap.of({"east": features("east"), "west": features("west", num_wrong=1)})
-    png = draw_map(shown, ["east", "north", "west"])
+    png = encode_png(FeaturePlot(shown, ["east", "north", "west"]).draw(PAGE))
     # north has no features, and stands in the legend as it does beside the curves
     assert all(has_colour(png, colour) for colour in LINE_COLOURS[:3]) and not has_colour(png, LINE_COLOURS[3])
 
@@ -151,7 +151,10 @@ def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
     distances = [[0, None, 1], [None] * 3, [1, None, 0]]
     shown = weights(*BEFORE, distances=distances, without={"b": "too few examples"})
     assert "Hatched: a site that shares no statistics" in weights_image(shown).caption
-    assert draw_weights(shown) != draw_weights(weights(*BEFORE))
+    patches = [patch for axes in WeightsPlot(shown).draw(PAGE).axes for patch in axes.patches]
+    # the distances of b to a, b and c and of a and c to b
+    assert sum(patch.get_hatch() is not None for patch in patches) == 5
+    assert ("a", "b", 0.3, None) in WeightsPlot(shown).data().rows
 
 
 @pytest.mark.parametrize("count", [1, 10, 11, 20])

@@ -13,7 +13,9 @@ from silofl.report.pages import Summary, write_comparison, write_report, write_r
 from silofl.report.run_records import read_run
 from silofl.schema import dump_record
 
-VOID = {"meta", "img", "wbr", "br", "link"}
+from .test_joining import joined
+
+VOID = {"meta", "img", "wbr", "br", "link", "source"}
 
 
 class Page(HTMLParser):
@@ -33,7 +35,7 @@ class Page(HTMLParser):
             self.open.append(tag)
         if tag == "img":
             self.images.append(attributes)
-        self.addresses += [attributes[name] for name in ("src", "href") if name in attributes]
+        self.addresses += [attributes[name] for name in ("src", "srcset", "href") if name in attributes]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -125,6 +127,47 @@ def _luminance(rgb):
 def test_a_comparison_says_what_its_means_and_spreads_are_over(finished, tmp_path):
     page = Page(write_comparison([finished("a"), finished("b")], tmp_path / "comparison.html"))
     assert "mean, spread, pooled: mean and standard deviation over a run's sites; mean over all" in page.text
+
+
+def test_a_comparison_leads_with_the_hospitals_and_their_conclusion(finished, tmp_path):
+    choice = dump_record(joined(local=0.5, federated=0.625, kept=0.75))
+    runs = [finished(name, joining={"east": choice}) for name in ("a", "b")]
+    page = Page(write_comparison(runs, tmp_path / "c.html"))
+    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: 1: harmofl alone 0.500")
+    order = [page.source.index(f'<section id="{name}"') for name in ("hospitals", "results", "curves", "pictures")]
+    assert order == sorted(order) and page.source.index("<img") < page.source.index('class="lead"')
+    assert "What a hospital keeps beats its own model in 2 of 2 cases" in page.text
+
+
+def test_a_report_leads_with_its_verdict_and_the_same_dots(finished):
+    page = report(finished(joining={"east": dump_record(joined(local=0.5, federated=0.625, kept=0.75))}))
+    assert page.source.index("banner") < page.source.index('class="lead"') < page.source.index("<img")
+    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: harmofl alone 0.500")
+    order = [
+        page.source.index(f'<section id="{name}"')
+        for name in ("joining", "results", "training", "pictures", "traffic", "sites", "recipe")
+    ]
+    assert order == sorted(order)
+
+
+def test_all_links_of_the_navigation_lead_somewhere(finished, finished_super, tmp_path):
+    pages = [finished("a"), finished_super("b")]
+    written = [*map(write_report, pages), write_comparison(pages, tmp_path / "c.html")]
+    for page in map(Page, written):
+        places = {address[1:] for address in page.addresses if address.startswith("#")}
+        assert places and all(f'id="{place}"' in page.source for place in places)
+
+
+def test_wide_figures_have_a_second_drawing_for_a_phone(finished):
+    source = report(finished()).source
+    # curves, drift, traffic; cases are narrow enough
+    assert source.count('<source media="screen and (max-width: 640px)"') == 3
+
+
+def test_settings_are_folded_and_open_in_print(finished, tmp_path):
+    for page in (report(finished("a")), Page(write_comparison([finished("b")], tmp_path / "c.html"))):
+        assert "<details>" in page.source and "<details open" not in page.source
+        assert "details::details-content { content-visibility: visible" in page.source
 
 
 def test_names_and_reasons_are_escaped(run, results, record, pictures):
@@ -293,7 +336,7 @@ def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finish
     page = Page(write_comparison(runs, tmp_path / "comparison.html"))
     sentence = "The rows differ in rounds: 2 (1: fedavg); 5 (2: fedavg); more of them are more training."
     assert 0 <= page.text.index(sentence) < page.text.index("best round")
-    assert "In which runs differ setting 1: fedavg 2: fedavg rounds 2 5 Of all runs" in page.text
+    assert "Settings in which the runs differ (1) setting 1: fedavg 2: fedavg rounds 2 5 Settings that all" in page.text
     assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
 
 
@@ -301,9 +344,9 @@ def test_a_run_of_a_named_row_says_which_it_is_of(finished, tmp_path):
     slow, fast = (read_run(finished(name)) for name in ("a", "b"))
     page = Page(write_rows({"slow": [slow], "fast": [fast]}, tmp_path / "rows.html"))
     # in all else both are the same job with the same algorithm
-    assert "run row study algorithm" in page.text and "1 slow small harmofl" in page.text
-    assert "2 fast small harmofl" in page.text
-    assert "run study algorithm" in Page(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
+    assert "run row best round" in page.text and "1 slow 2" in page.text and "2 fast 2" in page.text
+    assert "All runs share: study small, algorithm harmofl" in page.text
+    assert "run best round" in Page(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
 
 
 def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):

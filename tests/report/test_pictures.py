@@ -5,14 +5,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.report.canvas import PAGE, PHONE, make_image
 from silofl.report.pictures import (
     LABEL_COLOURS,
+    PICTURE_DPI,
+    BeforeAfter,
+    CaseGrid,
+    SameCase,
     case_images,
     case_ranks,
     comparison_images,
-    draw_before_after,
-    draw_case_grid,
-    draw_same_case,
     find_shared_case,
     grey_window,
     label_colours,
@@ -35,27 +37,32 @@ def num_pixels_of(png, colour):
     return int((distance < 40).sum())
 
 
+def draw(plot):
+    """Return the PNG of a plot, as a page has it."""
+    return make_image(plot, "", "", PICTURE_DPI, is_trimmed=True).png
+
+
 def test_outlines_have_the_colours_of_their_labels(pictures):
-    one, two = (draw_case_grid(pictures(labels=labels), LABELS, "dice") for labels in ((1,), (1, 2)))
+    one, two = (draw(CaseGrid("east", pictures(labels=labels), LABELS, "dice")) for labels in ((1,), (1, 2)))
     assert num_pixels_of(one, LABEL_COLOURS[0]) > 500
     # the legend names both labels; outlines add much more
     assert num_pixels_of(two, LABEL_COLOURS[1]) > num_pixels_of(one, LABEL_COLOURS[1]) + 500
 
 
 def test_an_empty_mask_has_no_outline(pictures):
-    assert num_pixels_of(draw_case_grid(pictures(labels=()), {1: "organ"}, "dice"), LABEL_COLOURS[0]) < 500
+    assert num_pixels_of(draw(CaseGrid("east", pictures(labels=()), {1: "organ"}, "dice")), LABEL_COLOURS[0]) < 500
 
 
 def test_a_mask_that_fills_the_image_is_outlined_at_its_edge(pictures):
     shown = pictures(labels=())
     shown.truths[:] = 1
-    assert num_pixels_of(draw_case_grid(shown, {1: "organ"}, "dice"), LABEL_COLOURS[0]) > 500
+    assert num_pixels_of(draw(CaseGrid("east", shown, {1: "organ"}, "dice")), LABEL_COLOURS[0]) > 500
 
 
 def test_colour_images_keep_their_colours(pictures):
     shown = pictures(channels=3, labels=())
     shown.images[:] = np.array([1.0, 0.0, 0.0])[:, None, None]
-    assert num_pixels_of(draw_case_grid(shown, {1: "organ"}, "dice"), "#ff0000") > 10_000
+    assert num_pixels_of(draw(CaseGrid("east", shown, {1: "organ"}, "dice")), "#ff0000") > 10_000
 
 
 def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(pictures):
@@ -67,7 +74,8 @@ def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(picture
 
 def test_a_case_that_stands_twice_is_drawn_once(pictures):
     widths = [
-        pixels(draw_case_grid(pictures(cases), LABELS, "dice")).shape[1] for cases in (("a", "a", "a"), ("a", "b", "c"))
+        pixels(draw(CaseGrid("east", pictures(cases), LABELS, "dice"))).shape[1]
+        for cases in (("a", "a", "a"), ("a", "b", "c"))
     ]
     assert widths[0] < widths[1] / 2
 
@@ -84,20 +92,29 @@ def test_ranks_follow_the_number_of_different_cases(pictures, cases, ranks):
     assert case_ranks(pictures(cases)) == ranks
 
 
+def test_the_case_that_all_models_show_has_no_rank(pictures):
+    shown = replace(pictures(("a", "b", "c", "d")), is_ranked=np.array([True, True, True, False]))
+    assert case_ranks(shown) == {0: "worst", 1: "median", 2: "best"}
+
+
 def test_before_and_after_share_one_grey_scale(pictures):
     shown = pictures(cases=("a",))
     shown.images[:] = 0.25
     shown.normalized[:] = 0.75
     assert shared_window({"east": shown}) == (0.25, 0.75)
-    greys = pixels(draw_before_after({"east": shown}, (0.0, 1.0)))[:, :, 0]
+    greys = pixels(draw(BeforeAfter(1, {"east": shown}, (0.0, 1.0))))[:, :, 0]
     # 0.25 and 0.75 of 255, to one of matplotlib's 256 greys
     assert all((np.abs(greys - grey) <= 1).sum() > 10_000 for grey in (64, 191))
 
 
 def test_the_same_case_is_drawn_with_each_runs_prediction(pictures):
-    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 6)}
-    few, many = (draw_same_case(dict(list(runs.items())[:n]), "a", LABELS, "dice") for n in (2, 5))
-    assert pixels(many).shape[0] > 1.5 * pixels(few).shape[0]
+    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 8)}
+    grids = [
+        SameCase("east", dict(list(runs.items())[:n]), "a", LABELS, "dice").draw(PAGE).axes[0].get_gridspec()
+        for n in (2, 7)
+    ]
+    # the truth and each run, six in a row
+    assert [(grid.nrows, grid.ncols) for grid in grids] == [(1, 3), (2, 6)]
 
 
 def test_the_window_of_colour_is_fixed_and_of_grey_follows_the_values(pictures):
@@ -131,7 +148,7 @@ def test_what_a_site_keeps_is_a_row_of_its_picture(finished, pictures):
     east, _ = case_images(read_run(finished("kept", kept)))
     assert east.alt.endswith("Of what the site keeps: worst 1.000, best -.")
     # A row more makes the picture higher.
-    heights = [len(pixels(draw_case_grid(one, LABELS, "dice"))) for one in (shown, kept)]
+    heights = [len(pixels(draw(CaseGrid("east", one, LABELS, "dice")))) for one in (shown, kept)]
     assert heights[1] > heights[0] * 1.2
 
 
@@ -159,4 +176,21 @@ def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
     runs = [read_run(finished("a")), read_run(finished("b")), read_run(finished("c", pictures(("x",))))]
     image = comparison_images(runs)[0]
     assert image.caption == "east: a (no picture of it: 3: harmofl)"
-    assert "runs 1: harmofl, 2: harmofl" in image.alt
+    # a is the first of two cases, whose values are 0.2 and 0.8
+    assert image.alt == (
+        "Site east, case a: truth and predictions of the runs, with their dice: 1: harmofl 0.200, 2: harmofl 0.200."
+    )
+
+
+def test_on_a_phone_the_runs_stand_two_in_a_row(pictures):
+    plot = SameCase("east", {f"{i}: run": pictures(("a",)) for i in range(1, 4)}, "a", LABELS, "dice")
+    # the truth and three runs
+    assert plot.draw(PAGE).axes[0].get_gridspec().ncols == 4 and plot.draw(PHONE).axes[0].get_gridspec().ncols == 2
+
+
+def test_the_table_of_a_sites_cases_has_the_kept_models_values(pictures):
+    shown = pictures(("a", "b"))
+    kept = replace(shown, kept=shown.truths, kept_values=np.array([1.0, np.nan]))
+    data = CaseGrid("east", kept, LABELS, "dice").data()
+    assert (data.name, data.columns) == ("cases_east", ("case", "rank", "dice", "kept_dice"))
+    assert data.rows == (("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None))

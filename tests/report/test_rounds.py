@@ -4,23 +4,22 @@ import io
 import pytest
 from PIL import Image
 
-from silofl.report import rounds
-from silofl.report.canvas import LINE_COLOURS
+from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.rounds import (
+    MEAN_LINE,
     ROUND_TEST,
     VALIDATION,
     curve_images,
-    draw_drift_curves,
-    draw_model_curves,
-    draw_round_tests,
-    draw_traffic_bars,
-    draw_training_curves,
+    drift_curves,
     list_incidents,
     mean_over_sites,
+    model_curves,
     participation_table,
+    round_test_curves,
     selector_accuracy,
     traffic_image,
     traffic_table,
+    training_curves,
 )
 from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
@@ -32,48 +31,71 @@ def has_colour(png, colour):
     return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
 
 
+def draw(plot):
+    """Return the PNG of a plot."""
+    return encode_png(plot.draw(PAGE))
+
+
+@pytest.fixture
+def records(run, results):
+    """Return the records of a run with these rounds."""
+    return lambda *ledger: read_run(run().json("results.json", results()).ledger(*ledger).path)
+
+
 def test_each_site_has_a_line_of_its_own_colour(record):
-    png = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2)
+    png = draw(training_curves([record(1), record(2)], ["east", "west"], "dice", 2))
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
     assert not has_colour(png, LINE_COLOURS[2])
 
 
-def test_what_the_sites_keep_is_a_line_across_all_rounds_of_validation(record, monkeypatch):
-    monkeypatch.setattr(rounds, "encode_png", lambda figure: figure)
-    validation, loss = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2, 0.625).axes
-    without = draw_training_curves([record(1), record(2)], ["east", "west"], "dice", 2).axes[0]
+def test_the_table_of_curves_has_the_values_that_are_drawn(record):
+    curves = training_curves([record(1), record(2, (None, 0.5))], ["east", "west"], "dice", 2)
+    validation = [row[1:] for row in curves.data().rows if row[0] == "Validation: dice"]
+    # means of 0.4 and 0.6, and of 0.5 alone
+    assert validation == [
+        ("east", 1, 0.4),
+        ("east", 2, None),
+        ("west", 1, 0.6),
+        ("west", 2, 0.5),
+        (MEAN_LINE, 1, 0.5),
+        (MEAN_LINE, 2, 0.5),
+    ]
+    drawn = {line.get_color(): line.get_ydata().tolist() for line in curves.draw(PAGE).axes[0].lines[:3]}
+    assert drawn[LINE_COLOURS[1]] == [0.6, 0.5]
+
+
+def test_what_the_sites_keep_is_a_line_across_all_rounds_of_validation(record):
+    validation, loss = training_curves([record(1), record(2)], ["east", "west"], "dice", 2, 0.625).draw(PAGE).axes
+    without = training_curves([record(1), record(2)], ["east", "west"], "dice", 2).draw(PAGE).axes[0]
     assert len(validation.lines) == len(without.lines) + 1
     assert any(list(line.get_ydata()) == [0.625, 0.625] for line in validation.lines)
     assert not any(list(line.get_ydata()) == [0.625, 0.625] for line in loss.lines)
 
 
 def test_curves_draw_a_run_of_one_round_and_sites_without_values(record):
-    assert has_colour(
-        draw_training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None), LINE_COLOURS[1]
-    )
+    curves = training_curves([record(1, (None, 0.5))], ["east", "west", "new"], "dice", None)
+    assert has_colour(draw(curves), LINE_COLOURS[1])
 
 
 def test_with_differential_privacy_what_is_spent_is_drawn_in_place_of_the_loss(record):
     spent = {"east": {"epsilon": 0.5}, "west": {"epsilon": 0.7}}
     ledger = [dataclasses.replace(record(number), metrics=spent) for number in (1, 2)]
-    png = draw_training_curves(ledger, ["east", "west"], "dice", 2)
-    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
-    lost = [dataclasses.replace(one, metrics={}) for one in ledger]
-    assert draw_training_curves(lost, ["east", "west"], "dice", 2) != png
+    panel = training_curves(ledger, ["east", "west"], "dice", 2).panels[-1]
+    assert panel.title == "Epsilon of differential privacy"
+    assert panel.lines == {"east": [0.5, 0.5], "west": [0.7, 0.7]}
 
 
 def test_the_best_round_changes_the_picture(record):
     ledger = [record(i) for i in range(1, 4)]
-    pictures = {draw_training_curves(ledger, ["east", "west"], "dice", best) for best in (None, 1, 3)}
+    pictures = {draw(training_curves(ledger, ["east", "west"], "dice", best)) for best in (None, 1, 3)}
     assert len(pictures) == 3
 
 
 @pytest.mark.parametrize("best", [1, 3])
-def test_the_number_of_the_best_round_covers_no_value(record, monkeypatch, best):
-    monkeypatch.setattr(rounds, "encode_png", lambda figure: figure)
+def test_the_number_of_the_best_round_covers_no_value(record, best):
     ledger = [record(number, (0.5, 0.5)) for number in range(1, 4)]
     ledger[best - 1] = record(best, (0.9, 0.9))
-    figure = draw_training_curves(ledger, ["east", "west"], "dice", best)
+    figure = training_curves(ledger, ["east", "west"], "dice", best).draw(PAGE)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     (label,) = axes.texts
@@ -82,32 +104,40 @@ def test_the_number_of_the_best_round_covers_no_value(record, monkeypatch, best)
     assert label.get_window_extent().y0 > axes.transData.transform((best, 0.9))[1] + radius
 
 
-def test_drift_is_drawn_where_a_round_measured_it(record):
+def test_drift_is_drawn_where_a_round_measured_it(record, records):
     without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
-    assert has_colour(draw_drift_curves([record(1), record(2, metrics=without)], ["east", "west"]), LINE_COLOURS[0])
-    assert draw_drift_curves([record(1, metrics=without, drift=None)], ["east", "west"]) is None
+    assert has_colour(draw(drift_curves(records(record(1), record(2, metrics=without)))), LINE_COLOURS[0])
 
 
-def test_global_and_personalised_models_have_curves_of_their_own(super_record):
-    png = draw_model_curves([super_record(1), super_record(2)], ["east", "west"], "dice", 2)
-    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+def test_a_run_that_measured_no_drift_has_none_to_draw(record, records):
+    without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
+    assert drift_curves(records(record(1, metrics=without, drift=None))) is None
 
 
-def test_a_selector_that_learns_later_has_no_accuracy_to_draw(super_record):
-    with_accuracy, without = ([super_record(1, accuracy), super_record(2, accuracy)] for accuracy in (0.5, None))
-    assert selector_accuracy(with_accuracy[0], "east") == 0.5 and selector_accuracy(without[0], "east") is None
-    assert draw_model_curves(with_accuracy, ["east"], "dice", None) != draw_model_curves(
-        without, ["east"], "dice", None
-    )
+def test_global_and_personalised_models_have_curves_of_their_own(super_record, records):
+    curves = model_curves(records(super_record(1), super_record(2)))
+    # of each site, and so of their mean
+    assert [panel.lines[MEAN_LINE] for panel in curves.panels] == [[0.3, 0.3], [0.5, 0.5], [0.5, 0.5]]
+    assert has_colour(draw(curves), LINE_COLOURS[0]) and has_colour(draw(curves), LINE_COLOURS[1])
 
 
-def test_a_single_model_has_no_curves_beside_it(record):
-    assert draw_model_curves([record(1), record(2)], ["east"], "dice", 2) is None
+def test_a_selector_that_learns_later_has_no_accuracy_to_draw(super_record, records):
+    without = super_record(1, None)
+    assert selector_accuracy(super_record(1, 0.5), "east") == 0.5 and selector_accuracy(without, "east") is None
+    titles = [panel.title for panel in model_curves(records(without)).panels]
+    assert titles == ["Global model: dice", "Personalised models: dice"]
 
 
-def test_traffic_shows_both_ways(record):
-    png = draw_traffic_bars([record(1), record(2)])
-    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[5])
+def test_a_single_model_has_no_curves_beside_it(record, records):
+    assert model_curves(records(record(1), record(2))) is None
+
+
+def test_traffic_shows_both_ways(record, records):
+    image = traffic_image(records(record(1), record(2)))
+    assert has_colour(image.png, LINE_COLOURS[0]) and has_colour(image.png, LINE_COLOURS[5])
+    # two sites, 1 MB to and 0.5 MB from each, in 2 s
+    assert image.plot.data().rows == ((1, 2.0, 1.0, 2.0), (2, 2.0, 1.0, 2.0))
+    assert image.alt == "2 rounds sent 4.0 MB to the sites and received 2.0 MB; the longest took 2.0 s."
 
 
 def test_the_mean_is_over_the_sites_that_validated(record):
@@ -122,10 +152,12 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run,
     ledger = [record(1, test=scored(east=0.25, west=0.5)), record(2, test=scored(east=0.75, west=0.5))]
     # (0.25 + 0.5) / 2
     assert mean_over_sites(ROUND_TEST.scores(ledger[0])) == 0.375 and ROUND_TEST.scores(record(1)) == {}
-    assert has_colour(draw_round_tests(ledger, ["east"], "dice", 2), LINE_COLOURS[0])
-    assert draw_round_tests([record(1), record(2)], ["east"], "dice", 2) is None
+    assert round_test_curves(read_run(run("none").json("results.json", results()).ledger(record(1)).path)) is None
     images = curve_images(read_run(run().json("results.json", results()).ledger(*ledger).path))
-    (image,) = [image for image in images if image.alt == "Test dice of 2 sites over 2 rounds."]
+    (image,) = [image for image in images if image.plot.name == "round_test"]
+    # east ends at 0.75, west at 0.5, their mean is 0.625
+    assert image.alt == "Test: dice after round 2: east 0.75, west 0.5, mean over sites 0.625."
+    assert has_colour(image.png, LINE_COLOURS[0])
     assert "These scores chose nothing" in image.caption
 
 
@@ -191,18 +223,21 @@ def test_a_note_is_told_with_its_rounds(record):
 def test_curves_say_which_round_is_reported_and_why(finished):
     images = curve_images(read_run(finished()))
     assert images[0].caption == "The best round on validation is 2: dice 0.500, mean over sites."
-    assert "training loss of 2 sites over 2 rounds" in images[0].alt
+    assert "Training loss after round 2: east 0.5, west 0.5." in images[0].alt
 
 
 def test_a_run_with_a_selector_has_curves_of_both_models(finished_super):
     image = curve_images(read_run(finished_super()))[1]
-    assert "and the accuracy of the selector" in image.alt and "any other with the global one" in image.caption
+    assert (
+        "Selector: slices it gets right after round 2: east 0.5" in image.alt
+        and "any other with the global one" in image.caption
+    )
 
 
 def test_without_accuracy_the_curves_of_both_models_do_not_speak_of_it(run, super_results, super_record):
     files = run().json("results.json", super_results()).ledger(super_record(1, None), super_record(2, None))
     image = curve_images(read_run(files.path))[1]
-    assert "selector" not in image.alt + image.caption
+    assert "elector" not in image.alt + image.caption
 
 
 def test_without_validation_the_reported_round_is_called_the_last(run, results, record):

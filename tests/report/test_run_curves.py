@@ -3,16 +3,16 @@ import io
 import pytest
 from PIL import Image
 
-import silofl.report.rounds
-from silofl.report.canvas import LINE_COLOURS
+from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png, line_style
+from silofl.report.curves import Curves, Panel
 from silofl.report.rounds import (
     ROUND_TEST,
     VALIDATION,
     best_so_far,
     curves_image,
-    draw_run_curves,
     mean_over_cases,
     mean_over_sites,
+    run_curves,
 )
 from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
@@ -43,18 +43,24 @@ def read(run, results, record):
     return make
 
 
+def draw(*panels):
+    """Draw panels of a run with two rounds and one with a single round."""
+    rounds = {"1: fedavg": [1, 2], "2: harmofl": [1]}
+    return Curves("any", rounds, {name: line_style(i) for i, name in enumerate(rounds)}, panels).draw(PAGE)
+
+
 @pytest.mark.parametrize("num_panels", [1, 3, 7])
-def test_runs_share_one_picture_however_many_panels_there_are(record, num_panels):
-    ledgers = {"1: fedavg": [record(1), record(2)], "2: harmofl": [record(1)]}
-    values = {f"panel {i}": {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]} for i in range(num_panels)}
-    png = draw_run_curves(ledgers, values)
+def test_runs_share_one_picture_however_many_panels_there_are(num_panels):
+    lines = {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]}
+    figure = draw(*(Panel(f"panel {i}", lines) for i in range(num_panels)))
+    assert len(figure.axes) == num_panels
+    png = encode_png(figure)
     assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
     assert not has_colour(png, LINE_COLOURS[2])
 
 
-def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in(record):
-    ledgers = {"1: fedavg": [record(1)], "2: harmofl": [record(1)]}
-    png = draw_run_curves(ledgers, {"all": {"2: harmofl": [0.5]}})
+def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in():
+    png = encode_png(draw(Panel("all", {"2: harmofl": [0.5]})))
     assert has_colour(png, LINE_COLOURS[1]) and not has_colour(png, LINE_COLOURS[0])
 
 
@@ -76,10 +82,14 @@ def test_a_mean_is_over_sites_or_over_their_cases():
 def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_nothing(read):
     both = [read("with", scores(0.5, 0.6), scores(0.7, 0.8)), read("without", None, None)]
     image = curves_image(ROUND_TEST, both)
-    assert image.alt == "Test of 1 runs over their rounds: mean over sites, and east, west."
+    # (0.5 + 0.6) / 2 and (0.7 + 0.8) / 2
+    assert image.alt == (
+        "Test by round. Mean over sites after round 2: 1: harmofl 0.75. east after round 2: 1: harmofl 0.7. "
+        "west after round 2: 1: harmofl 0.8."
+    )
     assert "These scores chose nothing" in image.caption
     assert curves_image(ROUND_TEST, both[1:]) is None
-    assert curves_image(VALIDATION, both).alt.startswith("Validation of 2 runs")
+    assert "1: harmofl 0.5, 2: harmofl 0.5" in curves_image(VALIDATION, both).alt
 
 
 def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it_is(read):
@@ -111,11 +121,10 @@ def pooled_run(run, results, record):
     return make
 
 
-def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(silofl.report.rounds, "draw_run_curves", lambda ledgers, values: drawn.update(values) or b"")
+def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run):
     runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
     image = curves_image(VALIDATION, runs, [pooled_run(0.75, 0.5)])
+    drawn = {panel.title: panel.lines for panel in image.plot.panels}
     assert [*drawn] == [
         "Mean over sites",
         "Best so far over sites",
@@ -134,18 +143,17 @@ def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(
     ]
     # one case of 0.4 at east and of 0.6 at west
     assert drawn["Mean over cases"]["1: harmofl"] == [0.5, 0.5]
-    assert "mean over all cases, with centralised, and east, west" in image.alt
+    assert "Mean over cases after round 2: 1: harmofl 0.5, centralised 0.5." in image.alt
     assert "has no sites: it stands beside the others where all cases count alike" in image.caption
 
 
-def test_the_tests_of_a_centralised_run_have_no_best_so_far_which_would_be_a_choice(read, pooled_run, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(silofl.report.rounds, "draw_run_curves", lambda ledgers, values: drawn.update(values) or b"")
-    curves_image(
+def test_the_tests_of_a_centralised_run_have_no_best_so_far_which_would_be_a_choice(read, pooled_run):
+    curves = run_curves(
         ROUND_TEST,
         [read("a", scores(0.5, 0.6), scores(0.7, 0.8))],
         [pooled_run(0.75, 0.5), pooled_run(0.5, 1.0, seed=1)],
     )
+    drawn = {panel.title: panel.lines for panel in curves.panels}
     assert [*drawn] == ["Mean over sites", "Mean over cases", "east", "west"]
     assert drawn["Mean over cases"]["centralised seed 1"] == [0.5, 1.0]
 

@@ -133,7 +133,8 @@ def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(s
     assert "| fedprox | validation | - | - |\n| fedprox | test | 0.562 ± 0.088 | 0.562 ± 0.088 |" in written
     assert out.index("local_epochs=1") < out.index("client average")
     page = (tmp_path / "comparison.html").read_text()
-    assert "<h3>Each row</h3>" in page and (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert "<h3>Each row</h3>" in page
+    assert (tmp_path / "comparison_figures" / "sweep.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_pretrained_model_may_know_another_folders_test_images(refused, two_sites, tmp_path):

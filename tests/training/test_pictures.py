@@ -35,13 +35,15 @@ def test_scores_are_one_row_a_case(tmp_path):
     assert list(csv.reader((tmp_path / "scores.csv").open())) == [["case", "value"], ["a", "0.5"], ["b, c", "1.0"]]
 
 
-def test_pictures_are_of_the_worst_the_median_and_the_best_case(tmp_path, model):
-    part = part_of("abcde")
+def test_pictures_are_of_the_worst_the_median_the_best_and_a_typical_case(tmp_path, model):
+    part = part_of("abcde", counts=(5, 4, 1, 2, 3))
     values = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.7, "e": 0.3}
     write_pictures(tmp_path / "pictures.npz", model, part, part.targets + 1, values, ALL)
     kept = np.load(tmp_path / "pictures.npz")
-    assert kept["cases"].tolist() == ["b", "c", "a"] and kept["values"].tolist() == [0.1, 0.5, 0.9]
-    rows = [1, 2, 0]
+    # e has the median number of labelled pixels, 3
+    assert kept["cases"].tolist() == ["b", "c", "a", "e"] and kept["values"].tolist() == [0.1, 0.5, 0.9, 0.3]
+    assert kept["is_ranked"].tolist() == [True, True, True, False]
+    rows = [1, 2, 0, 4]
     np.testing.assert_array_equal(kept["images"], part.images[rows])
     np.testing.assert_array_equal(kept["truths"], part.targets[rows])
     np.testing.assert_array_equal(kept["predictions"], part.targets[rows] + 1)
@@ -51,12 +53,20 @@ def test_pictures_are_of_the_worst_the_median_and_the_best_case(tmp_path, model)
     assert not np.allclose(kept["images"], kept["normalized"])
 
 
+@pytest.mark.parametrize("values", [{"a": 0.9, "b": 0.1, "c": 0.5}, {"a": 0.2, "b": 0.9, "c": 0.1, "void": 0.0}])
+def test_the_typical_case_is_the_same_for_every_model(tmp_path, model, values):
+    # a case without any label counts with a model that has false alarms in it
+    part = part_of(["a", "b", "c", "void"], counts=(2, 3, 1, 0))
+    write_pictures(tmp_path / "pictures.npz", model, part, part.targets, values, ALL)
+    assert np.load(tmp_path / "pictures.npz")["cases"].tolist()[-1] == "a"
+
+
 def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_way(tmp_path, model):
     part = part_of("aaa", slices=(0, 1, 2), counts=(3, 40, 7))
     write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, ALL)
     kept = np.load(tmp_path / "pictures.npz")
-    # One case is the worst, the median and the best.
-    assert kept["cases"].tolist() == ["a"] * 3
+    # One case is the worst, the median, the best and the typical one.
+    assert kept["cases"].tolist() == ["a"] * 4
     np.testing.assert_array_equal(kept["truths"][0], part.targets[1].T)
     np.testing.assert_array_equal(kept["images"][2, 0], part.images[1, 0].T)
 
@@ -71,10 +81,10 @@ def test_of_a_slice_with_neighbours_the_slice_itself_is_shown(tmp_path, make_stu
     part = replace(part, images=np.random.default_rng(1).random((1, 3, 32, 32), dtype=np.float32))
     write_pictures(tmp_path / "pictures.npz", model, part, part.targets, {"a": 0.5}, study.data.shown)
     kept = np.load(tmp_path / "pictures.npz")
-    np.testing.assert_array_equal(kept["images"], part.images[[0] * 3, 1:2])
+    np.testing.assert_array_equal(kept["images"], part.images[[0] * 4, 1:2])
     with torch.no_grad():
         seen = model.eval().input_norm(torch.from_numpy(part.images))
-    np.testing.assert_allclose(kept["normalized"], seen[[0] * 3, 1:2], rtol=1e-6)
+    np.testing.assert_allclose(kept["normalized"], seen[[0] * 4, 1:2], rtol=1e-6)
 
 
 def test_no_counted_case_leaves_no_pictures(tmp_path, model):
@@ -99,7 +109,8 @@ def test_what_a_site_keeps_is_added_to_its_pictures(tmp_path, model):
     write_pictures(path, model, part, part.targets, {"a": 0.5, "b": 0.7}, ALL)
     add_kept(path, part, 2 * part.targets, {"b": 0.9})
     found = np.load(path)
-    assert found["cases"].tolist() == ["a", "b", "b"]
+    # of a 3 + 40 pixels, of b 7: the second of two is the typical one
+    assert found["cases"].tolist() == ["a", "b", "b", "a"]
     np.testing.assert_array_equal(found["kept"], 2 * found["truths"])
     # Of a case that does not count with the kept model there is no value.
-    np.testing.assert_array_equal(found["kept_values"], [np.nan, 0.9, 0.9])
+    np.testing.assert_array_equal(found["kept_values"], [np.nan, 0.9, 0.9, np.nan])

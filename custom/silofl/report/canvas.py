@@ -6,7 +6,8 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,34 @@ DPI = 144
 # From this quotient of the largest and the smallest value on, an axis or a map is logarithmic.
 WIDE = 20
 MOST_MARKERS = 30
+# Inches: a figure on a page and on a phone, and the most that can be read on a phone.
+PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
+LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
+
+
+@dataclass(frozen=True)
+class PlotData:
+    """The values that a figure shows, for programs.
+
+    Attributes:
+        name: Of the figure's files, without an ending.
+        columns: Names of the columns.
+        rows: One tuple a row; None where a value is missing.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+
+
+class Plot(Protocol):
+    """Values that can be drawn."""
+
+    def data(self) -> PlotData:
+        """Return the values that `draw` shows."""
+
+    def draw(self, width: float) -> Figure:
+        """Draw the values in at most ``width`` inches."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +63,68 @@ class PageImage:
 
     Attributes:
         png: The file's bytes.
-        alt: A description for readers who do not see it.
+        alt: A description for readers who do not see it, with its main numbers.
         caption: How to read it.
+        narrow: The same for the width of a phone, as PNG; empty where the first can be read there too.
+        plot: What it shows; None of a picture that has no files of its own.
+        svg: The first as SVG; empty without a plot.
     """
 
     png: bytes
     alt: str
     caption: str
+    narrow: bytes = b""
+    plot: Plot | None = None
+    svg: bytes = b""
 
     @property
     def uri(self) -> str:
         """The picture as a data URI."""
-        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+        return _data_uri(self.png)
+
+    @property
+    def narrow_uri(self) -> str:
+        """The picture for a phone as a data URI; empty without one."""
+        return _data_uri(self.narrow) if self.narrow else ""
+
+
+def make_image(plot: Plot, alt: str, caption: str, dpi: int = DPI, is_trimmed: bool = False) -> PageImage:
+    """Draw a figure for a page, for a phone where it would be too small there, and as SVG.
+
+    Args:
+        plot: What is drawn.
+        alt: A description for readers who do not see it.
+        caption: How to read it.
+        dpi: Of the PNG.
+        is_trimmed: Whether empty margins are cut.
+    """
+    figure = plot.draw(PAGE)
+    png = encode_png(figure, dpi, is_trimmed)
+    # It is laid out by now, which takes as long as drawing it.
+    figure.set_layout_engine("none")
+    is_small = figure.get_figwidth() <= MOST_ON_A_PHONE
+    narrow = b"" if is_small else encode_png(plot.draw(PHONE), dpi, is_trimmed)
+    return PageImage(png, alt, caption, narrow, plot, encode_svg(figure, is_trimmed))
+
+
+def lay_out_panels(
+    number: int, width: float, height: float, least: float = LEAST_PANEL, shares_y: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a new figure with panels in as few rows as leave each of them its least width.
+
+    Args:
+        number: Of the panels.
+        width: Of the figure, in inches.
+        height: Of a panel, in inches.
+        least: Width of a panel, in inches.
+        shares_y: Whether all have one vertical scale.
+    """
+    fitting = max(1, min(number, int(width / least)))
+    rows = ceil(number / fitting)
+    figure, grid = make_panels(rows, ceil(number / rows), (width, height * rows + 2 * LEGEND_ROW), shares_y=shares_y)
+    for axes in grid.flat[number:]:
+        axes.remove()
+    return figure, list(grid.flat[:number])
 
 
 def make_panels(
@@ -65,6 +144,19 @@ def encode_png(figure: Figure, dpi: int = DPI, is_trimmed: bool = False) -> byte
     figure.savefig(
         stream, format="png", dpi=dpi, metadata={"Software": None}, bbox_inches="tight" if is_trimmed else None
     )
+    return stream.getvalue()
+
+
+def encode_svg(figure: Figure, is_trimmed: bool = False) -> bytes:
+    """Return a figure as the bytes of an SVG file, whose letters are outlines, so that it needs no font."""
+    from matplotlib import rc_context
+
+    stream = io.BytesIO()
+    # With a salt and without a date, the same figure gives the same bytes.
+    with rc_context({"svg.hashsalt": "silofl"}):
+        figure.savefig(
+            stream, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight" if is_trimmed else None
+        )
     return stream.getvalue()
 
 
@@ -124,12 +216,14 @@ def draw_legend(figure: Figure, handles: Sequence[object], names: Sequence[str],
     if handles:
         # A letter is about 0.6 of its size wide; a handle with its gaps takes as much as 9 letters.
         letters = figure.get_figwidth() * 72 / (0.6 * size)
-        columns = max(1, int(letters / (max(map(len, names)) + 9)))
+        columns = min(len(handles), max(1, int(letters / (max(map(len, names)) + 9))))
+        # Further rows of names take nothing of the panels.
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * (ceil(len(handles) / columns) - 1))
         figure.legend(
             handles,
             [escape_math(name) for name in names],
             loc="outside lower center",
-            ncols=min(columns, len(handles)),
+            ncols=columns,
             frameon=False,
             # Long enough to show a dash with its marker.
             handlelength=3.2,
@@ -146,3 +240,7 @@ def escape_math(text: str) -> str:
 def as_values(values: Sequence[float | None]) -> NDArray:
     """Return values as an array, with NaN for None, which matplotlib draws as a gap."""
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()

@@ -43,18 +43,26 @@ def all_settings(run: RunRecords) -> dict[str, str]:
     return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
 
 
-def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None]:
-    """Return the settings that all runs share, and one row for each of the others with one column a row of the runs."""
+def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None, list[tuple[str, str]]]:
+    """Return the settings that all runs share, a table of those in which they differ, and those of some rows alone.
+
+    The table has one row per setting that all rows have, and one column per row of the runs; None without any. A
+    setting of some rows alone, as another algorithm's, is its value with the rows that have it.
+    """
     found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
-    keys = list(dict.fromkeys(key for settings in found.values() for one in settings for key in one))
-    cells = {
-        key: [", ".join(dict.fromkeys(one.get(key, NOT_SET) for one in settings)) for settings in found.values()]
-        for key in keys
-    }
-    shared = [(key, values[0]) for key, values in cells.items() if len(set(values)) == 1]
-    others = tuple((key, *values) for key, values in cells.items() if len(set(values)) > 1)
-    table = TextTable(("setting", *runs), others, num_text=1 + len(runs)) if others else None
-    return shared, table
+    keys = dict.fromkeys(key for settings in found.values() for one in settings for key in one)
+    shared, others, partial = [], [], []
+    for key in keys:
+        groups = group_rows_by_value(found, lambda one, key=key: one.get(key))
+        cells = [", ".join(dict.fromkeys(one[key] for one in settings if key in one)) for settings in found.values()]
+        if not all(cells):
+            partial.append((key, list_groups(groups)))
+        elif len(groups) > 1:
+            others.append((key, *cells))
+        else:
+            shared.append((key, cells[0]))
+    table = TextTable(("setting", *runs), tuple(others), num_text=1 + len(runs)) if others else None
+    return shared, table, partial
 
 
 def data_table(run: RunRecords) -> TextTable | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from silofl.algorithms.gain import count_verdicts
@@ -13,13 +13,15 @@ from silofl.report.canvas import (
     LINE_COLOURS,
     MUTED,
     PageImage,
+    PlotData,
     draw_legend,
-    encode_png,
     escape_math,
+    lay_out_panels,
+    make_image,
     make_legend_handle,
-    make_panels,
     style_axes,
 )
+from silofl.report.conditions import RowRuns
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import shares_batchnorm
 from silofl.report.tables import TextTable, format_number
@@ -28,6 +30,7 @@ from silofl.training.metrics import mean_of_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
 NOTE = (
@@ -36,7 +39,10 @@ NOTE = (
     "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
     "and its 95 % interval. It gains only if the kept model also beats the own one without a decision threshold."
 )
-PANELS_IN_A_ROW = 3
+CAPTION = (
+    "Test {} at each hospital. The line is the 95 % interval of what joining adds to training alone. Where the square "
+    "lies left of the circle, the federated model is worse than that."
+)
 # Name of a model -> how its points are drawn.
 POINTS = {
     LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
@@ -44,6 +50,9 @@ POINTS = {
     CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
 }
 NAMES = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
+# Inches that a line of dots takes.
+LEAST_LINE = 0.17
+INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
 # A difference that the three decimals shown do not show is none.
 LEAST = 0.0005
 Runs = Mapping[str, RunRecords]
@@ -65,42 +74,91 @@ def hospital_table(runs: Runs) -> TextTable | None:
     return TextTable(COLUMNS, tuple(rows), num_text=2) if rows else None
 
 
-def hospitals_image(runs: Runs) -> PageImage | None:
-    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice."""
-    runs = _with_choice(runs)
-    if not runs:
+@dataclass(frozen=True)
+class HospitalDots:
+    """The models of each hospital by method.
+
+    Attributes:
+        metric: Of the test.
+        methods: Name of the method -> hospital -> seed -> what it chose.
+    """
+
+    metric: str
+    methods: Mapping[str, Mapping[str, Mapping[int | None, Joined]]]
+
+    def data(self) -> PlotData:
+        """Return one row per method, hospital and seed; gain is kept minus alone, with its 95 % interval."""
+        rows = (
+            (name, site, seed, *map(one.test.get, NAMES), one.difference, one.low, one.high, one.verdict)
+            for name, sites in self.methods.items()
+            for site, seeds in sites.items()
+            for seed, one in seeds.items()
+        )
+        columns = ("method", "hospital", "seed", *NAMES.values(), "gain", "gain_low", "gain_high", "verdict")
+        return PlotData("hospitals", columns, tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
+        hospitals = list(dict.fromkeys(site for sites in self.methods.values() for site in sites))
+        lines = sum(max(len(sites.get(one, ())) for sites in self.methods.values()) for one in hospitals)
+        height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
+        figure, panels = lay_out_panels(len(self.methods), width, height, shares_y=True)
+        panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
+        panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
+        for axes, (name, sites) in zip(panels, self.methods.items(), strict=True):
+            style_axes(axes, name, self.metric)
+            axes.grid(axis="x", color=MUTED, alpha=0.2)
+            axes.tick_params(axis="y", labelcolor=INK)
+            for site, seeds in sites.items():
+                for number, one in enumerate(seeds.values()):
+                    # Seeds of one hospital lie below one another.
+                    _draw_hospital(axes, hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5, one)
+            axes.sharex(panels[0])
+        panels[0].autoscale(axis="x")
+        handles = [make_legend_handle(linestyle="", **style) for style in POINTS.values()]
+        names = [*NAMES.values(), "95 % interval"]
+        draw_legend(figure, [*handles, make_legend_handle(**INTERVAL)], names)
+        return figure
+
+
+def hospitals_image(rows: RowRuns) -> PageImage | None:
+    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
+
+    Args:
+        rows: Name of the method -> its runs, one for each seed.
+    """
+    chosen = _with_choices(rows)
+    if not chosen:
         return None
-    columns, metric = min(len(runs), PANELS_IN_A_ROW), next(iter(runs.values())).metric
-    rows, most = ceil(len(runs) / columns), max(len(run.results.joining) for run in runs.values())
-    figure, grid = make_panels(rows, columns, (max(4.0, 2.6 * columns), rows * (0.8 + 0.28 * most) + 0.3))
-    for axes in grid.flat[len(runs) :]:
-        axes.remove()
-    for axes, (name, run) in zip(grid.flat, runs.items(), strict=False):
-        _draw_hospitals(axes, name, metric, run.results.joining)
-        # One scale for all panels, or a small loss would look like a large one.
-        axes.sharex(grid.flat[0])
-    grid.flat[0].autoscale(axis="x")
-    handles = [make_legend_handle(linestyle="", **style) for style in POINTS.values()]
-    draw_legend(figure, handles, list(NAMES.values()))
-    sites = list(dict.fromkeys(site for run in runs.values() for site in run.results.joining))
-    alt = f"{metric} alone, federated and kept at {', '.join(sites)}, of {', '.join(runs)}; the table has the numbers."
-    caption = (
-        f"Test {metric} at each hospital, with a panel per method. The line is the 95 % interval of what joining adds "
-        "to training alone. Where the square lies left of the circle, the federated model is worse than that."
-    )
-    return PageImage(encode_png(figure), alt, caption)
+    metric = next(iter(chosen.values()))[0].metric
+    dots = HospitalDots(metric, {name: _group_by_hospital(runs) for name, runs in chosen.items()})
+    described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
+    return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", CAPTION.format(metric))
 
 
-def conclude(runs: Runs) -> list[str]:
+def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, Joined]]:
+    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
+    return {
+        site: {run.results.seed: run.results.joining[site] for run in runs if site in run.results.joining}
+        for site in sites
+    }
+
+
+def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
+    means = ", ".join(f"{NAMES[model]} {format_number(value)}" for model, value in _average_models(runs).items())
+    return f"{name} {means} ({', '.join(count_verdicts(_list_verdicts(runs)))})"
+
+
+def conclude(rows: RowRuns) -> list[str]:
     """Say what each hospital gains, what the federated models are worth alone, and which is best where none trained.
 
     Args:
-        runs: Name of the method -> its run, of which those without a choice do not count.
+        rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
     """
-    runs = _with_choice(runs)
-    if not runs:
+    chosen = _with_choices(rows)
+    if not chosen:
         return []
-    return [_conclude_kept(runs), _conclude_federated(runs), *_conclude_unseen(runs)]
+    return [_conclude_kept(chosen), _conclude_federated(chosen), *_conclude_unseen(chosen)]
 
 
 def explain_losses(runs: Runs) -> list[str]:
@@ -117,6 +175,20 @@ def _with_choice(runs: Runs) -> Runs:
     return {name: run for name, run in runs.items() if run.results.joining}
 
 
+def _with_choices(rows: RowRuns) -> RowRuns:
+    chosen = {name: [run for run in runs if run.results.joining] for name, runs in rows.items()}
+    return {name: runs for name, runs in chosen.items() if runs}
+
+
+def _list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
+    return [one.verdict for run in runs for one in run.results.joining.values()]
+
+
+def _average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
+    """Return alone, federated and kept -> mean over the hospitals, then over the seeds."""
+    return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in NAMES}
+
+
 def _describe_verdict(one: Joined) -> str:
     difference = "" if one.difference is None else f" {one.difference:+.3f}"
     interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
@@ -124,13 +196,13 @@ def _describe_verdict(one: Joined) -> str:
     return f"{one.verdict}{difference}{interval}".replace("-0.000", "0.000")
 
 
-def _conclude_kept(runs: Runs) -> str:
-    gains = {name: [one.verdict for one in run.results.joining.values()] for name, run in runs.items()}
-    counts = {name: (verdicts.count("gains"), len(verdicts)) for name, verdicts in gains.items()}
+def _conclude_kept(rows: RowRuns) -> str:
+    verdicts = {name: _list_verdicts(runs) for name, runs in rows.items()}
+    counts = {name: (found.count("gains"), len(found)) for name, found in verdicts.items()}
     ordered = sorted(counts, key=lambda name: -counts[name][0])
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
-    losing = count_verdicts(verdict for verdicts in gains.values() for verdict in verdicts if verdict == "loses")
-    means = {name: run.results.joining_means for name, run in runs.items()}
+    losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == "loses")
+    means = {name: _average_models(runs) for name, runs in rows.items()}
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
     return (
@@ -140,39 +212,40 @@ def _conclude_kept(runs: Runs) -> str:
     )
 
 
-def _conclude_federated(runs: Runs) -> str:
+def _conclude_federated(rows: RowRuns) -> str:
+    means = {name: _average_models(runs) for name, runs in rows.items()}
     below = [
-        f"{name} {format_number(run.results.joining_means[FEDERATED])} "
-        f"(alone {format_number(run.results.joining_means[LOCAL])})"
-        for name, run in runs.items()
-        if _falls_below(run.results)
+        f"{name} {format_number(found[FEDERATED])} (alone {format_number(found[LOCAL])})"
+        for name, found in means.items()
+        if _falls_below(found)
     ]
     if not below:
         return "No method's federated model scores below training alone on average."
     return (
-        f"Without that choice, {len(below)} of {len(runs)} federated models score below training alone on average: "
+        f"Without that choice, {len(below)} of {len(rows)} federated models score below training alone on average: "
         f"{', '.join(below)}."
     )
 
 
-def _conclude_unseen(runs: Runs) -> Iterator[str]:
-    values = {name: run.unseen.value for name, run in runs.items() if run.unseen and run.unseen.value is not None}
+def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
+    tests = {name: [run.unseen for run in runs if run.unseen] for name, runs in rows.items()}
+    means = {name: mean_of_known(one.value for one in found) for name, found in tests.items()}
+    values = {name: value for name, value in means.items() if value is not None}
     if values:
-        site = next(run.unseen.site for run in runs.values() if run.unseen)
         best, worst = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
         lowest = f", {worst} lowest ({values[worst]:.3f})" if worst != best else ""
+        site = tests[best][0].site
         yield f"At {site}, which took no part in the training, {best} scores highest ({values[best]:.3f}){lowest}."
 
 
-def _falls_below(results: Results) -> bool:
-    means = results.joining_means
+def _falls_below(means: Mapping[str, float | None]) -> bool:
     known = means[FEDERATED] is not None and means[LOCAL] is not None
     return known and means[FEDERATED] < means[LOCAL] - LEAST
 
 
 def _explain_federated(run: RunRecords) -> Iterator[str]:
     """Say where the federated model is furthest below training alone, and what may be why; nothing where it is not."""
-    if not _falls_below(run.results):
+    if not _falls_below(run.results.joining_means):
         return
     gaps = {
         site: one.test[LOCAL] - one.test[FEDERATED]
@@ -222,15 +295,10 @@ def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
             )
 
 
-def _draw_hospitals(axes: Axes, name: str, metric: str, joining: Mapping[str, Joined]) -> None:
-    style_axes(axes, name, metric)
-    axes.grid(axis="x", color=MUTED, alpha=0.2)
-    for place, one in enumerate(joining.values()):
-        local = one.test.get(LOCAL)
-        if local is not None and one.low is not None and one.high is not None:
-            axes.plot([local + one.low, local + one.high], [place, place], color=LINE_COLOURS[0], linewidth=1.4)
-        for model, style in POINTS.items():
-            if one.test.get(model) is not None:
-                axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)
-    axes.set_yticks(range(len(joining)), [escape_math(site) for site in joining], color=INK)
-    axes.set_ylim(len(joining) - 0.5, -0.5)
+def _draw_hospital(axes: Axes, place: int, one: Joined) -> None:
+    local = one.test.get(LOCAL)
+    if local is not None and one.low is not None and one.high is not None:
+        axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
+    for model, style in POINTS.items():
+        if one.test.get(model) is not None:
+            axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)

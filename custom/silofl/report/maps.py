@@ -23,9 +23,12 @@ from silofl.report.canvas import (
     LINE_COLOURS,
     MUTED,
     PageImage,
+    PlotData,
     draw_legend,
     encode_png,
     escape_math,
+    lay_out_panels,
+    make_image,
     make_legend_handle,
     make_panels,
     point_style,
@@ -48,6 +51,8 @@ COLOURS = "Blues"
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 NOTE = "A class's column counts training examples; the last three columns count all examples of each part."
 CELL_INCH = 0.42
+# Inches that a heat map of sites wants.
+LEAST_MAP = 4.0
 LARGEST_DOT = 0.92
 TRAINING, TEST = LINE_COLOURS[5], LINE_COLOURS[1]
 
@@ -94,7 +99,7 @@ def feature_image(run: RunRecords) -> PageImage | None:
         f"neighbours look alike to the selector. Made by {shown.method}; the axes have no unit. Features do not leave "
         "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
     )
-    return PageImage(draw_map(shown, run.sites), alt, caption)
+    return make_image(FeaturePlot(shown, run.sites), alt, caption)
 
 
 def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
@@ -121,33 +126,52 @@ def principal_components(features: NDArray) -> NDArray:
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 
-def draw_map(shown: FeatureMap, sites: list[str]) -> bytes:
-    """Draw the map with a colour and a shape for each site.
+@dataclass(frozen=True)
+class FeaturePlot:
+    """The map with a colour and a shape for each site.
 
-    Args:
+    Attributes:
         shown: The points.
         sites: All sites, in the order of the other figures' colours.
     """
-    figure, ((axes,),) = make_panels(1, 1, (10.4, 5.6))
-    handles = []
-    for place, site in enumerate(sites):
-        style = point_style(place)
-        for is_ringed, edge, width in ((False, "white", 0.5), (True, INK, 1.4)):
-            points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
-            axes.scatter(*points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=width)
-        handles.append(make_legend_handle(linestyle="", markersize=8, **style))
-    if shown.is_wrong.any():
-        handles.append(make_legend_handle(linestyle="", marker="o", markersize=8, color="none", markeredgecolor=INK))
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_color(GRID)
-    axes.margins(0.06)
-    draw_legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
-    return encode_png(figure)
+
+    shown: FeatureMap
+    sites: Sequence[str]
+
+    def data(self) -> PlotData:
+        """Return one row per image."""
+        shown = self.shown
+        rows = zip(shown.owners.tolist(), *shown.points.T.tolist(), shown.is_wrong.tolist(), strict=True)
+        return PlotData("selector", ("site", "x", "y", "is_taken_for_another"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the points; those that are taken for another site's have a ring."""
+        shown = self.shown
+        figure, ((axes,),) = make_panels(1, 1, (width, 5.6))
+        handles = []
+        for place, site in enumerate(self.sites):
+            style = point_style(place)
+            for is_ringed, edge, line in ((False, "white", 0.5), (True, INK, 1.4)):
+                points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
+                axes.scatter(
+                    *points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=line
+                )
+            handles.append(make_legend_handle(linestyle="", markersize=8, **style))
+        if shown.is_wrong.any():
+            ring = {"linestyle": "", "marker": "o", "markersize": 8, "color": "none", "markeredgecolor": INK}
+            handles.append(make_legend_handle(**ring))
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color(GRID)
+        axes.margins(0.06)
+        draw_legend(figure, handles, [*self.sites, RINGED][: len(handles)], size=10)
+        return figure
 
 
 def weights_image(shown: SiteWeights) -> PageImage:
     """Return the picture of the weights and distances between sites, with its caption."""
-    alt = f"Heat map of the weights with which {len(shown.sites)} sites listen to one another, and of their distances."
+    alt = (
+        f"How much each of {len(shown.sites)} sites listens to itself and most to another: {_describe_weights(shown)}."
+    )
     caption = (
         "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
         f"diagonal is a site's own model, lambda = {shown.self_weight:g}. Right: the distance between the sites' "
@@ -155,7 +179,20 @@ def weights_image(shown: SiteWeights) -> PageImage:
     )
     if shown.without:
         caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
-    return PageImage(draw_weights(shown), alt, caption)
+    return make_image(WeightsPlot(shown), alt, caption)
+
+
+def _describe_weights(shown: SiteWeights) -> str:
+    return "; ".join(_describe_row(shown, site) for site in shown.sites)
+
+
+def _describe_row(shown: SiteWeights, site: str) -> str:
+    others = {other: shown.weight(site, other) for other in shown.sites if other != site}
+    own = f"{site} itself {shown.weight(site, site):.2f}"
+    if not others:
+        return own
+    best = max(others, key=others.__getitem__)
+    return f"{own}, {best} {others[best]:.2f}"
 
 
 def statistics_words(shown: SiteWeights) -> str:
@@ -189,17 +226,31 @@ def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
     return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)
 
 
-def draw_weights(shown: SiteWeights) -> bytes:
-    """Draw the weights and the distances side by side, each with its colours from 0 to its largest off the diagonal."""
-    size = 3.9 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.6
-    figure, ((left, right),) = make_panels(1, 2, (10.4, size))
-    _draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
-    _draw_heat_map(
-        right, np.array(shown.distances, dtype=np.float64), shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r"
-    )
-    left.set_ylabel("listens", fontsize=9, color=MUTED)
-    left.set_xlabel("to", fontsize=9, color=MUTED)
-    return encode_png(figure)
+@dataclass(frozen=True)
+class WeightsPlot:
+    """The weights and the distances between sites, each with its colours from 0 to its largest off the diagonal."""
+
+    shown: SiteWeights
+
+    def data(self) -> PlotData:
+        """Return one row per pair of sites."""
+        shown, places = self.shown, range(len(self.shown.sites))
+        rows = (
+            (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
+        )
+        return PlotData("weights", ("listener", "heard", "weight", "distance"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw both as heat maps."""
+        shown = self.shown
+        height = 3.6 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.3
+        figure, (left, right) = lay_out_panels(2, width, height, LEAST_MAP)
+        _draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+        distances = np.array(shown.distances, dtype=np.float64)
+        _draw_heat_map(right, distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+        left.set_ylabel("listens", fontsize=9, color=MUTED)
+        left.set_xlabel("to", fontsize=9, color=MUTED)
+        return figure
 
 
 def partition_table(counts: Counts) -> TextTable:

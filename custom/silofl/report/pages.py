@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import describe_complete_model, describe_missing_part
-from silofl.files import write_json, write_text
+from silofl.files import write_json
 from silofl.report.canvas import PageImage
 from silofl.report.comparison import (
     compare_joining,
@@ -34,9 +34,20 @@ from silofl.report.conditions import (
     settings_rows,
 )
 from silofl.report.drift import DRIFT_NOTE, compare_drift
+from silofl.report.figure_files import (
+    FIGURES,
+    REPORT,
+    RESULT_ROWS,
+    list_images,
+    name_beside,
+    write_figures,
+    write_file,
+    write_result_rows,
+)
 from silofl.report.hospitals import NOTE, conclude, explain_losses, hospital_table, hospitals_image
 from silofl.report.maps import history_sentence, weights_image
 from silofl.report.pictures import case_images, comparison_images, normalization_images
+from silofl.report.result_rows import list_result_rows
 from silofl.report.rounds import (
     ROUND_TEST,
     VALIDATION,
@@ -69,6 +80,7 @@ from silofl.report.super_model import run_models_table, super_values, unseen_val
 from silofl.report.tables import (
     MISSING,
     TextTable,
+    drop_equal_columns,
     empty_cases_sentence,
     everyone_sentence,
     extra_metrics_sentence,
@@ -90,7 +102,6 @@ from silofl.software import find_installed_version
 from silofl.study_sections import CLASSIFICATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 
-REPORT = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
@@ -117,13 +128,17 @@ def _find_run(path: Path) -> Path:
 
 
 def write_report(run: Path) -> Path:
-    """Write ``report.html`` into a run's folder and return its path; an unfinished run gets one too.
+    """Write ``report.html`` and the files beside it into a run's folder; an unfinished run gets them too.
+
+    Returns:
+        The page's path.
 
     Raises:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
-    return write_page(run / REPORT, render("report.html.j2", report_values(records)))
+    rows = {records.results.algorithm or run.name: [records]}
+    return _write_with_files(run / REPORT, "report.html.j2", report_values(records), rows)
 
 
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
@@ -166,7 +181,7 @@ NO_SUMMARY = Summary()
 
 
 def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
-    """Write one page on rows of runs, and a link to it into the report of each; return its path.
+    """Write one page on rows of runs with the files beside it, and a link to it into each report; return its path.
 
     Args:
         rows: Name of the row -> its runs.
@@ -174,12 +189,25 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
         summary: What they come to.
 
     Raises:
-        ConfigError: The page cannot be written.
+        ConfigError: The page or a file beside it cannot be written.
     """
-    values = comparison_values(rows, out.parent, summary.known, summary.centralised) | {"summary": summary}
-    page = write_page(out, render("comparison.html.j2", values))
+    values = comparison_values(rows, out.parent, summary.known, summary.centralised)
+    values |= {"summary": summary, "swept_image": summary.figure}
+    page = _write_with_files(out, "comparison.html.j2", values, {**rows, "centralised": summary.centralised})
     for run in _list_runs(rows):
         _link_back(run, page)
+    return page
+
+
+def _write_with_files(page: Path, template: str, values: dict[str, Any], rows: RowRuns) -> Path:
+    """Write a page, its figures and its numbers, and return its path."""
+    figures, numbers = name_beside(page, FIGURES), name_beside(page, RESULT_ROWS)
+    result_rows = list_result_rows(rows)
+    names = {"figures": figures.name, "numbers": numbers.name if result_rows else ""}
+    # First: its errors are the ones that name the path that was asked for.
+    write_page(page, render(template, values | names))
+    write_figures(figures, list_images(values))
+    write_result_rows(numbers, result_rows)
     return page
 
 
@@ -203,6 +231,7 @@ def report_values(run: RunRecords) -> dict[str, Any]:
         "subtitle": _subtitle(run),
         "status": _status_banner(run),
         "joining": joining_sentence(run.results),
+        "hospitals_image": hospitals_image({run.results.algorithm or run.path.name: [run]}),
         "joining_table": joining_table(run.results),
         "joining_note": joining_note(run.results),
         "caveats": caveats(run.results),
@@ -264,19 +293,21 @@ def comparison_values(
     """
     runs = _list_runs(rows)
     results, number = [run.results for run in runs], len(runs) + len(centralised)
-    shared, others = settings_rows(rows)
+    shared, others, partial = settings_rows(rows)
     numbered = list(run_names(runs))
     names = [name for name, of_row in rows.items() for _ in of_row]
     # A row of several seeds has a table of its own.
     single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
+    # Rows that are named by their runs' numbers have no other name.
+    table, alike = drop_equal_columns(comparison_table(results, names if names != numbered else ()))
     folders, centralised_folders = (
         [(str(run.path), _page_address(run.path / REPORT, folder)) for run in group] for group in (runs, centralised)
     )
     return {
         "hospitals": hospital_table(single),
-        "hospitals_image": hospitals_image(single),
+        "hospitals_image": hospitals_image(rows),
         "hospitals_note": NOTE,
-        "conclusion": conclude(single),
+        "conclusion": conclude(rows),
         "losses": explain_losses(single),
         "joining": compare_joining(results_by_row(rows)),
         "drift": compare_drift(rows),
@@ -287,10 +318,11 @@ def comparison_values(
         "differences": list_differences(rows, known),
         "settings": shared,
         "other_settings": others,
+        "partial_settings": partial,
         "data": data_tables(rows),
         "doubts": data_doubts(runs),
-        # Rows that are named by their runs' numbers have no other name.
-        "results": comparison_table(results, names if names != numbered else ()),
+        "results": table,
+        "results_alike": alike,
         "by_site": site_comparison_table(results),
         "notes": comparison_notes(results),
         "models": run_models_table(results, numbered),
@@ -345,10 +377,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
     joined = [(f"{names[one]}, {of_sites}", format_number(value)) for one, value in results.joining_means.items()]
     facts = [
-        *joined,
-        (f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean)),
-        ("spread (std)", format_number(results.spread)),
-        ("pooled over cases", format_number(results.pooled)),
+        *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
         ("best round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
         ("rounds finished", f"{len(run.ledger)}{planned}"),
         ("sites", format_count(len(run.sites) or None)),
@@ -426,8 +455,5 @@ def write_page(path: Path, page: str) -> Path:
         raise ConfigError(
             f"{path} must be a file to write, not a folder; name one in it, as {path / 'comparison.html'}"
         )
-    try:
-        write_text(path, page)
-    except OSError as error:
-        raise ConfigError(f"{path} must be writable; it is not: {error.strerror or error}") from None
+    write_file(path, page.encode())
     return path

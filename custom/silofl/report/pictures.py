@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +16,11 @@ from silofl.report.canvas import (
     LINE_STYLES,
     MUTED,
     PageImage,
+    Plot,
+    PlotData,
     draw_legend,
-    encode_png,
     escape_math,
+    make_image,
     make_legend_handle,
     make_panels,
 )
@@ -29,9 +33,12 @@ if TYPE_CHECKING:
 
 # Bright on grey tissue and on stained slides alike; each outline has a black rim.
 LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
-PANEL_INCH = 2.1
-PANELS_IN_A_ROW = 4
-SITES_IN_A_ROW = 4
+PANEL_INCH, MARGIN = 2.1, 0.4
+# Letters of a title, and of the name below it, in an inch.
+TITLE_LETTERS, NAME_LETTERS = 11, 12
+PANELS_IN_A_ROW, LEAST_PANEL = 6, 1.6
+# As many as can be read on a phone.
+SITES_IN_A_ROW = 3
 PICTURE_DPI = 110
 Window = tuple[float, float]
 
@@ -48,14 +55,12 @@ def normalization_images(run: RunRecords) -> list[PageImage]:
     window = shared_window(run.pictures)
     caption = f"Before and after amplitude normalisation: black is {window[0]:.2f}, white {window[1]:.2f} everywhere."
     sites = list(run.pictures)
-    rows = [sites[i : i + SITES_IN_A_ROW] for i in range(0, len(sites), SITES_IN_A_ROW)]
-    alt = "One test image a site ({}), before and after amplitude normalisation."
-    return [
-        PageImage(
-            draw_before_after({site: run.pictures[site] for site in row}, window), alt.format(", ".join(row)), caption
-        )
-        for row in rows
+    per_row = ceil(len(sites) / ceil(len(sites) / SITES_IN_A_ROW))
+    rows = [sites[i : i + per_row] for i in range(0, len(sites), per_row)]
+    plots = [
+        BeforeAfter(number, {site: run.pictures[site] for site in row}, window) for number, row in enumerate(rows, 1)
     ]
+    return [_make_picture(plot, _describe_normalization(plot), caption) for plot in plots]
 
 
 def comparison_images(runs: Sequence[RunRecords]) -> list[PageImage]:
@@ -81,78 +86,130 @@ def find_shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] 
     return (case, names) if len(names) > 1 else None
 
 
-def draw_case_grid(pictures: Pictures, labels: Mapping[int, str], metric: str) -> bytes:
-    """Draw a site's worst, median and best case: the image, the outlines of the truth and of what models predict.
+@dataclass(frozen=True)
+class CaseGrid:
+    """A site's worst, median and best case; a case that is in the pictures twice is drawn once.
 
-    Args:
-        pictures: The site's pictures; a case that is in them twice is drawn once.
+    Attributes:
+        site: Whose cases they are.
+        pictures: The site's pictures.
         labels: Number -> name of all labels, so that colours are the same at every site.
         metric: Name of the values.
     """
-    ranks = case_ranks(pictures)
-    rows = {"truth": pictures.truths, "prediction": pictures.predictions}
-    rows |= {} if pictures.kept is None else {"kept": pictures.kept}
-    figure, grid = make_panels(1 + len(rows), len(ranks), _inches(1 + len(rows), len(ranks)), "compressed")
-    window = grey_window([pictures.images])
-    for column, (place, rank) in enumerate(ranks.items()):
-        _show_image(grid[0, column], pictures.images[place], window)
-        for axes, masks in zip(grid[1:, column], rows.values(), strict=True):
-            _show_image(axes, pictures.images[place], window)
-            _draw_outlines(axes, masks[place], labels)
-        value = f"{short_metric(metric)} {pictures.values[place]:.3f}"
-        _write_title(grid[0, column], f"{rank}: {value}", str(pictures.cases[place]))
-    _name_rows(grid[:, 0], ("image", *rows))
-    return _finish_figure(figure, labels)
+
+    site: str
+    pictures: Pictures
+    labels: Mapping[int, str]
+    metric: str
+
+    def data(self) -> PlotData:
+        """Return one row per case."""
+        shown, columns = self.pictures, ("case", "rank", self.metric, f"kept_{self.metric}")
+        rows = (
+            (str(shown.cases[place]), rank, float(shown.values[place]), kept_value(shown, place))
+            for place, rank in case_ranks(shown).items()
+        )
+        return PlotData(f"cases_{self.site}", columns, tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the image, and the outlines of the truth and of what models predict; small enough for any width."""
+        shown, ranks = self.pictures, case_ranks(self.pictures)
+        rows = {"truth": shown.truths, "prediction": shown.predictions}
+        rows |= {} if shown.kept is None else {"kept": shown.kept}
+        figure, grid = make_panels(1 + len(rows), len(ranks), _inches(1 + len(rows), len(ranks)), "compressed")
+        window = grey_window([shown.images])
+        for column, (place, rank) in enumerate(ranks.items()):
+            _show_image(grid[0, column], shown.images[place], window)
+            for axes, masks in zip(grid[1:, column], rows.values(), strict=True):
+                _show_image(axes, shown.images[place], window)
+                _draw_outlines(axes, masks[place], self.labels)
+            value = f"{short_metric(self.metric)} {shown.values[place]:.3f}"
+            _write_title(grid[0, column], f"{rank}: {value}", str(shown.cases[place]))
+        _name_rows(grid[:, 0], ("image", *rows))
+        return _add_legend(figure, self.labels)
 
 
-def draw_before_after(pictures: Mapping[str, Pictures], window: Window) -> bytes:
-    """Draw one case of each site before and after amplitude normalisation, all with the same grey scale.
+@dataclass(frozen=True)
+class BeforeAfter:
+    """One case of each site before and after amplitude normalisation, all with the same grey scale.
 
-    Args:
+    Attributes:
+        number: Of the figure, from 1.
         pictures: Site -> its pictures.
         window: The values shown as black and white.
     """
-    figure, grid = make_panels(2, len(pictures), _inches(2, len(pictures)), "compressed")
-    for column, (site, shown) in enumerate(pictures.items()):
-        place = len(shown.cases) // 2
-        _show_image(grid[0, column], shown.images[place], window)
-        _show_image(grid[1, column], shown.normalized[place], window)
-        _write_title(grid[0, column], site, str(shown.cases[place]))
-    _name_rows(grid[:, 0], ("before", "after"))
-    return encode_png(figure, PICTURE_DPI, is_trimmed=True)
+
+    number: int
+    pictures: Mapping[str, Pictures]
+    window: Window
+
+    def data(self) -> PlotData:
+        """Return one row per site: its case, and the mean of the image before and after."""
+        rows = ((site, *_middle_case(shown)) for site, shown in self.pictures.items())
+        return PlotData(f"normalization_{self.number}", ("site", "case", "mean_before", "mean_after"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the images before above those after; few enough for any width."""
+        figure, grid = make_panels(2, len(self.pictures), _inches(2, len(self.pictures)), "compressed")
+        for column, (site, shown) in enumerate(self.pictures.items()):
+            place = _middle_place(shown)
+            _show_image(grid[0, column], shown.images[place], self.window)
+            _show_image(grid[1, column], shown.normalized[place], self.window)
+            _write_title(grid[0, column], site, str(shown.cases[place]))
+        _name_rows(grid[:, 0], ("before", "after"))
+        return figure
 
 
-def draw_same_case(runs: Mapping[str, Pictures], case: str, labels: Mapping[int, str], metric: str) -> bytes:
-    """Draw one test case with the truth and with the prediction of each run, side by side.
+@dataclass(frozen=True)
+class SameCase:
+    """One test case with the truth and with the prediction of each run.
 
-    Args:
-        runs: Name of the run -> its pictures of one site; all hold the case.
+    Attributes:
+        site: Whose case it is.
+        runs: Name of the run -> its pictures of the site; all hold the case.
         case: The case's name.
         labels: Number -> name of all labels.
         metric: Name of the values.
     """
-    panes = []
-    for name, shown in runs.items():
-        place = list(shown.cases).index(case)
-        if not panes:
-            panes.append(("truth", case, shown.images[place], shown.truths[place]))
-        value = f"{short_metric(metric)} {shown.values[place]:.3f}"
-        panes.append((name, value, shown.images[place], shown.predictions[place]))
-    columns = min(len(panes), PANELS_IN_A_ROW)
-    rows = -(-len(panes) // columns)
-    figure, grid = make_panels(rows, columns, _inches(rows, columns), "compressed")
-    for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
-        _show_image(axes, image, grey_window([image]))
-        _draw_outlines(axes, mask, labels)
-        _write_title(axes, title, name)
-    for axes in grid.flat[len(panes) :]:
-        axes.set_visible(False)
-    return _finish_figure(figure, labels)
+
+    site: str
+    runs: Mapping[str, Pictures]
+    case: str
+    labels: Mapping[int, str]
+    metric: str
+
+    def data(self) -> PlotData:
+        """Return one row per run."""
+        rows = ((name, self.case, float(shown.values[self._place(shown)])) for name, shown in self.runs.items())
+        return PlotData(f"same_case_{self.site}", ("run", "case", self.metric), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the truth and the predictions side by side, in as many rows as the width asks for."""
+        first = next(iter(self.runs.values()))
+        panes = [("truth", self.case, first.images[self._place(first)], first.truths[self._place(first)])]
+        for (name, shown), (*_, value) in zip(self.runs.items(), self.data().rows, strict=True):
+            place = self._place(shown)
+            panes.append(
+                (name, f"{short_metric(self.metric)} {value:.3f}", shown.images[place], shown.predictions[place])
+            )
+        columns = min(len(panes), PANELS_IN_A_ROW, int(width / LEAST_PANEL))
+        rows, inch = ceil(len(panes) / columns), min(PANEL_INCH, (width - MARGIN) / columns)
+        figure, grid = make_panels(rows, columns, _inches(rows, columns, inch), "compressed")
+        for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
+            _show_image(axes, image, grey_window([image]))
+            _draw_outlines(axes, mask, self.labels)
+            _write_title(axes, title, name, inch)
+        for axes in grid.flat[len(panes) :]:
+            axes.set_visible(False)
+        return _add_legend(figure, self.labels)
+
+    def _place(self, shown: Pictures) -> int:
+        return list(shown.cases).index(self.case)
 
 
 def case_ranks(pictures: Pictures) -> dict[int, str]:
     """Return place -> worst, median or best of the pictures of different cases."""
-    places = [i for i, case in enumerate(pictures.cases) if case not in pictures.cases[:i]]
+    places = pictures.ranked_places
     ranks = ["worst", *["median"] * (len(places) - 2), "best"] if len(places) > 1 else ["only case"]
     return dict(zip(places, ranks, strict=True))
 
@@ -194,11 +251,12 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None
         return None
     case, holders = shared
     labels, metric = names[holders[0]].labels, names[holders[0]].metric
-    alt = f"Site {site}, case {case}: truth and the predictions of runs {', '.join(holders)}."
     others = [name for name in names if name not in holders]
     without = f" (no picture of it: {', '.join(others)})" if others else ""
-    shown = draw_same_case({name: pictures[name] for name in holders}, case, labels, metric)
-    return PageImage(shown, alt, f"{site}: {case}{without}")
+    plot = SameCase(site, {name: pictures[name] for name in holders}, case, labels, metric)
+    values = ", ".join(f"{name} {value:.3f}" for name, _, value in plot.data().rows)
+    alt = f"Site {site}, case {case}: truth and predictions of the runs, with their {metric}: {values}."
+    return _make_picture(plot, alt, f"{site}: {case}{without}")
 
 
 def _case_image(run: RunRecords, site: str, shown: Pictures) -> PageImage:
@@ -206,22 +264,45 @@ def _case_image(run: RunRecords, site: str, shown: Pictures) -> PageImage:
     values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
     alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
     if shown.kept is not None:
-        kept = ", ".join(f"{rank} {_kept_text(shown, place)}" for place, rank in ranks.items())
+        kept = ", ".join(f"{rank} {format_number(kept_value(shown, place))}" for place, rank in ranks.items())
         alt += f" Of what the site keeps: {kept}."
-    return PageImage(draw_case_grid(shown, run.labels, run.metric), alt, site)
+    return _make_picture(CaseGrid(site, shown, run.labels, run.metric), alt, site)
 
 
-def _kept_text(shown: Pictures, place: int) -> str:
-    value = float(shown.kept_values[place])
-    return format_number(None if np.isnan(value) else value)
+def _make_picture(plot: Plot, alt: str, caption: str) -> PageImage:
+    return make_image(plot, alt, caption, PICTURE_DPI, is_trimmed=True)
+
+
+def _describe_normalization(plot: BeforeAfter) -> str:
+    means = ", ".join(
+        f"{site} {before:.2f} before and {after:.2f} after" for site, _, before, after in plot.data().rows
+    )
+    return f"One test image per site, before and after amplitude normalisation; its mean: {means}."
+
+
+def _middle_place(shown: Pictures) -> int:
+    places = shown.ranked_places
+    return places[len(places) // 2]
+
+
+def _middle_case(shown: Pictures) -> tuple[str, float, float]:
+    """Return the case that `BeforeAfter` shows, and the mean of its image before and after."""
+    place = _middle_place(shown)
+    return str(shown.cases[place]), float(shown.images[place].mean()), float(shown.normalized[place].mean())
+
+
+def kept_value(shown: Pictures, place: int) -> float | None:
+    """Return the value of a case with the model that the site keeps; None without a choice, or without a value."""
+    value = np.nan if shown.kept_values is None else float(shown.kept_values[place])
+    return None if np.isnan(value) else value
 
 
 def _is_coloured(images: NDArray) -> bool:
     return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
 
 
-def _inches(rows: int, columns: int) -> tuple[float, float]:
-    return PANEL_INCH * columns + 0.4, (PANEL_INCH + 0.1) * rows + 0.8
+def _inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[float, float]:
+    return panel * columns + MARGIN, (panel + 0.1) * rows + 2 * MARGIN
 
 
 def _show_image(axes: Axes, image: NDArray, window: Window) -> None:
@@ -248,9 +329,10 @@ def _draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None
     axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
 
 
-def _write_title(axes: Axes, title: str, name: str) -> None:
-    short = name if len(name) <= 26 else "..." + name[-23:]
-    title = title if len(title) <= 24 else title[:21] + "..."
+def _write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) -> None:
+    of_title, of_name = int(panel * TITLE_LETTERS), int(panel * NAME_LETTERS)
+    short = name if len(name) <= of_name else "..." + name[3 - of_name :]
+    title = title if len(title) <= of_title else title[: of_title - 3] + "..."
     axes.set_title(escape_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
     axes.annotate(
         escape_math(short),
@@ -269,9 +351,10 @@ def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
         axes.set_ylabel(name, fontsize=11, color=INK)
 
 
-def _finish_figure(figure: Figure, labels: Mapping[int, str]) -> bytes:
+def _add_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:
+    """Name the labels' colours below a figure, and return it."""
     colours = label_colours(labels)
     dashes = zip(colours.values(), cycle(LINE_STYLES))
     handles = [make_legend_handle(color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
     draw_legend(figure, handles, [labels[number] for number in colours], size=11)
-    return encode_png(figure, PICTURE_DPI, is_trimmed=True)
+    return figure

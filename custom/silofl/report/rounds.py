@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,15 @@ from silofl.report.canvas import (
     LINE_COLOURS,
     MUTED,
     PageImage,
+    PlotData,
     as_values,
     draw_legend,
-    draw_line,
-    encode_png,
+    lay_out_panels,
     line_style,
-    make_panels,
+    make_image,
     style_rounds,
 )
+from silofl.report.curves import Curves, Panel, Values
 from silofl.report.run_records import RunRecords, run_names
 from silofl.report.tables import MISSING, TextTable, format_bytes, format_duration, format_number
 from silofl.training.joined import CHOSEN
@@ -31,14 +32,17 @@ from silofl.training.metrics import mean_of_known, pool_values
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
+    from matplotlib.figure import Figure
 
 Value = Callable[[Round, str], float | None]
 KINDS = ("late", "failed", "refused")
 SOFTWARE = ("silofl", "nvflare", "torch", "python")
 LATE_REASON = "no answer in time"
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
+KEPT_STYLE = {"color": INK, "linewidth": 1.6, "linestyle": (0, (4, 3)), "marker": ""}
+MEAN_LINE, KEPT = "mean over sites", "kept, mean over sites"
+# Inches that a panel with many rounds wants.
+LEAST_WIDE = 3.0
 CHOSE_NOTHING = (
     "These scores chose nothing, neither a round nor a model; whoever chooses a setting by them has no test any more."
 )
@@ -48,8 +52,6 @@ ACCURACY_CURVES = (
     "above is of both models together: a case that the selector gives to its own site counts with the personalised "
     "model, any other with the global one."
 )
-# Title of a panel -> run -> a value for each of its rounds.
-Panels = Mapping[str, Mapping[str, Sequence[float | None]]]
 Ledgers = Mapping[str, Sequence[Round]]
 Scores = Mapping[str, SiteScore]
 # Short, because five panels may stand in a row.
@@ -98,41 +100,128 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
-    validation = f"Validation {run.metric} and " if any(record.validation for record in run.ledger) else ""
-    words = validation + _training_curve_key(run.ledger)[1]
-    alt = f"{words[:1].upper()}{words[1:]} of {len(run.sites)} sites over {len(run.ledger)} rounds"
     kept = mean_of_known(one.validation.get(CHOSEN) for one in (run.results.joining or {}).values())
-    curves = draw_training_curves(run.ledger, run.sites, run.metric, run.best_round, kept)
-    caption = _best_sentence(run)
-    if kept is not None:
-        caption += f" What the sites keep has {format_number(kept)} on the validation data by which they chose it."
-    images = [PageImage(curves, f"{alt}. {caption}", caption)]
-    models = draw_model_curves(run.ledger, run.sites, run.metric, run.best_round)
-    if models:
-        images.append(_model_image(run, models))
-    tests = draw_round_tests(run.ledger, run.sites, run.metric, run.best_round)
-    if tests:
-        alt = f"Test {run.metric} of {len(run.sites)} sites over {len(run.ledger)} rounds."
-        images.append(PageImage(tests, alt, f"Each round's model on the sites' test data. {CHOSE_NOTHING}"))
-    drift = draw_drift_curves(run.ledger, run.sites)
-    if drift:
-        alt = f"Drift of each site by round; mean {format_number(mean_drift(run.ledger[-1]))} in the last."
-        caption = "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9)."
-        images.append(PageImage(drift, alt, caption))
-    return images
+    found = [
+        (training_curves(run.ledger, run.sites, run.metric, run.best_round, kept), _best_sentence(run, kept)),
+        (model_curves(run), ACCURACY_CURVES if is_validated_with_selector(run) else MODEL_CURVES),
+        (round_test_curves(run), f"Each round's model on the sites' test data. {CHOSE_NOTHING}"),
+        (
+            drift_curves(run),
+            "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9).",
+        ),
+    ]
+    return [make_image(curves, _describe_curves(curves), caption) for curves, caption in found if curves]
+
+
+def training_curves(
+    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None, kept: float | None = None
+) -> Curves:
+    """Return each site's validation, where there is any, and training loss by round, with the reported round marked.
+
+    With differential privacy losses stay at the sites, and what is spent stands in their place.
+
+    Args:
+        ledger: The finished rounds.
+        sites: Those that have a line.
+        metric: Of validation.
+        best_round: The reported round.
+        kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
+    """
+    key, words = _training_curve_key(ledger)
+    panels = [Panel(f"{words[:1].upper()}{words[1:]}", _site_values(ledger, sites, partial(_training_number, key)))]
+    if any(record.validation for record in ledger):
+        lines = _score_values(ledger, sites, VALIDATION) | ({} if kept is None else {KEPT: [kept] * len(ledger)})
+        panels.insert(0, Panel(f"Validation: {metric}", lines))
+    marked = tuple(replace(panel, marked_round=best_round) for panel in panels)
+    return _site_curves("training", ledger, sites, marked, height=3.4, least_width=LEAST_WIDE)
+
+
+def model_curves(run: RunRecords) -> Curves | None:
+    """Return validation of global and personalised models, and the selector's accuracy; None without such models."""
+    ledger, sites = run.ledger, run.sites
+    if not any(score.models for record in ledger for score in record.validation.values()):
+        return None
+    panels = [
+        _mean_panel(f"Global model: {run.metric}", ledger, sites, partial(_model_value, "global")),
+        _mean_panel(f"Personalised models: {run.metric}", ledger, sites, partial(_model_value, "personal")),
+    ]
+    if is_validated_with_selector(run):
+        accuracy = _mean_panel("Selector: slices it gets right", ledger, sites, selector_accuracy)
+        # A site has few slices: its line jumps and would hide the mean.
+        panels.append(replace(accuracy, faint=sites, limits=(-0.03, 1.12)))
+    marked = tuple(replace(panel, marked_round=run.best_round) for panel in panels)
+    return _site_curves("models", ledger, sites, marked, least_width=LEAST_WIDE)
+
+
+def round_test_curves(run: RunRecords) -> Curves | None:
+    """Return each site's test of each round's model; None where no round was tested."""
+    if not any(record.test for record in run.ledger):
+        return None
+    lines = _score_values(run.ledger, run.sites, ROUND_TEST)
+    panel = Panel(f"Test: {run.metric}", lines, run.best_round)
+    return _site_curves("round_test", run.ledger, run.sites, (panel,))
+
+
+def drift_curves(run: RunRecords) -> Curves | None:
+    """Return how far each site's weights moved from the round's start; None where no round measured it."""
+    if all(mean_drift(record) is None for record in run.ledger):
+        return None
+    lines = _site_values(run.ledger, run.sites, partial(_training_number, "drift"))
+    lines[MEAN_LINE] = list(map(mean_drift, run.ledger))
+    return _site_curves("drift", run.ledger, run.sites, (Panel("Drift", lines, limits=(0, None)),))
+
+
+@dataclass(frozen=True)
+class TrafficBars:
+    """What each round sent, and how long it took.
+
+    Attributes:
+        rounds: Their numbers.
+        sent: Megabytes from the server to all sites.
+        received: Megabytes from all sites to the server.
+        seconds: Of each round.
+    """
+
+    rounds: tuple[int, ...]
+    sent: tuple[float, ...]
+    received: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def data(self) -> PlotData:
+        """Return one row per round."""
+        rows = zip(self.rounds, self.sent, self.received, self.seconds, strict=True)
+        return PlotData("traffic", ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw megabytes and seconds as bars, a panel each."""
+        figure, (left, right) = lay_out_panels(2, width, 2.6, LEAST_WIDE)
+        handles = [left.bar(self.rounds, self.sent, 0.7, color=LINE_COLOURS[0])]
+        hatched = {"color": LINE_COLOURS[5], "hatch": "///", "edgecolor": "white"}
+        handles.append(left.bar(self.rounds, self.received, 0.7, bottom=self.sent, **hatched))
+        right.bar(self.rounds, self.seconds, 0.7, color=MUTED)
+        style_rounds(left, "Traffic of all sites, MB", self.rounds)
+        style_rounds(right, "Time, seconds", self.rounds)
+        draw_legend(figure, handles, ["server to sites", "sites to server"])
+        return figure
 
 
 def traffic_image(run: RunRecords) -> PageImage | None:
     """Return the bytes and seconds of each round; None before the first finished round."""
     if not run.ledger:
         return None
-    longest = format_duration(max(record.seconds for record in run.ledger))
-    alt = f"Bars of the megabytes and seconds of {len(run.ledger)} rounds; the longest took {longest}."
+    sent, received = (
+        tuple(sum(getattr(record, key).values()) / 1e6 for record in run.ledger) for key in ("bytes_to", "bytes_from")
+    )
+    bars = TrafficBars(tuple(_list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
+    alt = (
+        f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
+        f"longest took {format_duration(max(bars.seconds))}."
+    )
     caption = (
         "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
         "to be validated and tested, are not counted. The time includes waiting for the slowest site."
     )
-    return PageImage(draw_traffic_bars(run.ledger), alt, caption)
+    return make_image(bars, alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
@@ -187,112 +276,10 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
 
 
-def draw_training_curves(
-    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None, kept: float | None = None
-) -> bytes:
-    """Draw each site's validation, where there is any, and training loss by round, with the reported round marked.
-
-    With differential privacy losses stay at the sites, and what is spent stands in their place.
-
-    Args:
-        ledger: The finished rounds.
-        sites: Those that have a line.
-        metric: Of validation.
-        best_round: The reported round.
-        kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
-    """
-    has_validation = any(record.validation for record in ledger)
-    key, words = _training_curve_key(ledger)
-    figure, (row,) = make_panels(1, 1 + has_validation, (10.4, 3.9))
-    handles = _site_lines(row[-1], ledger, sites, partial(_training_number, key))
-    names = list(sites)
-    if has_validation:
-        handles.append(_score_lines(row[0], ledger, sites, VALIDATION)[-1])
-        names.append("mean over sites")
-        if kept is not None:
-            handles.append(row[0].axhline(kept, color=INK, linewidth=1.6, linestyle=(0, (4, 3))))
-            names.append("kept, mean over sites")
-        _finish_axes(row[0], ledger, f"Validation: {metric}", best_round)
-    _finish_axes(row[-1], ledger, f"{words[:1].upper()}{words[1:]}", best_round)
-    draw_legend(figure, handles, names)
-    return encode_png(figure)
-
-
 def _training_curve_key(ledger: Sequence[Round]) -> tuple[str, str]:
     """Return the key of the training's curve in a round's metrics, and its name."""
     is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
     return ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
-
-
-def draw_model_curves(
-    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None
-) -> bytes | None:
-    """Draw the validation of global and personalised models, and the selector's accuracy; None without such models."""
-    if not any(score.models for record in ledger for score in record.validation.values()):
-        return None
-    values = {
-        f"Global model: {metric}": partial(_model_value, "global"),
-        f"Personalised models: {metric}": partial(_model_value, "personal"),
-    }
-    if any(selector_accuracy(record, site) is not None for record in ledger for site in sites):
-        values["Selector: slices it gets right"] = selector_accuracy
-    figure, (row,) = make_panels(1, len(values), (10.4, 3.6))
-    row[1].sharey(row[0])
-    handles: list[Line2D] = []
-    for axes, (title, value) in zip(row, values.items(), strict=True):
-        lines = _site_lines(axes, ledger, sites, value)
-        if value is selector_accuracy:
-            # A site has few slices: its line jumps and would hide the mean.
-            axes.set_ylim(-0.03, 1.12)
-            for line in lines:
-                line.set(alpha=0.35, linewidth=1)
-        means = [mean_of_known(value(record, site) for site in sites) for record in ledger]
-        lines.append(draw_line(axes, _ledger_rounds(ledger), means, **MEAN_STYLE))
-        handles = handles or lines
-        _finish_axes(axes, ledger, title, best_round)
-    draw_legend(figure, handles, [*sites, "mean over sites"])
-    return encode_png(figure)
-
-
-def draw_round_tests(
-    ledger: Sequence[Round], sites: Sequence[str], metric: str, best_round: int | None
-) -> bytes | None:
-    """Draw each site's test of each round's model, with the reported round marked; None where no round was tested."""
-    if not any(record.test for record in ledger):
-        return None
-    figure, ((axes,),) = make_panels(1, 1, (10.4, 3.6))
-    handles = _score_lines(axes, ledger, sites, ROUND_TEST)
-    _finish_axes(axes, ledger, f"Test: {metric}", best_round)
-    draw_legend(figure, handles, [*sites, "mean over sites"])
-    return encode_png(figure)
-
-
-def draw_drift_curves(ledger: Sequence[Round], sites: Sequence[str]) -> bytes | None:
-    """Draw how far each site's weights moved from the round's start; None where no round measured it."""
-    if all(mean_drift(record) is None for record in ledger):
-        return None
-    figure, ((axes,),) = make_panels(1, 1, (10.4, 3.2))
-    handles = _site_lines(axes, ledger, sites, partial(_training_number, "drift"))
-    handles.append(draw_line(axes, _ledger_rounds(ledger), [mean_drift(record) for record in ledger], **MEAN_STYLE))
-    _finish_axes(axes, ledger, "Drift", None)
-    axes.set_ylim(bottom=0)
-    draw_legend(figure, handles, [*sites, "mean over sites"])
-    return encode_png(figure)
-
-
-def draw_traffic_bars(ledger: Sequence[Round]) -> bytes:
-    """Draw the megabytes of all sites, sent and received, and the seconds of each round."""
-    figure, ((left, right),) = make_panels(1, 2, (10.4, 3.2))
-    rounds = _ledger_rounds(ledger)
-    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in ledger] for key in ("bytes_to", "bytes_from"))
-    handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
-    bars = left.bar(rounds, received, 0.7, bottom=sent, color=LINE_COLOURS[5], hatch="///", edgecolor="white")
-    handles.append(bars)
-    right.bar(rounds, [record.seconds for record in ledger], 0.7, color=MUTED)
-    _finish_axes(left, ledger, "Traffic of all sites, MB", None)
-    _finish_axes(right, ledger, "Time, seconds", None)
-    draw_legend(figure, handles, ["server to sites", "sites to server"])
-    return encode_png(figure)
 
 
 def selector_accuracy(record: Round, site: str) -> float | None:
@@ -315,45 +302,38 @@ def curves_image(
         runs: The runs.
         centralised: Runs on the same sites' data in one place, one a seed.
     """
+    curves = run_curves(measure, runs, centralised)
+    if curves is None:
+        return None
+    caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
+    has_centralised = any(panel.title == f"{MEAN} {CASES}" for panel in curves.panels)
+    alt = f"{measure.name} by round. {_describe_curves(curves)}"
+    return make_image(curves, alt, f"{caption} {CENTRALISED}" if has_centralised else caption)
+
+
+def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Curves | None:
+    """Return the values of `curves_image`: panels of means and of each site, with a line per run."""
     ledgers = _select_scored(measure, run_names(runs))
     if not ledgers:
         return None
     beside = _select_scored(measure, _centralised_names(centralised))
-    values = _mean_panels(measure, SITES, mean_over_sites, ledgers)
+    panels = _mean_panels(measure, SITES, mean_over_sites, ledgers)
     if beside:
-        values |= _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
-    sites = sorted({site for run in runs for site in run.sites})
-    for site in sites:
-        values[site] = {
-            name: [_site_value(measure.scores(record), site) for record in one] for name, one in ledgers.items()
+        panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
+    for site in sorted({site for run in runs for site in run.sites}):
+        of_runs = {
+            name: [_site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
         }
-    also = f"mean over all cases, with {', '.join(beside)}, " if beside else ""
-    alt = f"{measure.name} of {len(ledgers)} runs over their rounds: mean over sites, {also}and {', '.join(sites)}."
-    caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
-    return PageImage(draw_run_curves(ledgers | beside, values), alt, f"{caption} {CENTRALISED}" if beside else caption)
-
-
-def draw_run_curves(ledgers: Ledgers, values: Panels) -> bytes:
-    """Draw a panel a title, with a line for each run that has values in it.
-
-    Args:
-        ledgers: Name of the run -> its rounds; its place decides its line's look in all panels.
-        values: What each panel shows.
-    """
-    rows = -(-len(values) // 5)
-    columns = -(-len(values) // rows)
-    figure, grid = make_panels(rows, columns, (10.4, 2.7 * rows + 0.5), shares_y=True)
-    rounds = {name: [record.round for record in ledger] for name, ledger in ledgers.items()}
-    styles = {name: line_style(place) for place, name in enumerate(ledgers)}
-    handles: dict[str, Line2D] = {}
-    for axes, (title, of_runs) in zip(grid.flat, values.items(), strict=False):
-        for name, of_rounds in of_runs.items():
-            handles[name] = draw_line(axes, rounds[name], of_rounds, linewidth=1.8, **styles[name])
-        style_rounds(axes, title, [number for numbers in rounds.values() for number in numbers])
-    for axes in grid.flat[len(values) :]:
-        axes.set_visible(False)
-    draw_legend(figure, [*handles.values()], [*handles])
-    return encode_png(figure)
+        panels.append(Panel(site, of_runs))
+    return Curves(
+        name=measure.name.lower(),
+        rounds={name: _list_rounds(ledger) for name, ledger in (ledgers | beside).items()},
+        # Its place decides a run's look in all panels.
+        styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers | beside)},
+        panels=tuple(panels),
+        height=2.5,
+        shares_y=True,
+    )
 
 
 def best_so_far(values: Sequence[float | None]) -> list[float | None]:
@@ -382,56 +362,65 @@ def _model_value(model: str, record: Round, site: str) -> float | None:
     return score.models.get(model) if score and score.models else None
 
 
-def _score_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], measure: Measure) -> list[Line2D]:
-    """Draw each site's score of the model that each round made, and last the mean over the sites."""
-    lines = _site_lines(axes, ledger, sites, lambda record, site: _site_value(measure.scores(record), site))
-    means = [mean_over_sites(measure.scores(record)) for record in ledger]
-    return [*lines, draw_line(axes, _ledger_rounds(ledger), means, **MEAN_STYLE)]
+def _score_values(ledger: Sequence[Round], sites: Sequence[str], measure: Measure) -> dict[str, Values]:
+    """Return each site's score of the model that each round made, and last the mean over the sites."""
+    values = _site_values(ledger, sites, lambda record, site: _site_value(measure.scores(record), site))
+    return values | {MEAN_LINE: [mean_over_sites(measure.scores(record)) for record in ledger]}
 
 
-def _site_lines(axes: Axes, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> list[Line2D]:
-    return [
-        draw_line(
-            axes, _ledger_rounds(ledger), [value(record, site) for record in ledger], linewidth=1.6, **line_style(i)
-        )
-        for i, site in enumerate(sites)
-    ]
+def _site_values(ledger: Sequence[Round], sites: Sequence[str], value: Value) -> dict[str, Values]:
+    return {site: [value(record, site) for record in ledger] for site in sites}
 
 
-def _ledger_rounds(ledger: Sequence[Round]) -> list[int]:
+def _mean_panel(title: str, ledger: Sequence[Round], sites: Sequence[str], value: Value) -> Panel:
+    """Return a panel with a line per site and one of their mean."""
+    means = [mean_of_known(value(record, site) for site in sites) for record in ledger]
+    return Panel(title, _site_values(ledger, sites, value) | {MEAN_LINE: means})
+
+
+def _site_curves(
+    name: str, ledger: Sequence[Round], sites: Sequence[str], panels: tuple[Panel, ...], **layout: float
+) -> Curves:
+    """Return curves with a line per site, which looks the same in every figure of a run."""
+    styles = {site: {"linewidth": 1.6} | line_style(i) for i, site in enumerate(sites)}
+    styles |= {MEAN_LINE: MEAN_STYLE, KEPT: KEPT_STYLE}
+    return Curves(name, dict.fromkeys(styles, _list_rounds(ledger)), styles, panels, **layout)
+
+
+def _list_rounds(ledger: Sequence[Round]) -> list[int]:
     return [record.round for record in ledger]
 
 
-def _finish_axes(axes: Axes, ledger: Sequence[Round], title: str, best_round: int | None) -> None:
-    rounds = _ledger_rounds(ledger)
-    style_rounds(axes, title, rounds)
-    if best_round is not None:
-        # Room above the curves for the number.
-        axes.margins(y=0.1)
-        axes.axvline(best_round, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        is_left = 2 * best_round < rounds[0] + rounds[-1]
-        axes.annotate(
-            f"round {best_round}",
-            (best_round, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(3 if is_left else -3, -2),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-            va="top",
-            fontsize=8.5,
-            color=MUTED,
-        )
+def _describe_curves(curves: Curves) -> str:
+    """Say where the lines of the panels end, for readers who do not see them."""
+    return " ".join(_describe_panel(curves, panel) for panel in curves.panels)
 
 
-def _model_image(run: RunRecords, curves: bytes) -> PageImage:
-    has_accuracy = is_validated_with_selector(run)
-    alt = f"Validation {run.metric} of the global model and of the personalised models of {len(run.sites)} sites"
-    alt += f" over {len(run.ledger)} rounds{', and the accuracy of the selector' if has_accuracy else ''}."
-    return PageImage(curves, alt, ACCURACY_CURVES if has_accuracy else MODEL_CURVES)
+def _describe_panel(curves: Curves, panel: Panel) -> str:
+    """Say where each line of a panel ends: its last known value, with its round where that is not the last of all."""
+    last = max((number for name in panel.lines for number in curves.rounds[name]), default=0)
+    ends = {name: _find_end(curves.rounds[name], values) for name, values in panel.lines.items()}
+    known = {name: end for name, end in ends.items() if end}
+    listed = ", ".join(
+        f"{name} {value:.3g}{'' if number == last else f' (round {number})'}" for name, (number, value) in known.items()
+    )
+    return f"{panel.title} after round {last}: {listed}." if known else f"{panel.title}: no value."
 
 
-def _best_sentence(run: RunRecords) -> str:
-    """Name the reported round, and why it was chosen."""
+def _find_end(rounds: Sequence[int], values: Values) -> tuple[int, float] | None:
+    known = [(number, value) for number, value in zip(rounds, values, strict=True) if value is not None]
+    return known[-1] if known else None
+
+
+def _best_sentence(run: RunRecords, kept: float | None) -> str:
+    """Name the reported round, why it was chosen, and what the sites keep has on the same data."""
+    sentence = _reported_sentence(run)
+    if kept is None:
+        return sentence
+    return f"{sentence} What the sites keep has {format_number(kept)} on the validation data by which they chose it."
+
+
+def _reported_sentence(run: RunRecords) -> str:
     if run.best_round is None:
         return "No site has validated a model yet."
     best = next((record for record in run.ledger if record.round == run.best_round), None)
@@ -486,13 +475,13 @@ def _centralised_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
     return {f"centralised seed {run.results.seed}": run for run in runs}
 
 
-def _mean_panels(
-    measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers
-) -> dict[str, Mapping[str, Sequence[float | None]]]:
+def _mean_panels(measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers) -> list[Panel]:
     """Return the panel of a mean and, where it is wanted, that of the best such mean so far."""
     found = {name: [mean(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
-    best = {f"{BEST} {units}": {name: best_so_far(values) for name, values in found.items()}}
-    return {f"{MEAN} {units}": found} | (best if measure.has_best else {})
+    panels = [Panel(f"{MEAN} {units}", found)]
+    if measure.has_best:
+        panels.append(Panel(f"{BEST} {units}", {name: best_so_far(values) for name, values in found.items()}))
+    return panels
 
 
 def _site_value(scores: Scores, site: str) -> float | None:

@@ -33,7 +33,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Pictures:
-    """A site's worst, median and best test case, one slice each.
+    """A site's worst, median and best test case, and one that is the same for every model; one slice each.
 
     Attributes:
         images: Shape (n, C, H, W).
@@ -44,6 +44,7 @@ class Pictures:
         cases: Names of the cases, shape (n,).
         kept: What the model predicts that the site keeps, label maps as the predictions; None without a choice.
         kept_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
+        is_ranked: Whether a case is the worst, the median or the best, shape (n,); None where all are.
     """
 
     images: NDArray
@@ -54,6 +55,13 @@ class Pictures:
     cases: NDArray
     kept: NDArray | None = None
     kept_values: NDArray | None = None
+    is_ranked: NDArray | None = None
+
+    @property
+    def ranked_places(self) -> list[int]:
+        """Places of the worst, the median and the best case; a case that is two of them counts once."""
+        places = range(len(self.cases)) if self.is_ranked is None else np.flatnonzero(self.is_ranked).tolist()
+        return [i for i in places if self.cases[i] not in self.cases[:i]]
 
     @property
     def is_normalized(self) -> bool:

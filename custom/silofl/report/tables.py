@@ -1,7 +1,7 @@
 """Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -147,6 +147,21 @@ def site_table(results: Results) -> TextTable:
     columns = (*columns, *more, *extra.values())
     cells = tuple((*row, *(column[i] for column in filled)) for i, row in enumerate(rows))
     return TextTable(columns, cells, num_summary=len(summary))
+
+
+def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
+    """Return a table without the columns of words in which all of several rows are equal, and what these rows share.
+
+    Args:
+        table: Without marked cells; its first column stays.
+    """
+    columns = list(zip(*table.rows, strict=True))
+    equal = {i for i in range(1, table.num_text) if len(table.rows) > 1 and len(set(columns[i])) == 1}
+    kept = [i for i in range(len(table.columns)) if i not in equal]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    shared = ", ".join(f"{table.columns[i]} {columns[i][0]}" for i in sorted(equal))
+    names = tuple(table.columns[i] for i in kept)
+    return replace(table, columns=names, rows=rows, num_text=table.num_text - len(equal)), shared
 
 
 def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, ExitCode, SiloFLError
 from silofl.federation.results import Results, read_results
-from silofl.files import write_atomically, write_json, write_text
+from silofl.files import write_json, write_text
 from silofl.options import (
     check_backend,
     make_console,
@@ -197,9 +197,6 @@ def _show_table(
     }
     write_json(out / "table.json", values | {"runs": [_describe_run(run, methods) for run in runs]})
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
-    if summary.figure:
-        write_atomically(out / "sweep.png", lambda stream: stream.write(summary.figure.png))
-        console.print(f"figure: {out / 'sweep.png'}", markup=False)
     if rows:
         try:
             console.print(f"page: {write_rows(rows, out / 'comparison.html', summary)}", markup=False)

@@ -102,13 +102,14 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     runs = {method: read_run(out / name) for method, (name, _, _) in RUNS.items()}
     print_comparison(list(runs.values()), log)
     with announce("writing the report", console):
-        report = write_rows({method: [run] for method, run in runs.items()}, out / "report.html")
+        rows = {method: [run] for method, run in runs.items()}
+        report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     console.print()
     if table := hospital_table(runs):
         print_table(table, console)
     console.print()
-    _print_wrapped(conclude(runs), console)
+    _print_wrapped(conclude(rows), console)
     if losses := explain_losses(runs):
         _print_wrapped(["Where a method loses, and why as far as its records tell:", *losses], console)
     minutes = (time.monotonic() - started) / 60

@@ -11,12 +11,13 @@ import numpy as np
 from silofl.federation.results import SiteResult
 from silofl.report.canvas import (
     PageImage,
+    PlotData,
     draw_legend,
-    encode_png,
     escape_math,
     is_wide,
+    lay_out_panels,
     line_style,
-    make_panels,
+    make_image,
     style_axes,
 )
 from silofl.report.comparison import Method
@@ -24,6 +25,7 @@ from silofl.report.tables import MISSING, TextTable, mean_and_deviation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 NOTE = (
@@ -32,6 +34,8 @@ NOTE = (
 )
 # More of them on one axis would overlap.
 MOST_LETTERS = 40
+# Inches that a panel wants.
+LEAST_SWEEP = 3.0
 # What a site has of a part.
 PARTS: dict[str, Callable[[SiteResult], float | None]] = {
     "validation": lambda site: site.validation,
@@ -94,25 +98,63 @@ def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
     )
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """The rows over the last setting.
+
+    Attributes:
+        rows: All with the same settings.
+        metric: Of their values.
+    """
+
+    rows: Sequence[SweptRow]
+    metric: str
+
+    def data(self) -> PlotData:
+        """Return one row per row, point and part, with the mean of its seeds."""
+        rows = (
+            (*row.line, row.place, part, *_summarise(row.measured(part, _measured_sites(self.rows, part))))
+            for row in self.rows
+            for part in PARTS
+        )
+        columns = ("row", *self.rows[0].values, "part", "mean", "deviation", "seeds")
+        return PlotData("sweep", columns, tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw each row over the last setting, one panel for validation and one for the test."""
+        *others, last = self.rows[0].values
+        figure, panels = lay_out_panels(len(PARTS), width, 3.7, LEAST_SWEEP, shares_y=True)
+        positions = _positions(list(dict.fromkeys(row.place for row in self.rows)))
+        lines = _distinct_lines(self.rows)
+        handles: list[Line2D] = []
+        for panel, part in zip(panels, PARTS, strict=True):
+            handles = [_draw_row(panel, self.rows, line, part, positions, i) for i, line in enumerate(lines)]
+            style_axes(panel, f"{part}: {self.metric}", last)
+            _mark_places(panel, positions)
+        names = (dict(zip(("", *others), line, strict=True)) for line in lines)
+        draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
+        return figure
+
+
 def sweep_image(rows: Sequence[SweptRow], metric: str) -> PageImage:
-    """Draw each row over the last setting, one panel for validation and one for the test."""
-    *others, last = rows[0].values
-    figure, (axes,) = make_panels(1, len(PARTS), (10.4, 4.2), shares_y=True)
-    places = list(dict.fromkeys(row.place for row in rows))
-    positions = _positions(places)
-    handles: list[Line2D] = []
-    for panel, part in zip(axes, PARTS, strict=True):
-        handles = [_draw_row(panel, rows, line, part, positions, i) for i, line in enumerate(_distinct_lines(rows))]
-        style_axes(panel, f"{part}: {metric}", last)
-        _mark_places(panel, positions)
-    names = (dict(zip(("", *others), line, strict=True)) for line in _distinct_lines(rows))
-    draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
-    caption = f"{NOTE} Bars are that deviation."
-    return PageImage(
-        encode_png(figure),
-        f"{metric} over {last} = {', '.join(places)}, of {len(_distinct_lines(rows))} rows.",
-        caption,
+    """Draw each row over the last setting, and name the best point by validation in the alternative text."""
+    sweep, last = Sweep(rows, metric), list(rows[0].values)[-1]
+    known = [row for row in sweep.data().rows if row[-3] is not None]
+    best = {
+        part: max((row for row in known if row[-4] == part), key=lambda row: row[-3], default=None) for part in PARTS
+    }
+    described = "; ".join(
+        f"highest in {part} {row[-3]:.3f} at {', '.join(map(str, row[:-4]))}" for part, row in best.items() if row
     )
+    places = ", ".join(dict.fromkeys(row.place for row in rows))
+    alt = f"{metric} over {last} = {places}, of {len(_distinct_lines(rows))} rows: {described or 'no value'}."
+    return make_image(sweep, alt, f"{NOTE} Bars are that deviation.")
+
+
+def _summarise(values: Sequence[float]) -> tuple[float | None, float | None, int]:
+    """Return mean, deviation and number of seeds."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return float(np.mean(values)) if values else None, deviation, len(values)
 
 
 def _distinct_lines(rows: Sequence[SweptRow]) -> list[tuple[str, ...]]:

@@ -11,9 +11,9 @@ from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, seconds_left, usual_seconds
 from silofl.flare.lead import InFlight
 from silofl.methods.task import TRAIN
-from silofl.report.canvas import PageImage
+from silofl.report.canvas import PageImage, make_image
 from silofl.report.pages import render, write_page
-from silofl.report.rounds import KINDS, draw_training_curves, list_incidents
+from silofl.report.rounds import KINDS, list_incidents, training_curves
 from silofl.report.tables import MISSING, TextTable, format_duration, format_number
 from silofl.schema import dump_record
 from silofl.studies.progress import describe_task
@@ -248,6 +248,6 @@ def watched_values(watched: Watched) -> dict[str, Any]:
 
 
 def _curves(watched: Watched) -> PageImage:
-    curves = draw_training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
+    curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
     caption = "The dashed line is the best round so far. A round is validated together with the next one."
-    return PageImage(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)
+    return make_image(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)

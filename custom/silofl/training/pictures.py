@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -52,18 +52,21 @@ def write_pictures(
     by_case: Mapping[str, float],
     shown: slice,
 ) -> None:
-    """Write the slice with the most labels of the worst, the median and the best case: image, input, truth, prediction.
+    """Write the slice with the most labels of four cases: image, input, truth, prediction.
 
+    They are the worst, the median and the best case of this model, and one that is the same for every model.
     Arguments as `write_test_files`; ``by_case`` is each case's value.
     """
     ordered = sorted(by_case, key=lambda case: (by_case[case], case))
     if not ordered:
         return
-    cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
+    cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1], _typical_case(part, by_case)]
+    is_ranked = np.array([True, True, True, False])
     panes = [_draw_panes(model, part, predictions, _largest_slice(part, case), shown) for case in cases]
     pictures = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
     values = np.array([by_case[case] for case in cases])
-    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures, values=values, cases=np.array(cases)))
+    pictures |= {"values": values, "cases": np.array(cases), "is_ranked": is_ranked}
+    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures))
 
 
 def add_kept(path: Path, part: Examples, predictions: Array, by_case: Mapping[str, float]) -> None:
@@ -116,6 +119,17 @@ def _stack_padded(panes: list[NDArray]) -> NDArray:
     """Return pictures of several sizes as one array, with zeros around the smaller ones."""
     size = np.max([pane.shape[-2:] for pane in panes], axis=0)
     return np.stack([pad_to_size(pane, size) for pane in panes])
+
+
+def _typical_case(part: Examples, cases: Collection[str]) -> str:
+    """Return the case with the median number of labelled pixels, by the data alone, so that models can be compared."""
+    sizes = dict.fromkeys(cases, 0)
+    for case, target in zip(part.cases, part.targets, strict=True):
+        if case in sizes:
+            sizes[case] += int(np.count_nonzero(target))
+    # A case without any label counts with some models alone.
+    labelled = [case for case in sizes if sizes[case]] or list(sizes)
+    return sorted(labelled, key=lambda case: (sizes[case], case))[len(labelled) // 2]
 
 
 def _largest_slice(part: Examples, case: str) -> int:
