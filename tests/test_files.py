@@ -6,6 +6,7 @@ import zipfile
 import pytest
 import torch
 
+from silofl import files
 from silofl.errors import ConfigError, DamagedError
 from silofl.files import (
     is_free,
@@ -71,6 +72,19 @@ class SmallDisk(io.FileIO):
         if len(content) > 1000:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(content)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 4])
+def test_an_interruption_while_tensors_are_written_stays_one(tmp_path, piece):
+    taken = []
+
+    def interrupt(content):
+        taken.append(content)
+        if len(taken) == piece:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files._save({"w": torch.zeros(1 << 20)}, interrupt)
 
 
 @pytest.mark.parametrize("save", [save_tensors, lambda path, value: save_state(path, 1, {}, value)])

@@ -201,7 +201,13 @@ def _save(value: dict[str, Any], *takers: Callable[[bytes], object]) -> None:
     import torch
 
     sink = _Sink(*takers)
-    torch.save(value, sink)
+    try:
+        torch.save(value, sink)
+    except RuntimeError as error:
+        # torch ends its archive where Ctrl-C or a signal interrupts it, and fails at that.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
     if sink.error:
         raise sink.error
 
