@@ -70,6 +70,6 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     table = site_table(watched_run.results)
     assert readers == {OWN, "report.tables"}
     assert readers | {"federation.outcome"} <= {*files}
-    page = render("report.html.j2", report_values(watched_run))
+    page = render("report.html.j2", report_values(watched_run) | {"figures": "figures", "numbers": "results.csv"})
     assert readers == {OWN, "report.tables", "report.sentences"}
     assert all(row[1] in page for row in table.rows)

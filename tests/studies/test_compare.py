@@ -69,7 +69,7 @@ def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 gains, 1 loses |" in written
     assert written.index("| 1 gains, 1 loses |") < written.index("client average")
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert page.index("What joining gave") < page.index(problem) < page.index("<h2>Results</h2>")
+    assert page.index(problem) < page.index("What joining gave") < page.index("<h2>Results</h2>")
 
 
 def test_finished_runs_are_used_again(compare, training):
