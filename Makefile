@@ -16,7 +16,7 @@ federation: .venv/installed
 # What happens to such a network in a week, each event with its checks; under 25 minutes on two cores.
 federation-week: .venv/installed
 	rm -rf federation-week
-	$(RUN) -m provisioning week --out federation-week
+	$(RUN) -m tests.provisioning.week --out federation-week
 
 test: .venv/installed
 	$(RUN) -m pytest -m "not long and not slow and not fuzz and not faults" -n logical --dist loadfile

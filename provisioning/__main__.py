@@ -18,7 +18,6 @@ COMMANDS = {
     "lock": ("provisioning.lock", "write the versions and checksums of all packages"),
     "prepare-containers": ("provisioning.prepare_containers", "turn a kit into what Docker or Kubernetes starts"),
     "run-federation": ("provisioning.run_federation", "a whole network on this machine, from nothing to a result"),
-    "week": ("provisioning.week", "what happens to a network in a week, on this machine, each event with its checks"),
 }
 
 

@@ -16,8 +16,9 @@ import torch
 from silofl.algorithms import presets
 from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.algorithms.steps import with_change
-from silofl.methods.part import Kept, Part, SitePart
+from silofl.methods.part import Kept, Part
 from silofl.methods.task import Message
+from silofl.methods.work import SitePart
 from silofl.settings import Positive
 
 

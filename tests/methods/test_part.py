@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.part import Kind, Part, SitePart
+from silofl.methods.part import Kind, Part
 from silofl.methods.task import Exchange, Message, Replies
+from silofl.methods.work import SitePart
 
 
 def test_a_kind_holds_the_names_of_its_role_or_some_of_them():

@@ -13,7 +13,6 @@ import silofl
 from silofl import methods
 from silofl.algorithms.presets import algorithm_names
 from silofl.errors import ConfigError
-from silofl.methods import parts
 from silofl.methods.part import Part
 from silofl.methods.parts import find_kind, list_kinds, start_parts
 from silofl.methods.work import Work
@@ -55,7 +54,7 @@ def test_no_value_of_a_part_has_the_name_of_what_a_part_can_do():
 
 def test_site_halves_are_those_of_the_same_files(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
-    names = [half.name for half in parts.site_parts(Work("a", study, None, None, None))]
+    names = [half.name for half in Work("a", study, None, None, None).parts]
     assert names == ["models", "amplitude", "selector", "super_model"]
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from provisioning.__main__ import main
 from silofl.files import hold_lock
+from tests.provisioning.week import main as week
 
 
 @pytest.fixture
@@ -16,9 +17,9 @@ def test_an_earlier_network_is_not_written_over(tmp_path, capsys):
     assert "--out must be a folder without an earlier network" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run-federation", "week"])
-def test_a_folder_in_which_no_kit_could_start_is_refused_before_anything_is_made(tmp_path, capsys, command):
-    assert main([command, "--out", str(tmp_path / "lauf 1")]) == 2
+@pytest.mark.parametrize("run", [lambda *options: main(["run-federation", *options]), lambda *options: week(options)])
+def test_a_folder_in_which_no_kit_could_start_is_refused_before_anything_is_made(tmp_path, capsys, run):
+    assert run("--out", str(tmp_path / "lauf 1")) == 2
     assert "the path of the kit must have no ' ', at which NVFlare's commands break" in capsys.readouterr().err
     assert not (tmp_path / "lauf 1").exists()
 

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from provisioning.__main__ import main
-from provisioning.week import carry_out_events
-from provisioning.week_events import (
+from provisioning.workspace import SITE_CONFIGS
+from silofl import __version__
+from silofl.errors import TrainingError
+from silofl.software import digest_package
+from tests.provisioning.week import carry_out_events, main
+from tests.provisioning.week_events import (
     EVENTS,
     Event,
     check_releases,
@@ -18,11 +21,7 @@ from provisioning.week_events import (
     hash_model_files,
     remove_egress_filters,
 )
-from provisioning.week_stage import require_that
-from provisioning.workspace import SITE_CONFIGS
-from silofl import __version__
-from silofl.errors import TrainingError
-from silofl.software import digest_package
+from tests.provisioning.week_stage import require_that
 
 
 def carried_out(tmp_path, *events):
@@ -51,7 +50,7 @@ def test_the_first_check_that_fails_ends_the_week_with_its_sentence(tmp_path):
 
 def test_a_folder_that_holds_something_is_not_written_over(tmp_path, capsys):
     (tmp_path / "week.md").write_text("an earlier week")
-    assert main(["week", "--out", str(tmp_path)]) == 2
+    assert main(["--out", str(tmp_path)]) == 2
     assert "--out must be a new or empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["week.md"]
 
@@ -107,7 +106,7 @@ def test_each_event_says_what_happens_and_has_a_day():
 @pytest.mark.faults
 @pytest.mark.timeout(2700)
 def test_the_week_goes_as_it_must(tmp_path, free_port, capsys):
-    code = main(["week", "--out", str(tmp_path / "week"), "--port", str(free_port())])
+    code = main(["--out", str(tmp_path / "week"), "--port", str(free_port())])
     assert code == 0, capsys.readouterr().out
     assert "FAILED" not in (tmp_path / "week" / "week.md").read_text()
 

@@ -14,8 +14,9 @@ from silofl.algorithms.mixing import Arrays
 from silofl.methods.amplitude import expect_spectrum
 from silofl.methods.answer import Count, SiteAnswer
 from silofl.methods.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
-from silofl.methods.part import Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import Kind, Part, Run, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models.roles import add_role, select_role
 from silofl.study import Study
 from silofl.training.sketch import SPLITS, build_fixed_network, sketch

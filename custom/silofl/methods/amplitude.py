@@ -15,8 +15,9 @@ from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.others import find_unlike
 from silofl.errors import TrainingError
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.part import Compared, Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import Compared, Kind, Part, Run, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 

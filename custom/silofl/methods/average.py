@@ -17,8 +17,9 @@ from torch import Tensor
 
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.model import ModelPart, SiteModels
-from silofl.methods.part import VALIDATED, Kept, Part, Reported, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models.roles import add_role
 from silofl.schema import dump_record, read_record
 from silofl.study import Study

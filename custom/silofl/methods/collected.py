@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.part import END, Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import END, Kind, Part, Run, WeightsOf
 from silofl.methods.task import COLLECT, Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.roles import add_role

@@ -12,7 +12,8 @@ from torch import nn
 from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.moon import contrastive_step
 from silofl.algorithms.steps import Step
-from silofl.methods.part import Kept, Part, SitePart
+from silofl.methods.part import Kept, Part
+from silofl.methods.work import SitePart
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.study import Study

@@ -17,8 +17,9 @@ from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected_step, new_control
 from silofl.algorithms.steps import GradientStep, Step
 from silofl.data.batches import evaluation_batches, training_batches
-from silofl.methods.part import Kept, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import traveling_names
 from silofl.models.precision import keep_exact, round_as_received

@@ -19,8 +19,9 @@ from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
-from silofl.methods.part import Kept, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import Kept, Part, Run, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step

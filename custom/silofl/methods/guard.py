@@ -34,8 +34,9 @@ from silofl.inference.geometry import decide_labels
 from silofl.inference.super_model import shift_foreground
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.average import ROLE as AVERAGE
-from silofl.methods.part import TESTED, Kept, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import TESTED, Kept, Part, Run, WeightsOf
 from silofl.methods.task import TRAIN, Exchange, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import input_norm_names
 from silofl.schema import dump_record

@@ -26,10 +26,11 @@ from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SuperResults
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
-from silofl.methods.part import END, Kept, Kind, Part, Reported, Run, SitePart, WeightsOf, to_tensors
+from silofl.methods.part import END, Kept, Kind, Part, Reported, Run, WeightsOf, to_tensors
 from silofl.methods.super_message import collect_facts, read_contents
 from silofl.methods.super_test import collect_selector_results, evaluate_super_model
 from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.nearest import NUM_FEATURES, FeatureMoments, discriminant, measure_features

@@ -2,8 +2,7 @@
 
 from silofl.algorithms.fedrep import head_or_body_step
 from silofl.algorithms.steps import Step
-from silofl.methods.part import SitePart
-from silofl.methods.work import Work
+from silofl.methods.work import SitePart, Work
 from silofl.models.names import head_names
 
 ROLE = "head_then_body"

@@ -15,8 +15,7 @@ from silofl.algorithms.steps import Batch, Loss, OwnDraws, Step, plain_step
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.errors import TrainingError
-from silofl.methods.part import SitePart
-from silofl.methods.work import Work
+from silofl.methods.work import SitePart, Work
 from silofl.models import HarmonizedModel
 from silofl.models.seeds import seed_torch
 from silofl.training.device import derive_seed

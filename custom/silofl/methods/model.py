@@ -19,8 +19,9 @@ from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.methods.kept_back import Excluded
-from silofl.methods.part import Kept, Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import Kept, Kind, Part, Run, WeightsOf
 from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import build_model
 from silofl.models.names import (
     alias_names,

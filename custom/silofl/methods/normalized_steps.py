@@ -12,8 +12,9 @@ from silofl.algorithms.fedavg import example_weights
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.mixing import Arrays
 from silofl.methods.answer import SiteAnswer
-from silofl.methods.part import Part, SitePart
+from silofl.methods.part import Part
 from silofl.methods.task import Replies
+from silofl.methods.work import SitePart
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
 

@@ -1,4 +1,4 @@
-"""The protocol of a part: something that travels, with a half at the server and a half at each site.
+"""The protocol of a part: something that travels. Here is its half at the server; `SitePart` is the one at each site.
 
 The engine sends, checks, mixes, saves and resumes. A part says what to send, what a correct answer is, and what the
 answers change. Every method has a default that does nothing.
@@ -15,21 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.steps import Step
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.task import Exchange, Expected, Message, Replies, Unlike
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.loop import Learner, TrainingResult
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
     from silofl.data.domain import Domain
-    from silofl.data.parts import Examples
     from silofl.inference.contents import Contents
-    from silofl.methods.work import Work
-    from silofl.models import HarmonizedModel
-    from silofl.training.metrics import Score
 
 # Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
 # last round that trained any are validated; after all rounds; and after the test.
@@ -283,78 +277,6 @@ class Part:
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
         return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
-
-
-class SitePart:
-    """A part's half at a site, for one task.
-
-    Args:
-        work: The task, and what the site has for it.
-
-    Attributes:
-        name: The key of its state in the site's file of a round.
-        tasks: Tasks that this part answers by itself.
-        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
-    """
-
-    name: ClassVar[str]
-    tasks: ClassVar[tuple[str, ...]] = ()
-    stays: ClassVar[tuple[Kept, ...]] = ()
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-    @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return those of ``stays`` that a study's sites keep after a round."""
-        is_silent = not cls.stays and cls.kept is not SitePart.kept
-        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
-
-    def prepare(self) -> None:
-        """Bring the models to where the task begins."""
-
-    def answer(self, task: str) -> Message:
-        """Carry out one of its ``tasks``."""
-        # Unreachable: `Work.answer` asks only parts that list the task.
-        raise NotImplementedError(task)
-
-    def step(self, role: str, step: Step) -> Step:
-        """Return the step of a model, with what this part adds to it."""
-        return step
-
-    def learners(self) -> Mapping[str, Learner]:
-        """Return what this part trains in the same pass over the data."""
-        return {}
-
-    def epoch(self) -> None:
-        """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
-
-    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
-        """Return a model as the site validates, tests and keeps it: the task's own, or a copy that went on."""
-        return model
-
-    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
-        """Return the rows of each batch of an epoch, where this part draws them; None where it does not."""
-        return None
-
-    def measured(self) -> dict[str, float]:
-        """Return numbers of the training that leave with its loss."""
-        return {}
-
-    def validated(self, own: Score) -> None:
-        """Take note of the score of the site's own model on its validation data."""
-
-    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Return what leaves after training."""
-        return Message()
-
-    def kept(self) -> dict[str, Any]:
-        """Return what stays at home until the next round; ``stays`` names it."""
-        return {}
-
-    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
-        """Return the score of the site's models as this part combines them; None where it does not."""
-        return None
 
 
 def to_tensors(value: Any) -> Any:  # noqa: ANN401

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from silofl.algorithms.mixing import Arrays
 from silofl.errors import ConfigError
-from silofl.methods.part import Kept, Kind, Part, SitePart
+from silofl.methods.part import Kept, Kind, Part
 from silofl.methods.task import TRAIN
 from silofl.study import Study
 
 if TYPE_CHECKING:
-    from silofl.methods.work import Work
+    pass
 
 
 def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> dict[str, Part]:
@@ -27,9 +27,9 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
     return {part.role: part for part in parts}
 
 
-def site_parts(work: Work) -> list[SitePart]:
-    """Return the site halves for one task, the models first."""
-    return [module.SITE(work) for module in _load_methods(work.study)]
+def site_halves(study: Study) -> list[type]:
+    """Return the classes of the site halves, the models' first."""
+    return [module.SITE for module in _load_methods(study)]
 
 
 def list_kept(study: Study, number: int) -> list[Kept]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from silofl.algorithms.steps import OwnDraws, Step
 from silofl.methods.model import SiteModels
-from silofl.methods.part import Kept, SitePart
-from silofl.methods.work import Work
+from silofl.methods.part import Kept
+from silofl.methods.work import SitePart, Work
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.study import Study
 

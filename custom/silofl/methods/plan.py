@@ -16,8 +16,9 @@ from silofl.data.data_fingerprint import measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import AskedOnce, expect_float64, withhold_few_patients
-from silofl.methods.part import Kind, Run, SitePart, WeightsOf
+from silofl.methods.part import Kind, Run, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models.roles import add_role
 from silofl.study import Study
 

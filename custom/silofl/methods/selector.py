@@ -19,9 +19,10 @@ from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
 from silofl.errors import AggregationError
 from silofl.inference.super_model import to_probabilities
-from silofl.methods.part import AFTER, INSTEAD, Kept, Kind, Part, Run, SitePart, WeightsOf, to_arrays, to_tensors
+from silofl.methods.part import AFTER, INSTEAD, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.methods.super_model import label_best_models, load_fixed_models
 from silofl.methods.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays
 from silofl.models.precision import keep_exact

@@ -10,8 +10,9 @@ import numpy as np
 
 from silofl.algorithms.fedopt import Moments, server_update
 from silofl.algorithms.mixing import Arrays
-from silofl.methods.part import Part, SitePart, to_arrays, to_tensors
+from silofl.methods.part import Part, to_arrays, to_tensors
 from silofl.methods.task import Replies
+from silofl.methods.work import SitePart
 from silofl.study import Study
 
 ROLE = "server_optimizer"

@@ -24,8 +24,9 @@ from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import Withheld, check_all_sent, withhold_few_patients
-from silofl.methods.part import BEFORE, Kind, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import BEFORE, Kind, Part, Run, WeightsOf
 from silofl.methods.task import Exchange, Expected, Message, Replies
+from silofl.methods.work import SitePart
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.models.roles import add_role

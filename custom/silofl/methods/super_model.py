@@ -25,11 +25,11 @@ from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.collected import ROLE as COLLECTED
 from silofl.methods.model import collect_part_arrays
-from silofl.methods.part import BEFORE, END, Part, Run, SitePart, WeightsOf
+from silofl.methods.part import BEFORE, END, Part, Run, WeightsOf
 from silofl.methods.super_message import collect_facts, read_contents, read_domain
 from silofl.methods.super_test import collect_selector_results, counts_by_threshold, evaluate_super_model
 from silofl.methods.task import Exchange, Message, Replies
-from silofl.methods.work import Work
+from silofl.methods.work import SitePart, Work
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
 from silofl.settings import Section

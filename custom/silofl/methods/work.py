@@ -1,23 +1,27 @@
-"""One task at a site: the models it begins from, the training, and the answer."""
+"""One task at a site: the parts' halves there, the models it begins from, the training, and the answer."""
+
+from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from silofl.algorithms.steps import Batch, Loss
+from silofl.algorithms.steps import Batch, Loss, Step
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import build_augmentation
 from silofl.errors import TrainingError, quote_value
-from silofl.methods.part import SitePart
-from silofl.methods.parts import site_parts
+from silofl.methods.part import Kept
+from silofl.methods.parts import site_halves
 from silofl.methods.task import TRAIN, Message
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
@@ -27,6 +31,7 @@ from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.loop import Learner, TrainingResult, train
 from silofl.training.losses import make_loss
+from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
 
 
@@ -69,7 +74,7 @@ class Work:
     @cached_property
     def parts(self) -> list[SitePart]:
         """The site halves of the study's parts."""
-        return site_parts(self)
+        return [half(self) for half in site_halves(self.study)]
 
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:
@@ -249,3 +254,75 @@ class Work:
         for step, batch in enumerate(batches, start=before + 1):
             self.on_step(step, steps)
             yield batch
+
+
+class SitePart:
+    """A part's half at a site, for one task.
+
+    Args:
+        work: The task, and what the site has for it.
+
+    Attributes:
+        name: The key of its state in the site's file of a round.
+        tasks: Tasks that this part answers by itself.
+        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
+    """
+
+    name: ClassVar[str]
+    tasks: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[tuple[Kept, ...]] = ()
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return those of ``stays`` that a study's sites keep after a round."""
+        is_silent = not cls.stays and cls.kept is not SitePart.kept
+        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
+
+    def prepare(self) -> None:
+        """Bring the models to where the task begins."""
+
+    def answer(self, task: str) -> Message:
+        """Carry out one of its ``tasks``."""
+        # Unreachable: `Work.answer` asks only parts that list the task.
+        raise NotImplementedError(task)
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the step of a model, with what this part adds to it."""
+        return step
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return what this part trains in the same pass over the data."""
+        return {}
+
+    def epoch(self) -> None:
+        """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
+
+    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
+        """Return a model as the site validates, tests and keeps it: the task's own, or a copy that went on."""
+        return model
+
+    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
+        """Return the rows of each batch of an epoch, where this part draws them; None where it does not."""
+        return None
+
+    def measured(self) -> dict[str, float]:
+        """Return numbers of the training that leave with its loss."""
+        return {}
+
+    def validated(self, own: Score) -> None:
+        """Take note of the score of the site's own model on its validation data."""
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return what leaves after training."""
+        return Message()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what stays at home until the next round; ``stays`` names it."""
+        return {}
+
+    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+        """Return the score of the site's models as this part combines them; None where it does not."""
+        return None

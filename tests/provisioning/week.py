@@ -1,6 +1,6 @@
 """A week of a network on this machine, each event with its checks: what ``make federation-week`` does.
 
-    python -m provisioning week --out OUT [--port N]
+    python -m tests.provisioning.week --out OUT [--port N]
 
 Phantoms of four hospitals; the commands are those of docs/study-lead.md, operations.md and hospital-it.md. The first
 check that fails ends the week. ``OUT/week.md`` says what happened and what was seen, ``OUT/commands.txt`` has every
@@ -8,23 +8,28 @@ command with its output.
 """
 
 import argparse
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from provisioning.week_events import EVENTS, Event
-from provisioning.week_stage import Stage
+from silofl.cli import Parser, run_command
 from silofl.errors import ExitCode, TrainingError
 from silofl.files import write_text
 from silofl.flare.commands import check_start
 from silofl.studies.run import check_new
+from tests.provisioning.week_events import EVENTS, Event
+from tests.provisioning.week_stage import Stage
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``week``."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code."""
+    parser = Parser(prog="python -m tests.provisioning.week", description="A week of a network on this machine.")
     parser.add_argument("--out", type=Path, required=True, help="new folder of data, kits, results, logs and week.md")
     parser.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
+    return run_command("week", run, parser.parse_args(arguments))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,3 +75,7 @@ def _write_page(path: Path, rows: list[tuple[str, str, float]], planned: int) ->
     for number, (what, seen, seconds) in enumerate(rows, start=1):
         lines += [f"{number}. **{what}** ({seconds:.0f} s): {seen}", ""]
     write_text(path, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import silofl
-from provisioning.week_stage import Followed, Stage, require_that, wait_until
 from provisioning.workspace import PROJECT
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.egress_log import FILE as EGRESS
@@ -15,6 +14,7 @@ from silofl.federation.ledger import Round, latest_software
 from silofl.federation.results import read_results
 from silofl.files import read_json, write_json
 from silofl.software import digest_package
+from tests.provisioning.week_stage import Followed, Stage, require_that, wait_until
 
 HOSPITALS, NEW = ("east", "north", "south"), "west"
 # Enough for the 5 training patients below which no amplitude leaves a hospital.
