@@ -9,7 +9,7 @@ units hard. Takes 40 seconds on one core; the seed is fixed.
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.gain import measure_gain
+from silofl.core.gain import measure_gain
 
 UNITS, PIXELS = 4000, 64
 SIZES = (5, 6, 8, 10, 19, 30, 50, 100)

@@ -17,7 +17,7 @@ import torch
 from measured import REPEATS
 
 from silofl.algorithms.harmofl import AmplitudeNorm
-from silofl.algorithms.steps import plain_step
+from silofl.core.steps import plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples
 from silofl.data.volumes import Volumes

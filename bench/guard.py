@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from silofl.algorithms.guard import BIASES, SHARES, choose_kept
+from silofl.core.guard_rule import BIASES, SHARES, choose_kept
 
 SIZES = {"1-3 units": (1, 2, 3), "5-20": (5, 10, 20), "50-200": (50, 100, 200)}
 UNITS, PIXELS, SITES = 2000, 256, 150

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from silofl.algorithms.adafed import distances
 from silofl.algorithms.harmofl import AmplitudeNorm
-from silofl.algorithms.mixing import mix
-from silofl.algorithms.steps import Batch, GradientStep, Loss, Step, plain_step
+from silofl.core.mixing import mix
+from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.settings import parse

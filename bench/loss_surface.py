@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from silofl.algorithms.steps import Batch, Loss, full_precision
+from silofl.core.steps import Batch, Loss, full_precision
 from silofl.training.device import derive_seed
 
 Direction = Mapping[str, Tensor]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from silofl.algorithms.harmofl import _perturb_parameters
-from silofl.algorithms.steps import frozen_statistics
+from silofl.core.steps import frozen_statistics
 from silofl.models.networks import HarmonizedModel, build_plain_model
 from silofl.settings import parse
 from silofl.study import Study

@@ -18,7 +18,7 @@ import torch
 from monai.data import DataLoader, Dataset
 from monai.transforms import Compose, RandCropByPosNegLabeld
 
-from silofl.algorithms.steps import plain_step
+from silofl.core.steps import plain_step
 from silofl.data.batches import training_batches
 from silofl.data.cache import load_or_prepare
 from silofl.data.cache_entries import CacheSource

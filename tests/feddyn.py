@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from silofl.algorithms import presets
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import with_change
+from silofl.core import presets
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import with_change
 from silofl.methods.part import Kept, Part
 from silofl.methods.task import Message
 from silofl.methods.work import SitePart

@@ -21,11 +21,11 @@ BELOW = {
     "settings": {"documents", "errors"},
     "schema": {"errors", "files"},
     "extensions": {"errors"},
-    "algorithms": {"settings", "errors"},
+    "core": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
     "software": {"bundled_jobs", "settings", "errors"},
     "study_sections": {"extensions", "settings", "errors"},
-    "study": {"study_sections", "extensions", "algorithms", "settings", "errors"},
+    "study": {"study_sections", "extensions", "core", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}
@@ -33,7 +33,8 @@ BELOW["options"] = {"bundled_jobs", "settings", "errors"}
 for _room, _below in (
     ("training", ("data", "models")),
     ("inference", ("training", "options")),
-    ("methods", ("inference",)),
+    ("algorithms", ("inference",)),
+    ("methods", ("algorithms",)),
     ("federation", ("methods",)),
     ("flare", ("federation",)),
     ("report", ("federation",)),
@@ -136,7 +137,7 @@ def test_only_flare_knows_nvflare(imported):
 
 def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
     for path, names in imported.items():
-        if room_of(path) == "algorithms":
+        if room_of(path) == "core":
             assert crossings(names, ["nvflare", "monai"]) == [], name_of(path)
 
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from provisioning import __main__ as provisioning
 from silofl import cli
-from silofl.algorithms.presets import algorithm_names
-from silofl.algorithms.recipe import PRESET_NAMES
+from silofl.core.presets import algorithm_names
+from silofl.core.recipe import PRESET_NAMES
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate

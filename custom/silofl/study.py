@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.recipe import Recipe
+from silofl.core.presets import find_recipe
+from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, quote_value
 from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.settings import Count, Name, Section, Whole, describe_validation_error, load_settings

@@ -11,7 +11,7 @@ from silofl.algorithms.adafed import (
     statistics_sizes,
     weigh_known_sites,
 )
-from silofl.algorithms.mixing import mix
+from silofl.core.mixing import mix
 from silofl.errors import AggregationError, ConfigError
 
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.apfl import Mixture, mix_parameters, new_alpha
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings
 

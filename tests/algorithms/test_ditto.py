@@ -3,8 +3,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.ditto import Pull
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 
 from .conftest import assert_is, network

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.fedavg import example_weights, server_step
-from silofl.algorithms.mixing import mix
+from silofl.core.mixing import mix
 from silofl.errors import AggregationError
 
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from silofl.algorithms.fednova import NormalizedSteps, factors, norm
 from silofl.algorithms.fedprox import proximal_step
-from silofl.algorithms.presets import find_recipe
+from silofl.core.presets import find_recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.study_sections import TrainingSettings
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from silofl.algorithms.fedopt import Moments, server_update
-from silofl.algorithms.presets import find_recipe
+from silofl.core.presets import find_recipe
 from silofl.errors import ConfigError
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")

@@ -3,7 +3,7 @@ from nvflare.app_opt.pt.fedproxloss import PTFedProxLoss
 from torch import nn
 
 from silofl.algorithms.fedprox import proximal_step
-from silofl.algorithms.steps import plain_step
+from silofl.core.steps import plain_step
 
 MSE = nn.functional.mse_loss
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.fedrep import HeadThenBody, head_or_body_step
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings
 

@@ -13,9 +13,9 @@ from silofl.algorithms.fedsm import (
     softpull_weights,
     tune_threshold,
 )
-from silofl.algorithms.mixing import mix
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import GradientStep
+from silofl.core.mixing import mix
+from silofl.core.presets import find_recipe
+from silofl.core.steps import GradientStep
 from silofl.errors import AggregationError, ConfigError, DataError
 
 

@@ -15,8 +15,8 @@ from silofl.algorithms.harmofl import (
     mean_amplitude,
     perturbed_step,
 )
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import plain_step, squared_distance
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step, squared_distance
 from silofl.errors import ConfigError, TrainingError
 from silofl.study_sections import TrainingSettings
 from silofl.training.loop import set_learning_rate

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.moon import contrastive_loss, contrastive_step, pool_features
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import ModelSettings
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.perfedavg import meta_step
-from silofl.algorithms.presets import find_recipe, load_presets
-from silofl.algorithms.recipe import PRESET_NAMES
+from silofl.core.presets import find_recipe, load_presets
+from silofl.core.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")

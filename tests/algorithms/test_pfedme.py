@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.personal import pulled_step
 from silofl.algorithms.pfedme import Envelope, follow_personal, forward_step
-from silofl.algorithms.presets import find_recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.model_pair import pulled_step
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings
 

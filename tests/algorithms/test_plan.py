@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.algorithms.data_fingerprint import pool_fingerprints
 from silofl.algorithms.plan import Draft, SiteFacts, make_plan, target_spacing
 from silofl.algorithms.planned_patch import FEATURES, NetworkForm
+from silofl.data.data_fingerprint import pool_fingerprints
 from silofl.errors import ConfigError
 
-from .test_data_fingerprint import fingerprint
+from ..data.test_data_fingerprint import fingerprint
 
 LABELS = {1: "organ"}
 UNET = NetworkForm.of("unet", (32, 32, 64, 128, 256), is_classifying=False, dimensions=3)

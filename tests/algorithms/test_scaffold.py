@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.presets import find_recipe
 from silofl.algorithms.scaffold import Control, corrected_step, new_control
-from silofl.algorithms.steps import plain_step
+from silofl.core.presets import find_recipe
+from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from silofl import methods
-from silofl.algorithms.presets import algorithm_names, load_presets
-from silofl.algorithms.recipe import Answer
+from silofl.core.presets import algorithm_names, load_presets
+from silofl.core.recipe import Answer
 
 PACKAGE = Path(methods.__file__).parents[1]
 SOURCES = sorted((PACKAGE / "federation").glob("*.py"))

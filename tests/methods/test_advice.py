@@ -7,8 +7,8 @@ from silofl.algorithms.advice import advise
 from silofl.federation.egress import Gate, Request
 from silofl.methods.advice import FILE, ROLE
 from silofl.methods.parts import start_parts
+from silofl.methods.sketch import build_fixed_network, sketch
 from silofl.methods.task import Message
-from silofl.training.sketch import build_fixed_network, sketch
 
 SITES = ("east", "north", "west")
 

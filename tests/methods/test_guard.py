@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.guard import BIASES, SHARES, GuardChoice
 from silofl.cli import main
+from silofl.core.guard_rule import BIASES, SHARES, GuardChoice
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.algorithms.presets import find_recipe
+from silofl.core.presets import find_recipe
 from silofl.errors import ConfigError, DataError
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.egress import Gate, Request

@@ -11,7 +11,7 @@ import yaml
 
 import silofl
 from silofl import methods
-from silofl.algorithms.presets import algorithm_names
+from silofl.core.presets import algorithm_names
 from silofl.errors import ConfigError
 from silofl.methods.part import Part
 from silofl.methods.parts import find_kind, list_kinds, start_parts

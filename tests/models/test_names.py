@@ -4,8 +4,8 @@ import torch
 from monai.networks.nets import DynUNet
 from torch import nn
 
-from silofl.algorithms.recipe import Recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.recipe import Recipe
+from silofl.core.steps import plain_step
 from silofl.errors import AggregationError
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import (

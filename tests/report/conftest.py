@@ -7,7 +7,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from silofl.algorithms.presets import find_recipe
+from silofl.core.presets import find_recipe
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.report.comparison import Method

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.algorithms.presets import find_recipe
+from silofl.core.presets import find_recipe
 from silofl.report.comparison import Method, make_method_rows
 from silofl.report.methods import (
     is_comparable,

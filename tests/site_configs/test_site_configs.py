@@ -16,7 +16,7 @@ from nvflare.lighter import templates
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.security.security import FLAuthorizer
 
-from silofl.algorithms.presets import algorithm_names
+from silofl.core.presets import algorithm_names
 from silofl.flare.components import GENERIC
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES

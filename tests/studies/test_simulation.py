@@ -3,8 +3,8 @@ import shutil
 
 import pytest
 
-from silofl.algorithms.presets import algorithm_names, load_presets
-from silofl.algorithms.recipe import PRESET_NAMES
+from silofl.core.presets import algorithm_names, load_presets
+from silofl.core.recipe import PRESET_NAMES
 from silofl.errors import ConfigError
 from silofl.studies.simulation import (
     Simulation,

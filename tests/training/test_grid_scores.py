@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.algorithms.guard import BIASES, SHARES
+from silofl.core.guard_rule import BIASES, SHARES
 from silofl.inference.geometry import decide_labels
 from silofl.training import grid_scores
 from silofl.training.grid_scores import score_classes, score_label_maps

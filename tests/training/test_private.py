@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.steps import plain_step
+from silofl.core.steps import plain_step
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model

@@ -1,1 +1,1 @@
-"""The algorithms as mathematics on NumPy arrays and torch modules, one file an algorithm."""
+"""The algorithms, one file each; those of the three papers that the project is made for are folders."""

@@ -16,7 +16,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.algorithms.recipe import Answer, Recipe
+from silofl.core.recipe import Answer, Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Natural, Share
 

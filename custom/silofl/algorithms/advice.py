@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import Statistics, distances
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.errors import ConfigError
 
 # What sites are compared by: name -> in words.

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.personal import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
-from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
+from silofl.core.recipe import Answer, Recipe
+from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.settings import Fraction, NotNegative
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from silofl.algorithms.personal import ModelPair, copy_tensors, find_personal_conflict, list_parameters, pulled_step
-from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import plain_step
+from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, pulled_step
+from silofl.core.recipe import Answer, Recipe
+from silofl.core.steps import plain_step
 from silofl.settings import NotNegative
 
 

@@ -9,8 +9,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError
+
+__all__ = ["PRESETS", "NormalizedSteps", "factors", "norm"]
 
 
 class NormalizedSteps(Answer):
@@ -65,25 +68,6 @@ class NormalizedSteps(Answer):
 
 
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(NormalizedSteps(),)))
-
-
-def norm(steps: int, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False) -> float:
-    """Return ||a||_1: how far so many steps of SGD reach along a gradient of 1, in units of the learning rate.
-
-    ``g = 1 - eta mu s``; ``u = rho u + g``; ``s = s + u``, or with Nesterov ``s = s + g + rho u``; the result is s.
-
-    Args:
-        steps: The paper's tau, at least 1.
-        momentum: The optimiser's rho, whose buffer is 0 before the first step.
-        proximal: ``eta mu``: the learning rate times the weight of the proximal term.
-        nesterov: Whether the momentum is Nesterov's.
-    """
-    buffer = reach = 0.0
-    for _ in range(steps):
-        gradient = 1 - proximal * reach
-        buffer = momentum * buffer + gradient
-        reach += gradient + momentum * buffer if nesterov else buffer
-    return reach
 
 
 def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -> NDArray[np.float64]:

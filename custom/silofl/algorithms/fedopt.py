@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.recipe import Answer, Recipe
+from silofl.core.mixing import Arrays
+from silofl.core.recipe import Answer, Recipe
 from silofl.errors import ConfigError
 from silofl.settings import BelowOne, Positive
 

@@ -3,6 +3,6 @@
 Arivazhagan et al., Federated Learning with Personalization Layers, arXiv:1912.00818.
 """
 
-from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays_home="head"))

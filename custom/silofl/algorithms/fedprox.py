@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.settings import NotNegative
 
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step, frozen_statistics
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import Batch, Loss, Step, frozen_statistics
 from silofl.errors import ConfigError
 from silofl.settings import Count
 

@@ -11,13 +11,13 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Loss
-from silofl.errors import AggregationError, ConfigError, DataError
+from silofl.core.mixing import Arrays
+from silofl.core.recipe import Answer, Recipe
+from silofl.core.steps import Loss
+from silofl.errors import AggregationError, DataError
 from silofl.settings import Count, Fraction, Positive, Share
 
 # Five poolings halve an image five times.
@@ -237,29 +237,6 @@ def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
     weights = np.full((num_sites, num_sites), self_weight if np.isclose(others, self_weight, 1e-12, 0) else others)
     np.fill_diagonal(weights, self_weight)
     return weights
-
-
-def choose_model(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
-    """Return which model answers (Algorithm 2): the most probable site's, or the global one where none is sure enough.
-
-    Args:
-        scores: The selector's probabilities, shape (N, K): of N cases for K sites.
-        threshold: The paper's gamma, in [0, 1]: a site's model answers where its score is above it.
-
-    Returns:
-        Shape (N,): 0 for the global model, k from 1 for site k.
-
-    Raises:
-        ConfigError: ``scores`` is no matrix of probabilities, or ``threshold`` lies outside [0, 1].
-    """
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 2 or scores.shape[1] < 1 or not np.all((scores >= 0) & (scores <= 1)):
-        raise ConfigError(
-            f"scores must be probabilities in [0, 1] of shape (N, K), not numbers of shape {scores.shape}"
-        )
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold must lie in [0, 1], not {threshold}")
-    return np.where(scores.max(axis=1) > threshold, scores.argmax(axis=1) + 1, 0)
 
 
 def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequence[float] = THRESHOLDS) -> float:

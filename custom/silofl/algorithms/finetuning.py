@@ -4,6 +4,6 @@ Beside FedSM's selector (Xu et al., CVPR 2022, arXiv:2203.10144, Table 6) it doe
 the shared one is FedSM's global model and goes on as FedAvg's in these rounds too.
 """
 
-from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(extra_rounds=20))

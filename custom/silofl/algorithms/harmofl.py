@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import (
+from silofl.core.recipe import Answer, Recipe
+from silofl.core.steps import (
     Batch,
     Loss,
     Step,

@@ -1,5 +1,5 @@
 """Local training: every site trains alone and sends nothing but its metrics; the baseline without a federation."""
 
-from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(stays_home="everything"))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.settings import NotNegative, Positive, Width
 

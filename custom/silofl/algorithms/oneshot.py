@@ -8,7 +8,7 @@ or weigh the models for each case.
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.errors import DataError
 
 # Of an image's side; with fewer pixels its lowest frequencies cannot be told apart.

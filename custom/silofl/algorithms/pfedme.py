@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.personal import ModelPair, find_personal_conflict, list_parameters, pulled_step, write_tensors
-from silofl.algorithms.recipe import Answer, Recipe
-from silofl.algorithms.steps import Batch, Loss, Step, plain_step
+from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, pulled_step, write_tensors
+from silofl.core.recipe import Answer, Recipe
+from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
 

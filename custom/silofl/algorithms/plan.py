@@ -2,7 +2,7 @@
 
 Isensee et al., nnU-Net: a self-configuring method for deep learning-based biomedical image segmentation, Nature Methods
 18, 2021, Supplementary Note on automated method configuration. The rules need the fingerprint of all training cases;
-`silofl.algorithms.data_fingerprint` says what sites tell instead, and how it is joined.
+`silofl.data.data_fingerprint` says what sites tell instead, and how it is joined.
 """
 
 import math
@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pool_fingerprints
 from silofl.algorithms.planned_patch import (
     BATCH_SHARE,
     BUDGET,
@@ -26,7 +25,8 @@ from silofl.algorithms.planned_patch import (
     fit_batch_size,
     fit_patch,
 )
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.data.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pool_fingerprints
 from silofl.errors import ConfigError
 
 # A set is anisotropic where spacing and numbers of voxels differ by so many times.

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.algorithms.steps import Step, with_change
+from silofl.core.mixing import Arrays
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import Step, with_change
 from silofl.errors import ConfigError
 
 

@@ -5,6 +5,6 @@ arXiv:2203.10144, Eq. 11.
 """
 
 from silofl.algorithms.fedsm import SoftPull
-from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(mixing=SoftPull()))

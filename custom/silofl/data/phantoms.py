@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.algorithms.mixing import limit_threads
+from silofl.core.mixing import limit_threads
 from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, label_tissue
 from silofl.data.progress import track_slow_progress
 from silofl.data.scanner import SIGNAL_T1, Scanner, scan

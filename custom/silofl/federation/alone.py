@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.errors import SiloFLError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.outcome import describe_failure

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from silofl.algorithms.apart import measure_dissimilarity, measure_distance
+from silofl.core.apart import measure_dissimilarity, measure_distance
 from silofl.federation.ledger import Round
 from silofl.methods.part import WeightsOf
 from silofl.methods.task import Replies

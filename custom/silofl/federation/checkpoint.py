@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from silofl import schema
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError, StateError, quote_value
 from silofl.federation.ledger import FILE as LEDGER

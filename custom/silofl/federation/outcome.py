@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from silofl import __version__
-from silofl.algorithms.recipe import Recipe
+from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, DamagedError, StateError, quote_value

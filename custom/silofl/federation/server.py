@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import schema
-from silofl.algorithms.fedavg import example_weights, uniform_weights
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays, example_weights, uniform_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from silofl.algorithms.steps import Batch
+from silofl.core.steps import Batch
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.mixing import Arrays, limit_threads
-from silofl.algorithms.others import BEYOND, compare_to_others
+from silofl.core.mixing import Arrays, limit_threads
+from silofl.core.others import BEYOND, compare_to_others
 from silofl.methods.task import Unlike
 
 # Numbers of two updates that are multiplied at once, which a processor's cache holds. Numbers of up to 1e15 are

@@ -13,7 +13,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.extensions import list_allowed_extensions
 from silofl.files import open_own

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.extensions import allow_extensions
 from silofl.federation.server import ServerRounds

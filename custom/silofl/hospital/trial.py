@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.federation.egress import Gate, Request

@@ -27,6 +27,7 @@ from silofl.inference.geometry import (
     decide_on_input,
 )
 from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml
+from silofl.inference.weigher import choose_model
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.models.roles import GLOBAL, SELECTOR
@@ -171,9 +172,6 @@ class SuperModel:
         threshold = contents.threshold if threshold is None else threshold
         if threshold is None:
             return contents.outputs[int(np.argmax(scores))]
-        # Loaded here, because every study loads this file, and only those with a selector may need the algorithm's.
-        from silofl.algorithms.fedsm import choose_model
-
         return (GLOBAL, *contents.outputs)[int(choose_model(scores[None], threshold)[0])]
 
     def answer(

@@ -10,16 +10,16 @@ import numpy as np
 
 from silofl.algorithms.adafed import statistics_sizes
 from silofl.algorithms.advice import KINDS, Portrait, Sketch, advise
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.methods.amplitude import expect_spectrum
 from silofl.methods.answer import Count, SiteAnswer
 from silofl.methods.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
 from silofl.methods.part import Kind, Part, Run, WeightsOf
+from silofl.methods.sketch import SPLITS, build_fixed_network, sketch
 from silofl.methods.task import Exchange, Expected, Message, Replies
 from silofl.methods.work import SitePart
 from silofl.models.roles import add_role, select_role
 from silofl.study import Study
-from silofl.training.sketch import SPLITS, build_fixed_network, sketch
 
 ROLE = "advice"
 FILE = "advice.json"

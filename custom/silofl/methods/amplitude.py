@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.harmofl import AmplitudeNorm, amplitude_level, find_odd_levels, half_spectrum, mean_amplitude
-from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.others import find_unlike
+from silofl.core.mixing import Arrays
+from silofl.core.others import find_unlike
 from silofl.errors import TrainingError
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.part import Compared, Kind, Part, Run, WeightsOf

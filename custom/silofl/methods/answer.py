@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field, Strict
 
 from silofl import schema
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, quote_value

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.methods.model import ModelPart, SiteModels
 from silofl.methods.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.methods.part import END, Kind, Part, Run, WeightsOf
 from silofl.methods.task import COLLECT, Exchange, Expected, Message, Replies
 from silofl.methods.work import SitePart

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.moon import contrastive_step
-from silofl.algorithms.steps import Step
+from silofl.core.mixing import Arrays
+from silofl.core.steps import Step
 from silofl.methods.part import Kept, Part
 from silofl.methods.work import SitePart
 from silofl.models import build_plain_model

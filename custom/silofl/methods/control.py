@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from silofl.algorithms.fednova import norm
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.scaffold import corrected_step, new_control
-from silofl.algorithms.steps import GradientStep, Step
+from silofl.core.mixing import Arrays
+from silofl.core.steps import GradientStep, Step, norm
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.methods.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.methods.task import TRAIN, Exchange, Expected, Message, Replies

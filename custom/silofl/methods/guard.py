@@ -1,7 +1,7 @@
 """The guard: every site trains a model alone beside the federated one, and keeps what its own validation data favour.
 
 The federated model is the one that the run tests; the local one is taken from its best round by the site's own
-validation. `silofl.algorithms.guard` has the rule. What a site keeps lies in its folder `chosen`, its decision bias
+validation. `silofl.core.guard_rule` has the rule. What a site keeps lies in its folder `chosen`, its decision bias
 with it; only numbers leave the site.
 
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.algorithms.gain import measure_joining
-from silofl.algorithms.guard import BIASES, GuardChoice, choose_kept
+from silofl.core.gain import measure_joining
+from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
 from silofl.data.parts import Examples

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silofl.algorithms.mixing import Arrays
-from silofl.algorithms.recipe import Recipe
+from silofl.core.mixing import Arrays
+from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents

@@ -1,7 +1,7 @@
 """FedRep's phases of a round at a site: first the head's epochs, then the body's; nothing travels for them."""
 
 from silofl.algorithms.fedrep import head_or_body_step
-from silofl.algorithms.steps import Step
+from silofl.core.steps import Step
 from silofl.methods.work import SitePart, Work
 from silofl.models.names import head_names
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import count, islice
 
 import torch
 
-from silofl.algorithms.steps import Batch, Loss, OwnDraws, Step, plain_step
+from silofl.core.steps import Batch, Loss, OwnDraws, Step, plain_step
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.transforms import build_augmentation
 from silofl.errors import TrainingError

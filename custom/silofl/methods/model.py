@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.fedavg import server_step, uniform_weights
-from silofl.algorithms.mixing import Arrays, mix
+from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.fedavg import example_weights
 from silofl.algorithms.fednova import factors, norm
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays, example_weights
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.part import Part
 from silofl.methods.task import Replies

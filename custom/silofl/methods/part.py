@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.task import Exchange, Expected, Message, Replies, Unlike
 from silofl.settings import Section

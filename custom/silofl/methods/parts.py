@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.methods.part import Kept, Kind, Part
 from silofl.methods.task import TRAIN

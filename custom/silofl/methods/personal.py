@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from silofl.algorithms.steps import OwnDraws, Step
+from silofl.core.steps import OwnDraws, Step
 from silofl.methods.model import SiteModels
 from silofl.methods.part import Kept
 from silofl.methods.work import SitePart, Work

@@ -8,11 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from silofl.algorithms.data_fingerprint import NUM_INTENSITIES, DataFingerprint
-from silofl.algorithms.mixing import Arrays
 from silofl.algorithms.plan import Draft, make_plan
 from silofl.algorithms.planned_patch import FEATURES, NetworkForm
-from silofl.data.data_fingerprint import measure_site, turned_axes
+from silofl.core.mixing import Arrays
+from silofl.data.data_fingerprint import NUM_INTENSITIES, DataFingerprint, measure_site, turned_axes
 from silofl.errors import AggregationError, ConfigError
 from silofl.methods.answer import SiteAnswer
 from silofl.methods.asked_once import AskedOnce, expect_float64, withhold_few_patients

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from silofl.algorithms.fedsm import AdamState, Selector, adam_step, site_loss
-from silofl.algorithms.mixing import Arrays, mix
-from silofl.algorithms.steps import Batch, GradientStep, Loss, Step, plain_step
+from silofl.core.mixing import Arrays, mix
+from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
 from silofl.errors import AggregationError

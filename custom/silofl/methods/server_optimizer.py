@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from silofl.algorithms.fedopt import Moments, server_update
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.methods.part import Part, to_arrays, to_tensors
 from silofl.methods.task import Replies
 from silofl.methods.work import SitePart

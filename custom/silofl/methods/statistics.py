@@ -19,7 +19,7 @@ from silofl.algorithms.adafed import (
     statistics_sizes,
     weigh_known_sites,
 )
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.errors import TrainingError
 from silofl.methods.answer import SiteAnswer

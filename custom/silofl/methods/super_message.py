@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from silofl import schema
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.inference.contents import Contents
 from silofl.methods.model import complete_state, fill_state

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from silofl.algorithms.fedsm import THRESHOLDS, Selector, tune_threshold
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
 from silofl.errors import AggregationError, StateError

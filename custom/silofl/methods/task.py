@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.mixing import Arrays, check_array
+from silofl.core.mixing import Arrays, check_array
 from silofl.errors import AggregationError, quote_value
 from silofl.methods.answer import SiteAnswer
 from silofl.models.roles import select_role

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.algorithms.steps import Batch, Loss, Step
+from silofl.core.steps import Batch, Loss, Step
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from silofl.algorithms.recipe import Recipe
+from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError
 
 INPUT_NORM = "input_norm."

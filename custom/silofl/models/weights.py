@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 from silofl.errors import ConfigError, one_line
 from silofl.files import load_tensors
 from silofl.models.names import read_arrays

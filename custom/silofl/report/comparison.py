@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from rich.console import Console
 
-from silofl.algorithms.gain import count_verdicts, holm
+from silofl.core.gain import count_verdicts, holm
 from silofl.federation.results import Results
 from silofl.report.conditions import list_differences, results_by_row, rows_by_name
 from silofl.report.run_records import RunRecords

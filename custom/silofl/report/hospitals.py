@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from silofl.algorithms.gain import count_verdicts
+from silofl.core.gain import count_verdicts
 from silofl.federation.results import Results
 from silofl.report.canvas import (
     INK,

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from silofl.algorithms.gain import federation_sentence
+from silofl.core.gain import federation_sentence
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.results import Results
 from silofl.inference.super_model import LEARNT

@@ -13,6 +13,7 @@ from silofl.algorithms import advice
 from silofl.algorithms.advice import KINDS, Advice
 from silofl.bundled_jobs import name_job
 from silofl.errors import ConfigError, ExitCode
+from silofl.methods.sketch import build_fixed_network, sketch
 from silofl.options import (
     make_console,
     path_to_text,
@@ -23,7 +24,6 @@ from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settle_job
 from silofl.studies.weights import find_weights_file
 from silofl.study import Study
-from silofl.training.sketch import build_fixed_network, sketch
 
 # Methods that were made for sites that differ so, with BatchNorm in the network and without.
 METHODS = {"amplitude": ("fedbn,harmofl", "harmofl"), "labels": ("f-adafed", "softpull")}

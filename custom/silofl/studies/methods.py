@@ -3,7 +3,7 @@
 Any of them may begin with the pretrained model, as ``local-pretrained``: the fair rows beside AdaFed, which does.
 """
 
-from silofl.algorithms.presets import algorithm_names
+from silofl.core.presets import algorithm_names
 from silofl.errors import ConfigError, suggest_nearest
 
 PRETRAINED = "-pretrained"

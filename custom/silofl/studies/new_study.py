@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from silofl.algorithms.recipe import Answer
+from silofl.core.recipe import Answer
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from silofl.algorithms.steps import Batch, plain_step
+from silofl.core.steps import Batch, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, join_examples
 from silofl.data.progress import track_progress

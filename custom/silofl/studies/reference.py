@@ -19,8 +19,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from silofl.algorithms.presets import algorithm_names, find_recipe
-from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
+from silofl.core.presets import algorithm_names, find_recipe
+from silofl.core.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.files import write_text
 from silofl.schema import read_meanings, read_summary
 from silofl.settings import LARGEST, NAME, flatten_keys

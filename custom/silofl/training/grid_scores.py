@@ -1,4 +1,4 @@
-"""The score of a case with every share and decision bias of two models' mean, which `silofl.algorithms.guard` tries.
+"""The score of a case with every share and decision bias of two models' mean, which `silofl.core.guard_rule` tries.
 
 With a bias b a voxel is foreground where ``m + b > 0``, with its margin m, the log of the largest foreground
 probability minus that of the background; which label is the largest does not hang on b. So all biases of a share come
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.algorithms.guard import BIASES, SHARES
+from silofl.core.guard_rule import BIASES, SHARES
 from silofl.training.metrics import Label, compare_overlaps
 
 # Voxels whose means of two models' probabilities are in memory at once.

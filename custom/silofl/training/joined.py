@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from silofl.algorithms.gain import Verdict
+from silofl.core.gain import Verdict
 from silofl.schema import declare_optional
 from silofl.training.site_score import Cases, Values, only_known_keys
 

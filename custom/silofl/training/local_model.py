@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.steps import Loss, OwnDraws, plain_step
+from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.steps import Batch, Loss, Step, squared_distance
+from silofl.core.steps import Batch, Loss, Step, squared_distance
 from silofl.errors import TrainingError
 from silofl.study_sections import TrainingSettings
 

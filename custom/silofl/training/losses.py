@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.steps import Loss
+from silofl.core.steps import Loss
 from silofl.errors import ConfigError, error_text
 from silofl.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study

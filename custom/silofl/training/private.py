@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.algorithms.steps import Batch, Loss, Step, full_precision
+from silofl.core.steps import Batch, Loss, Step, full_precision
 from silofl.data.batches import num_batches
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, TrainingError

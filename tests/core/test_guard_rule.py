@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bench.guard import AT_ZERO, DICE, KEPT, OWN, USELESS, draw_populations, place_rows
-from silofl.algorithms.gain import measure_joining
-from silofl.algorithms.guard import BIASES, SHARES, choose_kept
+from silofl.core.gain import measure_joining
+from silofl.core.guard_rule import BIASES, SHARES, choose_kept
 from silofl.errors import ConfigError
 
 NAN = float("nan")

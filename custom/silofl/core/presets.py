@@ -1,6 +1,6 @@
 """Find an algorithm's presets by its name, and put a study's choices in their place.
 
-An algorithm is a file of this folder that defines ``PRESETS``; of all others none is imported.
+An algorithm is a file or folder of ``algorithms/`` that defines ``PRESETS``; of all others none is imported.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from silofl.algorithms.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.settings import describe_validation_error
 
+ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+
 
 def algorithm_names() -> list[str]:
-    """Return the names of all algorithms, the files of this folder that define ``PRESETS``."""
+    """Return the names of all algorithms, the files and folders of ``algorithms/`` that define ``PRESETS``."""
     # Read and not imported: a half-written file must not disturb a study that does not name it.
-    files = Path(__file__).parent.glob("*.py")
-    return sorted(path.stem for path in files if "\nPRESETS" in path.read_text(encoding="utf-8", errors="replace"))
+    found = {path.stem: path for path in ALGORITHMS.glob("*.py")}
+    found |= {path.parent.name: path for path in ALGORITHMS.glob("*/__init__.py")}
+    texts = {name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()}
+    return sorted(name for name, text in texts.items() if "\nPRESETS" in text)
 
 
 def load_presets(algorithm: str) -> Mapping[str, Recipe]:
@@ -37,7 +41,7 @@ def load_presets(algorithm: str) -> Mapping[str, Recipe]:
         return importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
     except Exception as error:
         raise ConfigError(
-            f"algorithms/{algorithm}.py must load; {type(error).__name__}: {error}: repair it, or name another one"
+            f"algorithms/{algorithm} must load; {type(error).__name__}: {error}: repair it, or name another one"
         ) from error
 
 
@@ -45,7 +49,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     """Return an algorithm's preset with the study's choices in place of the preset's.
 
     Args:
-        algorithm: Name of a file of this package that defines ``PRESETS``.
+        algorithm: Name of a file or folder of ``algorithms/`` that defines ``PRESETS``.
         preset: ``paper``, ``reference`` or ``recommended``.
         changes: Fields of `Recipe`, and constants by the sections of its answers.
 

@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.algorithms.presets import find_recipe
+from silofl.core.presets import find_recipe
 
 
 def test_a_recipe_answers_five_questions_with_its_constants():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.fedavg import example_weights, uniform_weights
-from silofl.algorithms.mixing import mix
+from silofl.core.mixing import mix
 from silofl.errors import AggregationError
 
 
@@ -90,7 +90,7 @@ def test_memory_stays_near_inputs_and_outputs(count, size):
 
 MIXED_BY_TWENTY = """
 import hashlib, numpy as np
-from silofl.algorithms.mixing import mix
+from silofl.core.mixing import mix
 rng = np.random.default_rng(0)
 params = {f"s{k}": {"w": rng.standard_normal(200_001), "b": rng.standard_normal(70_000, np.float32)} for k in range(20)}
 weights = rng.random((20, 20))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.recipe import Recipe
-from silofl.algorithms.steps import Step, with_change
+from silofl.core.recipe import Recipe
+from silofl.core.steps import Step, with_change
 
 
 @dataclass(frozen=True)

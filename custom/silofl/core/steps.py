@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -60,6 +60,27 @@ def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> T
         # One call for all parameters: this runs after every step, where a call each would cost more than the sums.
         norms = torch._foreach_norm(torch._foreach_sub(list(parameters), list(start)))
         return torch.stack(norms).square().sum()
+
+
+def norm(steps: int, momentum: float = 0.0, proximal: float = 0.0, nesterov: bool = False) -> float:
+    """Return ||a||_1: how far so many steps of SGD reach along a gradient of 1, in units of the learning rate.
+
+    ``g = 1 - eta mu s``; ``u = rho u + g``; ``s = s + u``, or with Nesterov ``s = s + g + rho u``; the result is s.
+
+    The norm of FedNova (Section 3), which is SCAFFOLD's divisor with momentum.
+
+    Args:
+        steps: The paper's tau, at least 1.
+        momentum: The optimiser's rho, whose buffer is 0 before the first step.
+        proximal: ``eta mu``: the learning rate times the weight of the proximal term.
+        nesterov: Whether the momentum is Nesterov's.
+    """
+    buffer = reach = 0.0
+    for _ in range(steps):
+        gradient = 1 - proximal * reach
+        buffer = momentum * buffer + gradient
+        reach += gradient + momentum * buffer if nesterov else buffer
+    return reach
 
 
 class GradientStep:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.algorithms.mixing import Arrays
+from silofl.core.mixing import Arrays
 
 
 def measure_dissimilarity(

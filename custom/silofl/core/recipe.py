@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from silofl.settings import BelowOne, Natural, Positive, Section
 
 if TYPE_CHECKING:
-    from silofl.algorithms.steps import Step
+    from silofl.core.steps import Step
 
 PRESET_NAMES = ("paper", "reference", "recommended")
 # The words for an answer without constants; any other word names the algorithm whose answer is borrowed.
@@ -153,7 +153,7 @@ class Answer(Section):
     def make_step(self) -> Step:
         """Return how a site steps on one batch."""
         # Imported here because a study is also read where nothing is trained, and torch takes seconds.
-        from silofl.algorithms.steps import plain_step
+        from silofl.core.steps import plain_step
 
         return plain_step
 

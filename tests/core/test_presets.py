@@ -4,8 +4,8 @@ from silofl.algorithms.adafed import Similarity
 from silofl.algorithms.fedprox import Proximal
 from silofl.algorithms.fedsm import Selector, SoftPull, SuperModel
 from silofl.algorithms.harmofl import Amplitude, Perturbation
-from silofl.algorithms.presets import algorithm_names, find_recipe
-from silofl.algorithms.recipe import PRESET_NAMES, Recipe
+from silofl.core.presets import algorithm_names, find_recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import ConfigError
 
 
@@ -111,7 +111,7 @@ def test_a_slip_in_another_algorithms_key_is_answered_with_that_key():
 
 def test_a_broken_algorithm_has_no_keys(monkeypatch):
     names = [*algorithm_names(), "half_written"]
-    monkeypatch.setattr("silofl.algorithms.presets.algorithm_names", lambda: names)
+    monkeypatch.setattr("silofl.core.presets.algorithm_names", lambda: names)
     with pytest.raises(ConfigError, match="must go with an answer of harmofl"):
         find_recipe("fedavg", "recommended", {"perturbation": {}})
 

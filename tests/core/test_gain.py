@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.algorithms.gain import (
+from silofl.core.gain import (
     MIN_UNITS,
     Gain,
     estimate_needed_units,

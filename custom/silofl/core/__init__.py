@@ -1,0 +1,1 @@
+"""The mathematics that several algorithms share: NumPy, torch and settings only."""
