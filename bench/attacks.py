@@ -16,7 +16,7 @@ from silofl.data.phantoms import PATIENTS, make_phantoms
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
-from silofl.methods.task import TEST, TRAIN, Exchange, Message
+from silofl.parts.task import TEST, TRAIN, Exchange, Message
 from silofl.site import Site
 from silofl.studies.simulation import changed_study
 

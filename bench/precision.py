@@ -12,7 +12,7 @@ import argparse
 import torch
 from torch import Tensor
 
-from silofl.algorithms.harmofl import _perturb_parameters
+from silofl.algorithms.harmofl.perturbation import _perturb_parameters
 from silofl.core.steps import frozen_statistics
 from silofl.models.networks import HarmonizedModel, build_plain_model
 from silofl.settings import parse

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import TRAIN, Exchange, Message
+from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.studies.simulation import Simulation, settle_job
 
 MIB = 2**20

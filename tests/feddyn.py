@@ -16,9 +16,9 @@ import torch
 from silofl.core import presets
 from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.core.steps import with_change
-from silofl.methods.part import Kept, Part
-from silofl.methods.task import Message
-from silofl.methods.work import SitePart
+from silofl.parts.part import Kept, Part
+from silofl.parts.task import Message
+from silofl.parts.work import SitePart
 from silofl.settings import Positive
 
 
@@ -26,7 +26,7 @@ class Dynamic(Answer):
     """A regulariser that follows each site's own gradient, with the paper's alpha."""
 
     section: ClassVar[str] = "dynamic"
-    method: ClassVar[str] = "feddyn"
+    halves: ClassVar[str] = "silofl.algorithms.feddyn"
     alpha: Positive = 0.1
 
     def sentence(self):
@@ -94,7 +94,6 @@ PART, SITE = FedDynPart, SiteFedDyn
 
 def add_feddyn(monkeypatch):
     """Put FedDyn among the algorithms for one test."""
-    for room in ("algorithms", "methods"):
-        monkeypatch.setitem(sys.modules, f"silofl.{room}.feddyn", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "silofl.algorithms.feddyn", sys.modules[__name__])
     names = presets.algorithm_names()
     monkeypatch.setattr(presets, "algorithm_names", lambda: sorted([*names, "feddyn"]))

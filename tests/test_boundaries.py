@@ -33,12 +33,13 @@ BELOW["options"] = {"bundled_jobs", "settings", "errors"}
 for _room, _below in (
     ("training", ("data", "models")),
     ("inference", ("training", "options")),
-    ("algorithms", ("inference",)),
-    ("methods", ("algorithms",)),
-    ("federation", ("methods",)),
+    ("parts", ("inference",)),
+    ("algorithms", ("parts",)),
+    # Not the algorithms: the engine asks the parts that a study names, and knows none.
+    ("federation", ("parts",)),
     ("flare", ("federation",)),
     ("report", ("federation",)),
-    ("studies", ("report", "flare")),
+    ("studies", ("report", "flare", "algorithms")),
     ("arguments", ("studies",)),
     ("analyses", ("studies",)),
     ("hospital", ("flare",)),

@@ -21,7 +21,7 @@ from silofl.core.recipe import PRESET_NAMES
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
-from silofl.methods.parts import list_kinds
+from silofl.parts.load import list_kinds
 from silofl.report.hospitals import COLUMNS
 from silofl.settings import parse
 from silofl.site import Site

@@ -3,6 +3,8 @@ import pytest
 import torch
 from torch import nn
 
+from ..parts.conftest import assert_same_course, make_study, windows_to_choose_by  # noqa: F401
+
 
 def network(v, prefix, *index):
     """Return the small network of the reference numbers with the weights that they give it."""

@@ -7,7 +7,12 @@ from silofl.algorithms.fednova import NormalizedSteps, factors, norm
 from silofl.algorithms.fedprox import proximal_step
 from silofl.core.presets import find_recipe
 from silofl.errors import AggregationError, ConfigError
+from silofl.models import build_plain_model
+from silofl.studies.traffic import count_traffic
 from silofl.study_sections import TrainingSettings
+from silofl.training.losses import make_loss
+
+from ..conftest import UNET
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 VARIANTS = {
@@ -117,3 +122,158 @@ def test_a_server_optimiser_may_follow():
         "normalized_steps",
         "server_optimizer",
     ]
+
+
+NETWORK = UNET
+
+SGD = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.02, "local_epochs": 2}
+COUNTS = {"east": 5, "north": 4, "west": 3}
+
+
+@pytest.fixture
+def fednova(play, make_study):
+    def start(folder="state", training=None, rounds=3, **algorithm):
+        study = make_study(rounds=rounds, training=SGD | (training or {}), **({"name": "fednova"} | algorithm))
+        return play(folder=folder, study=study)
+
+    return start
+
+
+def reach(steps, momentum, pull, is_nesterov):
+    """Return how far torch's own SGD goes down a loss of slope 1 and a proximal term."""
+    weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 1.0, momentum=momentum, nesterov=is_nesterov)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (weight + pull / 2 * weight**2).backward()
+        optimizer.step()
+    return -weight.item()
+
+
+def trained(game, site, number, x, rate, mu):
+    """Return a site's model after a round from x, and its number of steps: few lines of torch."""
+    training, model = game.study.training, build_plain_model(game.study, 0)
+    model.load_state_dict(x)
+    model.train()
+    start = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=training.momentum, nesterov=training.is_nesterov)
+    steps = 0
+    for batches in game.epochs(site, number):
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            pull = sum(((p - s) ** 2).sum() for p, s in zip(model.parameters(), start, strict=True))
+            (make_loss(game.study)(model(inputs), targets) + mu / 2 * pull).backward()
+            optimizer.step()
+            steps += 1
+    return {name: value.double() for name, value in model.state_dict().items()}, steps
+
+
+@pytest.mark.parametrize(
+    ("training", "algorithm", "mu"),
+    [
+        ({"momentum": 0.0}, {}, 0.0),
+        ({}, {"weights": "uniform"}, 0.0),
+        ({"is_nesterov": True}, {}, 0.0),
+        ({"schedule": "poly"}, {"step": "fedprox", "proximal": {"mu": 2.0}}, 2.0),
+        ({}, {"normalized_steps": {"tau_eff": "steps"}}, 0.0),
+    ],
+    ids=["plain", "momentum", "nesterov", "proximal and a falling rate", "mean steps"],
+)
+def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algorithm, mu):
+    game = fednova(training=training, **algorithm)
+    x = build_plain_model(game.study, game.study.seed).state_dict()
+    counts = dict.fromkeys(COUNTS, 1) if "weights" in algorithm else COUNTS
+    settings, parameters = game.study.training, [n for n, _ in build_plain_model(game.study, 0).named_parameters()]
+    for number in (1, 2):
+        game.round()
+        rate = 0.02 * ((1 - (number - 1) / 3) ** 0.9 if settings.schedule == "poly" else 1)
+        ends = {site: trained(game, site, number, x, rate, mu) for site in COUNTS}
+        share = {site: count / sum(counts.values()) for site, count in counts.items()}
+        norms = {
+            site: reach(steps, settings.momentum, rate * mu, settings.is_nesterov) for site, (_, steps) in ends.items()
+        }
+        assert len(set(norms.values())) > 1
+        lengths = {site: steps for site, (_, steps) in ends.items()} if "normalized_steps" in algorithm else norms
+        length = sum(share[site] * lengths[site] for site in COUNTS)
+        for name, value in x.items():
+            if name in parameters:
+                weight = {site: share[site] * length / norms[site] for site in COUNTS}
+            elif value.is_floating_point():
+                weight = share
+            else:
+                continue
+            moves = sum(weight[site] * (ends[site][0][name] - value.double()) for site in COUNTS)
+            x[name] = (value.double() + moves).float()
+            np.testing.assert_allclose(game.models("east")[f"model/{name}"], x[name].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_equal_steps_are_fedavg(fednova):
+    # Batches of 8 hold each site's data, so that every site takes two steps.
+    ours = fednova(training={"batch_size": 8}, rounds=1)
+    plain = fednova(folder="plain", training={"batch_size": 8}, rounds=1, name="fedavg")
+    ours.round(), plain.round()
+    for name, array in plain.models("east").items():
+        np.testing.assert_allclose(ours.models("east")[name], array, rtol=1e-5, atol=1e-7)
+
+
+def test_an_absent_site_is_none_of_those_that_are_compared(fednova):
+    game = fednova(training={"momentum": 0.0})
+    before = game.models("east")
+    game.round(absent=("north",))
+    answers = game.answers["train"]
+    steps = {site: answers[site].meta["steps"] for site in ("east", "west")}
+    length = (5 * steps["east"] + 3 * steps["west"]) / 8
+    for name in (n for n in before if n.removeprefix("model/") not in game.server.parts["model"].buffers):
+        moves = [
+            COUNTS[site] / 8 * length / steps[site] * answers[site].arrays[name].astype(np.float64) for site in steps
+        ]
+        np.testing.assert_allclose(game.models("east")[name], before[name] + sum(moves), rtol=1e-6, atol=1e-7)
+
+
+def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
+    game, name = fednova(training={"momentum": 0.0}), "model/network.final_conv.bias"
+    before = game.models("east")[name]
+
+    def keep_back(task, site, answer):
+        kept = {key: array for key, array in answer.arrays.items() if site == "north" or key != name}
+        return type(answer)(kept, answer.meta)
+
+    game.round(change=keep_back)
+    # Of one sender the length is its own: its difference itself.
+    own = game.answers["train"]["north"].arrays[name]
+    np.testing.assert_allclose(game.models("east")[name], before + own, rtol=1e-6)
+
+
+def test_a_run_goes_on_from_its_checkpoint(fednova):
+    whole, halved = fednova(), fednova(folder="other")
+    halved.goes_on_as(whole)
+
+
+def test_a_site_that_lost_its_state_loses_nothing(fednova):
+    whole, lossy = fednova(), fednova(folder="other")
+    whole.rounds(2), lossy.round()
+    for path in (lossy.folder("north") / "rounds").iterdir():
+        path.unlink()
+    assert lossy.round().notes == []
+    for name, array in whole.models("east").items():
+        np.testing.assert_array_equal(array, lossy.models("east")[name])
+
+
+def test_nothing_travels_for_it_and_estimate_knows(fednova):
+    ours, plain = fednova(), fednova(folder="plain", name="fedavg")
+    record, other = ours.round(), plain.round()
+    assert (record.bytes_to, record.bytes_from) == (other.bytes_to, other.bytes_from)
+    found = count_traffic(ours.study, 3, (1, 32, 32))
+    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
+
+
+def test_a_variance_never_turns_negative(fednova):
+    game = fednova()
+    game.rounds(3)
+    variances = [array for name, array in game.server.parts["model"].common.items() if name.endswith("running_var")]
+    assert variances and all((array >= 0).all() for array in variances)
+
+
+def test_batchnorm_may_stay_home(fednova):
+    game = fednova(stays_home="batchnorm")
+    assert sorted(game.round().answered) == sorted(COUNTS)

@@ -10,7 +10,17 @@ from silofl.algorithms.moon import contrastive_loss, contrastive_step, pool_feat
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
+from silofl.federation.needs import home_bytes
+from silofl.inference import SuperModel
+from silofl.models import build_plain_model
+from silofl.settings import parse
+from silofl.studies.traffic import count_traffic
+from silofl.study import Study
 from silofl.study_sections import ModelSettings
+from silofl.training.losses import make_loss
+
+from ..conftest import UNET, WINDOWS
+from .conftest import assert_same_course
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 
@@ -115,3 +125,260 @@ def test_a_network_for_label_maps_without_a_known_representation_is_refused(name
     contrast.check_model(ModelSettings(network="monai.networks.nets.DenseNet169"))
     with pytest.raises(ConfigError, match=f"model.network must be left out .*{name}', .*: take model.name unet"):
         contrast.check_model(ModelSettings(network=f"monai.networks.nets.{name}"))
+
+
+pytestmark = pytest.mark.long
+
+NETWORK = UNET
+
+COUNTS = {"east": 5, "north": 4, "west": 3}
+SGD = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.05}
+
+
+@pytest.fixture
+def moon(play, make_study):
+    def start(folder="state", rounds=3, **options):
+        return play(folder=folder, study=make_study(rounds=rounds, **({"training": SGD, "name": "moon"} | options)))
+
+    return start
+
+
+@pytest.fixture
+def moon_of_windows(play, windows):
+    """A run of windows of two movements at three sites, with the paper's head, of width 6 unless it says otherwise."""
+
+    def start(folder="state", rounds=3, head=6, guard=False, data=windows, **contrast):
+        settings = WINDOWS | {
+            "rounds": rounds,
+            "guard": guard,
+            "training": SGD | {"loss": "cross_entropy", "batch_size": 4},
+            "algorithm": {"name": "moon", "preset": "paper", "contrast": contrast | {"projection_head": head}},
+        }
+        return play(("ann", "bob", "eva"), folder, parse(Study, settings, "study.yaml"), data=data)
+
+    return start
+
+
+def of_unet(model, images):
+    """Return the mean of the U-Net's deepest maps, and its answer."""
+    net, maps = model.network, []
+    for level in (net.conv_0, net.down_1, net.down_2, net.down_3, net.down_4):
+        images = level(images)
+        maps.append(images)
+    up = net.upcat_2(net.upcat_3(net.upcat_4(maps[4], maps[3]), maps[2]), maps[1])
+    return maps[4].mean((2, 3)), net.final_conv(net.upcat_1(up, maps[0]))
+
+
+def of_head(model, windows):
+    """Return what the projection head makes of windows, and the answer to that."""
+    net = model.network
+    first, _, second, answer = net.head
+    z = second(torch.relu(first(net.hidden(net.features(windows)))))
+    return z, answer(z)
+
+
+def cosine(a, b):
+    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+def trained(game, site, number, x, last, mu=1.0, tau=0.5, through=of_unet):
+    """Return a site's model after a round from x: few lines of torch, which go through the network themselves."""
+    model = build_plain_model(game.study, 0)
+    model.load_state_dict(x)
+    received, own = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
+    if last:
+        own.load_state_dict(last)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        z, answer = through(model, images)
+        loss = make_loss(game.study)(answer, targets)
+        if last:
+            with torch.no_grad():
+                others = [through(one, images)[0] for one in (received, own)]
+            near, far = (torch.exp(cosine(z, other) / tau) for other in others)
+            loss = loss - mu * torch.log(near / (near + far)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return copy.deepcopy(model.state_dict())
+
+
+def plays_as_plain(game, absent, mu, through):
+    """Check three rounds, the second without a site, against the plain implementation; returns the last model."""
+    counts, last = {site: len(one.data.training) for site, one in game.sites.items()}, {}
+    x = start = build_plain_model(game.study, game.study.seed).state_dict()
+    for number, missing in ((1, ()), (2, (absent,)), (3, ())):
+        game.round(absent=missing)
+        sites = [site for site in counts if site not in missing]
+        # The absent site's own last model is still that of round 1 in round 3.
+        last |= {site: trained(game, site, number, x, last.get(site), mu, through=through) for site in sites}
+        whole = sum(counts[site] for site in sites)
+        x = {
+            name: sum(counts[site] / whole * last[site][name] for site in sites) if value.is_floating_point() else value
+            for name, value in x.items()
+        }
+        found = game.models(sites[0])
+        assert found.keys() == {f"model/{name}" for name, value in x.items() if value.is_floating_point()}
+        assert_same_course(found, x, start)
+    return x
+
+
+@pytest.mark.parametrize("mu", [1.0, 5.0])
+def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(moon, mu):
+    game = moon(contrast={"mu": mu})
+    assert {site: len(one.data.training) for site, one in game.sites.items()} == COUNTS
+    plays_as_plain(game, "north", mu, of_unet)
+
+
+@pytest.mark.parametrize("mu", [1.0, 5.0])
+def test_rounds_with_a_projection_head_are_those_of_a_plain_implementation(moon_of_windows, mu):
+    x = plays_as_plain(moon_of_windows(mu=mu), "bob", mu, of_head)
+    # 100 features, two classes
+    shapes = {name: tuple(x[f"network.head.{name}.weight"].shape) for name in (0, 2, 3)}
+    assert shapes == {0: (100, 100), 2: (6, 100), 3: (2, 6)}
+
+
+def test_a_run_with_a_projection_head_ends_in_models_that_answer_with_it(moon_of_windows, tmp_path):
+    game = moon_of_windows()
+    tests = game.finish()
+    model = SuperModel.load(game.folder("ann") / "supermodel", "cpu")
+    part = game.sites["ann"].data.test
+    classes = [model.predict(windows[None]).label for windows in part.images]
+    assert np.mean(classes == part.targets) == tests.scores["ann"].value
+    head = game.server.reported.parts["model"].of("ann")["network.head.2.weight"]
+    assert torch.equal(model.network("ann").state_dict()["network.head.2.weight"], torch.from_numpy(head))
+
+
+def test_a_run_with_a_projection_head_goes_on_from_its_checkpoint(moon_of_windows):
+    whole, halved = moon_of_windows(), moon_of_windows("other")
+    whole.rounds(3), halved.rounds(2)
+    halved.resume()
+    halved.round()
+    for name, array in whole.models("ann").items():
+        np.testing.assert_array_equal(array, halved.models("ann")[name])
+
+
+def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
+    moon_of_windows, windows_to_choose_by
+):
+    ours = moon_of_windows(guard=True, data=windows_to_choose_by)
+    plain = moon_of_windows("plain", head=0, guard=True, data=windows_to_choose_by)
+    again = moon_of_windows("again", guard=True, data=windows_to_choose_by)
+    for game in (ours, plain, again):
+        game.finish()
+        assert set(game.server.parts["guard"].choices) == {"ann", "bob", "eva"}
+    kept, without, borrowed = (game.kept("ann", 3)["guard"]["local"] for game in (ours, plain, again))
+    assert kept["state"]["network.head.2.weight"].shape == (6, 100) and kept["rounds"] == 3
+    assert without["state"]["network.head.weight"].shape == (2, 100) and "is_borrowed" not in without
+    assert borrowed["is_borrowed"] and torch.equal(
+        borrowed["state"]["network.head.2.weight"], kept["state"]["network.head.2.weight"]
+    )
+
+
+def test_a_projection_head_is_counted_wherever_bytes_are(moon_of_windows):
+    ours, plain = moon_of_windows(), moon_of_windows("plain", head=0)
+    record, other = ours.round(), plain.round()
+    # 100 x 100 + 100 and 6 x 100 + 6 in the head, 2 x 6 + 2 in place of 2 x 100 + 2 behind it, four bytes each
+    more = 4 * (10100 + 606 + 14 - 202)
+    assert record.bytes_to["ann"] - other.bytes_to["ann"] == more
+    assert record.bytes_from["ann"] - other.bytes_from["ann"] == more
+    assert home_bytes(ours.study) - home_bytes(plain.study) == more
+    found = count_traffic(ours.study, 3, (3, 1, 64))
+    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["ann"], record.bytes_from["ann"])
+
+
+def test_without_weight_it_is_fedavg_and_with_it_from_the_second_round_on_not(moon):
+    ours, none, plain = moon(), moon("none", contrast={"mu": 0.0}), moon("plain", name="fedavg")
+    ours.round(), none.round(), plain.round()
+    for name, array in plain.models("east").items():
+        np.testing.assert_array_equal(array, ours.models("east")[name])
+    ours.round(), none.round(), plain.round()
+    for name, array in plain.models("east").items():
+        np.testing.assert_allclose(none.models("east")[name], array, rtol=1e-6)
+    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in plain.models("east").items())
+
+
+def test_a_site_keeps_its_own_model_as_it_trained_it(moon):
+    game = moon()
+    before = game.models("east")
+    game.round()
+    kept = game.kept("east", 1)["contrast"]
+    for name, change in game.answers["train"]["east"].of("model").items():
+        np.testing.assert_allclose(kept["state"][name].numpy(), before[f"model/{name}"] + change, rtol=1e-5, atol=1e-6)
+
+
+def test_a_site_that_lost_its_own_model_is_named_and_the_others_go_on(moon):
+    game = moon(federation={"max_missed_rounds": 3})
+    game.round()
+    for path in (game.folder("north") / "rounds").iterdir():
+        path.unlink()
+    record = game.round()
+    assert record.answered == ["east", "west"]
+    assert "site 'north' must hold its own model of round 1, which is not in its state" in record.failed["north"]
+
+
+def test_a_site_that_comes_late_begins_without_a_contrast(moon):
+    game = moon(federation={"max_missed_rounds": 3})
+    game.round(absent=("north",))
+    assert game.round().answered == ["east", "north", "west"]
+    # A model that was never contrasted: two rounds of FedAvg give the site the same.
+    plain = moon("plain", name="fedavg")
+    plain.round(absent=("north",)), plain.round()
+    for name, change in plain.answers["train"]["north"].of("model").items():
+        np.testing.assert_array_equal(change, game.answers["train"]["north"].of("model")[name])
+
+
+def test_a_round_whose_answer_was_lost_has_not_happened_at_the_site_either(moon):
+    lost, absent = (moon(folder, federation={"max_missed_rounds": 3}) for folder in ("lost", "absent"))
+    for game in (lost, absent):
+        game.round()
+    lost.round(change=lambda task, site, answer: answer.failed("lost") if site == "east" else answer)
+    absent.round(absent=("east",))
+    assert [game.round().answered for game in (lost, absent)] == [["east", "north", "west"]] * 2
+    for name, array in absent.models("east").items():
+        np.testing.assert_array_equal(array, lost.models("east")[name])
+
+
+def test_a_run_goes_on_from_its_checkpoint(moon):
+    whole, halved = moon(), moon("other")
+    whole.rounds(3)
+    halved.rounds(2)
+    halved.resume()
+    halved.round()
+    for name, array in whole.models("east").items():
+        np.testing.assert_array_equal(array, halved.models("east")[name])
+
+
+def test_it_travels_as_fedavg_and_a_site_keeps_one_model_more(moon):
+    ours, plain = moon(), moon("plain", name="fedavg")
+    record, other = ours.round(), plain.round()
+    assert (record.bytes_to, record.bytes_from) == (other.bytes_to, other.bytes_from)
+    found = count_traffic(ours.study, 3, (1, 32, 32))
+    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
+    state = build_plain_model(ours.study, 0).state_dict()
+    assert home_bytes(ours.study) - home_bytes(plain.study) == sum(value.nbytes for value in state.values())
+
+
+def test_a_network_whose_representation_nobody_knows_is_refused_before_the_first_round(moon, monkeypatch):
+    monkeypatch.setattr("silofl.algorithms.moon.build_plain_model", lambda study, seed: torch.nn.Conv2d(1, 1, 1))
+    with pytest.raises(ConfigError, match="model.name must be unet for an algorithm that compares representations"):
+        moon()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stays_home": "batchnorm"},
+        {"stays_home": "head"},
+        {"parts": ["scaffold"]},
+        {"input": "harmofl"},
+        {"extra_rounds": 1},
+        {"average_last": 0.5},
+    ],
+    ids=str,
+)
+def test_it_goes_with_the_other_answers(moon, more):
+    game = moon(rounds=3, **more)
+    assert set(game.finish().scores) == set(COUNTS)
+    assert [record.answered for record in game.server.ledger] == [list(COUNTS)] * game.study.total_rounds

@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,14 @@ from silofl.algorithms.scaffold import Control, corrected_step, new_control
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
+from silofl.models import build_plain_model
+from silofl.models.networks import NETWORKS
+from silofl.parts.task import Message
+from silofl.studies.traffic import count_traffic
 from silofl.study_sections import TrainingSettings
+from silofl.training.losses import make_loss
+
+from .conftest import assert_same_course
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 
@@ -133,3 +142,262 @@ def test_control_variates_go_with_one_model_of_all_sites(changes):
 def test_sites_that_fine_tune_alone_take_no_control_variates():
     with pytest.raises(ConfigError, match="extra_rounds must be 0 with control variates, .*, not 3; leave it out"):
         find_recipe("scaffold", "paper", {"extra_rounds": 3})
+
+
+SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
+SITES = ("east", "north", "west")
+
+
+@pytest.fixture
+def scaffold(play, make_study):
+    """Begin a run of SCAFFOLD."""
+
+    def start(option=2, folder="state", training=SGD, rounds=3, has_momentum=False, **settings):
+        control = {"option": option, "has_momentum": has_momentum}
+        study = make_study(rounds=rounds, training=training, name="scaffold", control=control, **settings)
+        return play(folder=folder, study=study)
+
+    return start
+
+
+def kept_controls(game, number):
+    return {site: game.kept(site, number)["control"]["own"] for site in SITES}
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without_one(scaffold, option):
+    game = scaffold(option)
+    game.round()
+    game.round(absent=("north",))
+    own = [game.kept(site, 2)["control"]["own"] for site in SITES]
+    for name, array in game.server.parts["control"].control.items():
+        np.testing.assert_allclose(array, np.mean([one[name].numpy() for one in own], axis=0), rtol=1e-4, atol=1e-6)
+    assert any(np.abs(array).max() > 0 for array in game.server.parts["control"].control.values())
+
+
+def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_has_lost_some(scaffold):
+    def forgotten(task, site, answer):
+        return answer | Message(meta=answer.meta | {"num_examples": 3, "num_patients": 3}) if site == "east" else answer
+
+    game = scaffold(weights="examples")
+    # 5, 4 and 3 training examples, then 2 fewer.
+    for number, (counts, change) in enumerate((((5, 4, 3), None), ((3, 4, 3), forgotten)), start=1):
+        assert game.round(change=change).examples == dict(zip(SITES, counts, strict=True))
+        own = kept_controls(game, number)
+        for name, array in game.server.parts["control"].control.items():
+            mean = np.average([own[site][name].numpy() for site in SITES], axis=0, weights=counts)
+            np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_site_keeps_back_counts_by_the_examples_that_it_has_now_too(scaffold):
+    def forgotten(task, site, answer):
+        if site != "east":
+            return answer
+        sent = {name: array for name, array in answer.arrays.items() if not name.startswith("control/")}
+        return Message(sent, answer.meta | {"num_examples": 3, "num_patients": 3})
+
+    game = scaffold(weights="examples")
+    game.round()
+    game.round(change=forgotten)
+    part = game.server.parts["control"]
+    for name, array in part.control.items():
+        mean = np.average([part.own[site][name] for site in SITES], axis=0, weights=(3, 4, 3))
+        np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_partial", [True, False])
+def test_a_site_that_kept_back_its_change_goes_on_from_the_control_that_the_server_counts(scaffold, is_partial):
+    def kept_back(task, site, answer):
+        control = [name for name in answer.arrays if name.startswith("control/")]
+        gone = control[:1] if is_partial else control
+        left = {name: array for name, array in answer.arrays.items() if name not in gone}
+        return Message(left, answer.meta) if site == "east" else answer
+
+    game = scaffold(rounds=4)
+    game.round()
+    game.round(change=kept_back)
+    assert game.server.parts["control"].astray == ("east",)
+    game.round()
+    sent = {site: task.arrays for site, task in game.sent["train"].items()}
+    assert [site for site in SITES if any(name.startswith("control/own/") for name in sent[site])] == ["east"]
+    assert game.server.parts["control"].astray == ()
+    own = kept_controls(game, 3)
+    for name, array in game.server.parts["control"].control.items():
+        mean = np.mean([own[site][name].numpy() for site in SITES], axis=0)
+        np.testing.assert_allclose(array, mean, rtol=1e-4, atol=1e-6)
+
+
+def test_the_first_round_is_fedavgs_for_all_controls_are_zero(scaffold, play, make_study):
+    ours = scaffold()
+    theirs = play(folder="other", study=make_study(training=SGD, weights="uniform"))
+    ours.round(), theirs.round()
+    for name, array in theirs.models("east").items():
+        np.testing.assert_array_equal(array, ours.models("east")[name])
+    ours.round(), theirs.round()
+    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in theirs.models("east").items())
+
+
+def test_option_two_is_the_mean_gradient_of_the_sites_own_steps(scaffold):
+    game = scaffold()
+    before = game.models("east")
+    game.round()
+    change = game.answers["train"]["east"]
+    for name, own in game.kept("east", 1)["control"]["own"].items():
+        # c_i = c = 0: (x - y) / (K eta), with 5 examples in 2 steps, for a last batch of one joins the one before it
+        expected = -change.of("model")[name] / (change.meta["steps"] * 0.05)
+        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-7)
+    assert before.keys() == game.models("east").keys()
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_what_the_loss_does_not_depend_on_has_a_control_of_zero(scaffold, monkeypatch, option):
+    def build(settings, in_channels, out_channels, dimensions):
+        network = nn.Conv2d(in_channels, out_channels, 1)
+        network.spare = nn.Parameter(torch.ones(2))
+        return network
+
+    monkeypatch.setitem(NETWORKS, "unet", build)
+    game = scaffold(option, network={})
+    assert game.rounds(2).answered == list(SITES)
+    np.testing.assert_array_equal(game.server.parts["control"].control["network.spare"], [0, 0])
+    np.testing.assert_array_equal(game.models("east")["model/network.spare"], [1, 1])
+
+
+def trained(game, site, number, x, correction, rate):
+    """Return a site's model after a round from x, and how far its steps reach: momentum as it is written in books."""
+    training, model = game.study.training, build_plain_model(game.study, 0)
+    rho, steps = training.momentum, 0
+    model.load_state_dict(x)
+    model.train()
+    velocity = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for inputs, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        model.zero_grad()
+        make_loss(game.study)(model(inputs), targets).backward()
+        steps += 1
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                gradient = p.grad + correction[name]
+                velocity[name] = rho * velocity[name] + gradient
+                p -= rate * (gradient + rho * velocity[name] if training.is_nesterov else velocity[name])
+    # The velocity holds step k's gradient from then on, each time rho times as much.
+    held = [sum(rho**j for j in range(steps - k)) for k in range(steps)]
+    reach = sum(1 + rho * one if training.is_nesterov else one for one in held)
+    return copy.deepcopy(model.state_dict()), reach
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"is_nesterov": True}, {"momentum": 0.5, "schedule": "poly", "local_epochs": 2}, {"momentum": 0.0}],
+    ids=["momentum", "nesterov", "falling rate", "none"],
+)
+def test_rounds_with_momentum_and_an_absent_site_are_those_of_a_plain_implementation(scaffold, more):
+    game = scaffold(training=SGD | {"momentum": 0.9} | more, has_momentum=True)
+    x = start = build_plain_model(game.study, game.study.seed).state_dict()
+    parameters = [name for name, _ in build_plain_model(game.study, 0).named_parameters()]
+    own = {site: {name: torch.zeros_like(x[name]) for name in parameters} for site in SITES}
+    for number, absent in ((1, ()), (2, ("north",)), (3, ())):
+        game.round(absent=absent)
+        rate = 0.05 * ((1 - (number - 1) / 3) ** 0.9 if "schedule" in more else 1)
+        mean = {name: sum(own[site][name] for site in SITES) / 3 for name in parameters}
+        ends = {}
+        for site in (site for site in SITES if site not in absent):
+            correction = {name: mean[name] - own[site][name] for name in parameters}
+            ends[site], reach = trained(game, site, number, x, correction, rate)
+            # What the steps went along is the gradient and the correction, of which the site's own gradient stays.
+            own[site] = {name: (x[name] - ends[site][name]) / (rate * reach) - correction[name] for name in parameters}
+        x = {
+            name: sum(end[name] for end in ends.values()) / len(ends) if value.is_floating_point() else value
+            for name, value in x.items()
+        }
+        assert_same_course(game.models("east"), x, start)
+        for site, controls in kept_controls(game, number).items():
+            for name, tensor in controls.items():
+                np.testing.assert_allclose(tensor.numpy(), own[site][name].numpy(), rtol=1e-2, atol=1e-4)
+
+
+def test_momentum_begins_every_round_afresh_also_where_a_run_goes_on(scaffold):
+    whole, halved, lossy = (
+        scaffold(folder=name, training=SGD | {"momentum": 0.9}, has_momentum=True) for name in ("a", "b", "c")
+    )
+    halved.goes_on_as(whole)
+    lossy.rounds(2)
+    for path in (lossy.folder("north") / "rounds").iterdir():
+        path.unlink()
+    (note,) = lossy.round().notes
+    assert note.endswith("from none: its control variate came from the server, to within rounding")
+    assert lossy.server.losses == []
+    # The control that the server sends back is a sum of changes, rounded otherwise than the site's own.
+    for name, array in whole.models("east").items():
+        np.testing.assert_allclose(array, lossy.models("east")[name], rtol=1e-4, atol=1e-7)
+
+
+def test_a_change_that_the_server_did_not_take_is_not_built_upon(scaffold):
+    game = scaffold()
+    game.round()
+    game.round(change=lambda task, site, answer: answer.failed("lost") if site == "east" else answer)
+    game.round()
+    own = [game.kept(site, 3)["control"]["own"] for site in SITES]
+    for name, array in game.server.parts["control"].control.items():
+        np.testing.assert_allclose(array, np.mean([one[name].numpy() for one in own], axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", [1, 2])
+def test_in_half_precision_too_it_is_the_mean_of_what_the_sites_hold_also_where_one_lost_it(scaffold, option):
+    game = scaffold(option, rounds=6, federation={"precision": "float16"})
+    for number in range(1, 7):
+        game.round()
+        own = kept_controls(game, number)
+        for name, total in game.server.parts["control"].total.items():
+            mean = np.mean([one[name].numpy() for one in own.values()], axis=0)
+            # Sums of float32; the changes are rounded to steps of 1e-3 of a number.
+            np.testing.assert_allclose(total / 3, mean, rtol=1e-6, atol=1e-6 * np.abs(mean).max())
+        if number == 3:
+            for path in (game.folder("north") / "rounds").iterdir():
+                path.unlink()
+
+
+def test_a_site_that_lost_its_control_gets_it_back(scaffold):
+    game, whole = scaffold(), scaffold(folder="whole")
+    for one in (game, whole):
+        one.round()
+    own = kept_controls(game, 1)["north"]
+    for path in (game.folder("north") / "rounds").iterdir():
+        path.unlink()
+    record = game.round()
+    assert record.answered == ["east", "north", "west"] and record.failed == {}
+    again = game.sent["train"]["north"].of("control")
+    for name, tensor in own.items():
+        np.testing.assert_array_equal(again[f"own/{name}"], tensor.numpy())
+    whole.round()
+    # Plain SGD keeps nothing else at home.
+    for name, array in whole.models("north").items():
+        np.testing.assert_array_equal(array, game.models("north")[name])
+    game.round()
+    assert not [name for name in game.sent["train"]["north"].arrays if name.startswith("control/own/")]
+
+
+def test_a_run_goes_on_from_its_checkpoint_with_the_same_controls(scaffold):
+    whole, halved = scaffold(), scaffold(folder="other")
+    halved.goes_on_as(whole)
+
+
+def test_what_travels_is_twice_the_parameters_and_estimate_knows_it(scaffold):
+    game = scaffold()
+    record = game.round()
+    found = count_traffic(game.study, 3, (1, 32, 32))
+    assert found.bytes_to[0] == record.bytes_to["east"] and found.bytes_from[0] == record.bytes_from["east"]
+    control = sum(array.nbytes for array in game.server.parts["control"].control.values())
+    model = sum(array.nbytes for array in game.server.parts["model"].common.values())
+    assert found.bytes_from[0] == model + control
+
+
+def test_batchnorm_that_stays_home_has_no_control(scaffold):
+    game = scaffold(stays_home="batchnorm")
+    assert game.server.parts["control"].control.keys() == {
+        name for name in game.server.parts["model"].common if not name.endswith(("running_mean", "running_var"))
+    }
+
+
+def test_adam_is_refused_before_anything_starts(make_study):
+    with pytest.raises(ConfigError, match="training.optimizer must be sgd with control variates, not 'adam'"):
+        make_study(name="scaffold", training={"optimizer": "adam"})

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from silofl.methods.amplitude import MEAN
-from silofl.methods.task import Message
+from silofl.algorithms.harmofl.amplitude import MEAN
+from silofl.parts.task import Message
 
 ATTACKER = "west"
 

@@ -11,9 +11,9 @@ import torch
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import Message
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
+from silofl.parts.task import Message
 from silofl.schema import dump_record
 from silofl.training.evaluation import evaluate
 

@@ -5,7 +5,7 @@ import pytest
 
 from silofl.federation.egress import NUMBERS, OTHERS, UNKNOWN, Gate, Request
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import TRAIN, Exchange, Message
+from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study

@@ -2,8 +2,8 @@ import pytest
 
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import AFTER
-from silofl.methods.task import TRAIN, Exchange
+from silofl.parts.part import AFTER
+from silofl.parts.task import TRAIN, Exchange
 from silofl.settings import parse
 from silofl.study import Study
 

@@ -9,8 +9,8 @@ from silofl.federation.numbers import (
     find_long_updates,
     find_odd_ranges,
 )
-from silofl.methods.answer import Metrics, Numbers
-from silofl.methods.task import TRAIN, Exchange
+from silofl.parts.answer import Metrics, Numbers
+from silofl.parts.task import TRAIN, Exchange
 from silofl.training.site_score import ExtraScore, SiteScore
 
 TASK = Exchange(TRAIN, 2)

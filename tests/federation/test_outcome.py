@@ -7,7 +7,7 @@ import pytest
 from silofl.federation.outcome import finished_results, unscored_results
 from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
-from silofl.methods.parts import describe_kept
+from silofl.parts.load import describe_kept
 from silofl.schema import dump_record, read_record
 from silofl.settings import parse
 from silofl.study import Study

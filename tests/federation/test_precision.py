@@ -9,8 +9,8 @@ import torch
 from silofl.federation.alone import run_alone
 from silofl.files import load_tensors
 from silofl.inference.directory import FOLDER, read_model_folder
-from silofl.methods.task import TRAIN
 from silofl.models.precision import round_as_received, widen_arrays
+from silofl.parts.task import TRAIN
 
 
 @pytest.fixture

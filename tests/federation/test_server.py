@@ -3,7 +3,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import TEST, TRAIN, VALIDATE, Exchange
+from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange
 from silofl.software import read_software
 
 FIRST = {"run": "run", "round": 1, "step": 1, "best_round": None, "held": 0}

@@ -13,9 +13,9 @@ from silofl.errors import AggregationError, DataError
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
 from silofl.files import save_tensors
-from silofl.methods import work
-from silofl.methods.task import Message
-from silofl.methods.work import Work
+from silofl.parts import work
+from silofl.parts.task import Message
+from silofl.parts.work import Work
 from silofl.settings import load_settings
 from silofl.site import Site
 
@@ -155,7 +155,7 @@ def test_a_fault_in_the_data_is_told_in_full_at_home_and_without_a_case_to_the_s
 def test_a_fault_that_nobody_thought_of_is_told_to_the_server_without_its_text(play, monkeypatch, caplog):
     game = play(sites=("east",))
     task = game.upcoming("train")["east"]
-    monkeypatch.setattr("silofl.methods.work.train", lambda *a: (_ for _ in ()).throw(MemoryError("/data/Jane Doe")))
+    monkeypatch.setattr("silofl.parts.work.train", lambda *a: (_ for _ in ()).throw(MemoryError("/data/Jane Doe")))
     with caplog.at_level(logging.ERROR):
         answer = game.sites["east"].answer("train", task)
     assert answer.meta == {"round": 1, "error": "an unexpected MemoryError; the site's own log has it"}
@@ -166,7 +166,7 @@ def test_a_fault_of_the_system_is_told_in_the_systems_words_without_the_file(pla
     game = play(sites=("east",))
     task = game.upcoming("train")["east"]
     fault = OSError(errno.ENOSPC, "no room for Jane Doe", "/data/Jane Doe")
-    monkeypatch.setattr("silofl.methods.work.train", lambda *a: (_ for _ in ()).throw(fault))
+    monkeypatch.setattr("silofl.parts.work.train", lambda *a: (_ for _ in ()).throw(fault))
     reason = "the site's system said 'No space left on device'; the site's own log names the file"
     assert game.sites["east"].answer("train", task).meta == {"round": 1, "error": reason}
 

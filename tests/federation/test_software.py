@@ -3,7 +3,7 @@
 import pytest
 
 from silofl.federation.ledger import Round, latest_software
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 from silofl.schema import dump_record, read_record
 from silofl.software import read_software
 

@@ -6,14 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from silofl import methods
+import silofl
 from silofl.core.presets import algorithm_names, load_presets
 from silofl.core.recipe import Answer
 
-PACKAGE = Path(methods.__file__).parents[1]
+PACKAGE = Path(silofl.__file__).parent
 SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
 # The mean by examples, which all algorithms share; and a word of plain English.
 OF_THE_ENGINE = {"fedavg", "local"}
+# Files of the protocol of parts, and of plain English.
+OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "part", "task", "work"} | {
+    "comparison",
+    "exchange",
+    "normalization",
+    "paper",
+    "patch",
+    "rules",
+    "sketch",
+}
 # The schema of results.json, whose key it is.
 OF_A_FILE = {("results", "super_model")}
 
@@ -28,18 +38,11 @@ def answer_classes():
 def names_of_papers():
     """Return the names of algorithms, of their constants' sections, and of the parts that send something for them."""
     answers = answer_classes()
-    sections = {answer.section for answer in answers} | {answer.method for answer in answers if answer.method}
-    files = {path.stem for path in (PACKAGE / "methods").glob("*.py")} - {
-        "__init__",
-        "answer",
-        "part",
-        "task",
-        "parts",
-        "work",
-        "model",
+    sections = {answer.section for answer in answers}
+    files = {path.stem for path in PACKAGE.glob("parts/*.py")} | {
+        path.stem for path in PACKAGE.glob("algorithms/*/*.py")
     }
-    # An algorithm that is planned.
-    return sorted({*algorithm_names(), *sections, *files, "scaffold"} - OF_THE_ENGINE)
+    return sorted({*algorithm_names(), *sections, *(files - OF_THE_PROTOCOL)} - OF_THE_ENGINE)
 
 
 def stem(name):

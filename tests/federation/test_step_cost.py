@@ -4,8 +4,8 @@ import torch
 from silofl.data.site_data import SiteData
 from silofl.federation import step_cost
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import TRAIN, Exchange
-from silofl.methods.work import Work
+from silofl.parts.task import TRAIN, Exchange
+from silofl.parts.work import Work
 from silofl.settings import parse
 from silofl.studies.random_examples import random_part, random_volume
 from silofl.study import Study

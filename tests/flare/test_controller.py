@@ -22,7 +22,7 @@ from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.exchange import from_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 
 
 @pytest.fixture

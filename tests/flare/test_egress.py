@@ -11,15 +11,15 @@ from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.algorithms.harmofl.amplitude import MEAN as AMPLITUDE
 from silofl.errors import ConfigError
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
 from silofl.flare import egress
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
-from silofl.methods.amplitude import MEAN as AMPLITUDE
-from silofl.methods.task import Message
 from silofl.models.roles import add_role
+from silofl.parts.task import Message
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.software import read_software

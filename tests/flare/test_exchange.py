@@ -9,9 +9,9 @@ from nvflare.fuel.utils import fobs
 
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
-from silofl.methods.part import AFTER
-from silofl.methods.task import TRAIN, Exchange, Message
 from silofl.models.roles import read_role
+from silofl.parts.part import AFTER
+from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.settings import parse
 from silofl.study import Study
 

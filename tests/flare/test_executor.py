@@ -19,7 +19,7 @@ from silofl.flare.egress import Egress, RunNote, check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
 from silofl.flare.places import JOB_LOCK
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 
 LOADED = """
 import sys

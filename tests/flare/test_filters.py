@@ -13,11 +13,11 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from silofl.flare import filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome, ExcludeBatchNorm
-from silofl.methods.answer import plain_text
-from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names, read_arrays, traveling_names
 from silofl.models.networks import build_models
 from silofl.models.roles import add_role
+from silofl.parts.answer import plain_text
+from silofl.parts.task import Message
 from silofl.settings import parse
 from silofl.studies.simulation import GUARD, changed_study, fit_configurations, study_file
 from silofl.study import Study, load_study

@@ -26,7 +26,7 @@ from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
 from silofl.flare.lead import check_signed
 from silofl.inference.directory import plain_study
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 from silofl.schema import dump_record
 from silofl.site import Server
 

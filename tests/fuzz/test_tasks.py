@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from silofl.flare.exchange import from_model, to_model
-from silofl.methods.answer import plain_text
-from silofl.methods.task import Message
+from silofl.parts.answer import plain_text
+from silofl.parts.task import Message
 
 from .conftest import EXAMPLES, NASTY, altered
 

@@ -20,7 +20,7 @@ from silofl.core.presets import algorithm_names
 from silofl.flare.components import GENERIC
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.methods.parts import list_kinds
+from silofl.parts.load import list_kinds
 from silofl.settings import load_settings
 from silofl.site import Server, Site
 from silofl.studies.simulation import changed_study

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from silofl.algorithms.advice import KINDS
+from silofl.algorithms.advice.comparison import KINDS
 from silofl.models import build_plain_model
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.simulation import Simulation, settle_job, study_file

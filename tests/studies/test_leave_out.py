@@ -5,7 +5,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from silofl.algorithms.fedsm import THRESHOLDS
+from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, DataError

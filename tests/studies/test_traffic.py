@@ -4,10 +4,10 @@ import pytest
 
 from silofl.federation.alone import run_alone
 from silofl.federation.server import ServerRounds
-from silofl.methods.part import BEFORE, INSTEAD
-from silofl.methods.task import TRAIN, Exchange
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
+from silofl.parts.part import BEFORE, INSTEAD
+from silofl.parts.task import TRAIN, Exchange
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies.traffic import count_traffic

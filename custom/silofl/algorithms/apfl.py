@@ -27,7 +27,7 @@ class Mixture(Answer):
     """
 
     section: ClassVar[str] = "mixture"
-    method: ClassVar[str] = "personal"
+    halves: ClassVar[str] = "silofl.parts.personal"
     keeps_personal: ClassVar[bool] = True
     alpha: Fraction = 0.5
     learning_rate: Literal["same"] | NotNegative = "same"

@@ -23,7 +23,7 @@ class Pull(Answer):
     """
 
     section: ClassVar[str] = "pull"
-    method: ClassVar[str] = "personal"
+    halves: ClassVar[str] = "silofl.parts.personal"
     keeps_personal: ClassVar[bool] = True
     strength: NotNegative = 1.0
 

@@ -1,17 +1,31 @@
 """FedNova: the server averages the sites' directions, not their distances, so that more steps count for no more.
 
 Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
-arXiv:2007.07481, Sections 3 and 4.
+arXiv:2007.07481, Sections 3 and 4. Nothing travels for it: the number of steps, which a site says anyway, tells how
+far they reach.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.part import Part
+from silofl.parts.task import Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+from silofl.training.schedule import learning_rate
+
+ROLE = "normalized_steps"
 
 __all__ = ["PRESETS", "NormalizedSteps", "factors", "norm"]
 
@@ -24,8 +38,8 @@ class NormalizedSteps(Answer):
             mean number of steps.
     """
 
-    section: ClassVar[str] = "normalized_steps"
-    method: ClassVar[str] = "normalized_steps"
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
     counts_steps: ClassVar[bool] = True
     tau_eff: Literal["norms", "steps"] = "norms"
 
@@ -67,9 +81,6 @@ class NormalizedSteps(Answer):
         )
 
 
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(NormalizedSteps(),)))
-
-
 def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -> NDArray[np.float64]:
     """Return the weights of the sites' differences: ``w_i = p_i tau_eff / ||a_i||_1``, whose sum need not be 1.
 
@@ -88,3 +99,51 @@ def factors(shares: ArrayLike, norms: ArrayLike, tau_eff: float | None = None) -
             "training.momentum or algorithm.proximal.mu"
         )
     return shares * (shares @ norms if tau_eff is None else tau_eff) / norms
+
+
+@dataclass(frozen=True)
+class NormalizedStepsPart(Part):
+    """The server's step.
+
+    Attributes:
+        study: How its sites train decides how far their steps reach.
+    """
+
+    study: Study
+    role: str = ROLE
+
+    def server_step(
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+    ) -> tuple[Arrays, NormalizedStepsPart]:
+        """Step along the sites' normalised differences: ``x + sum w_i (y_i - x)``, in the mean's place."""
+        differences = {site: answer.of(role) for site, answer in replies.accepted.items()}
+        found: dict[tuple[str, ...], NDArray[np.float64]] = {}
+        new = dict(mixed)
+        for name, array in previous.items():
+            # A site may keep an array back, and is then none of those whose steps are compared.
+            senders = tuple(site for site, arrays in differences.items() if name in arrays)
+            if not senders:
+                continue
+            if senders not in found:
+                found[senders] = self._factors([replies.accepted[site] for site in senders])
+            terms = (weight * differences[site][name] for site, weight in zip(senders, found[senders], strict=True))
+            new[name] = (np.asarray(array, np.float64) + sum(terms)).astype(array.dtype)
+        return new, self
+
+    def _factors(self, answers: Sequence[SiteAnswer]) -> NDArray[np.float64]:
+        recipe, steps = self.study.recipe, np.array([answer.numbers.steps for answer in answers])
+        is_uniform = recipe.weights == "uniform"
+        shares = example_weights([1 if is_uniform else answer.numbers.num_examples for answer in answers])[0]
+        length = shares @ steps if recipe.answer(ROLE).tau_eff == "steps" else None
+        return factors(shares, [self._norm(answer) for answer in answers], length)
+
+    def _norm(self, answer: SiteAnswer) -> float:
+        study, training = self.study, self.study.training
+        rate = learning_rate(training.schedule, training.learning_rate, answer.numbers.round, study.training_rounds)
+        pull = study.recipe.answer("proximal")
+        proximal = rate * pull.mu if pull else 0.0
+        return norm(answer.numbers.steps, training.momentum, proximal, training.is_nesterov)
+
+
+PART, SITE = NormalizedStepsPart, SitePart
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(NormalizedSteps(),)))

@@ -1,11 +1,15 @@
 """FedOpt: the server treats the sites' mean difference as a gradient; FedAdam, FedYogi, FedAdagrad and FedAvgM.
 
 Reddi et al., Adaptive Federated Optimization, ICLR 2021, arXiv:2003.00295, Algorithm 2; FedAvgM: Hsu, Qi and Brown,
-Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335.
+Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335. The moments stay at the server; nothing
+travels for them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +18,13 @@ from pydantic import Field
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Answer, Recipe
 from silofl.errors import ConfigError
+from silofl.parts.part import Part, to_arrays, to_tensors
+from silofl.parts.task import Replies
+from silofl.parts.work import SitePart
 from silofl.settings import BelowOne, Positive
+from silofl.study import Study
+
+ROLE = "server_optimizer"
 
 Rule = Literal["adam", "yogi", "adagrad", "momentum"]
 NAMES = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad", "momentum": "FedAvgM"}
@@ -34,8 +44,8 @@ class ServerOptimizer(Answer):
         is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.
     """
 
-    section: ClassVar[str] = "server_optimizer"
-    method: ClassVar[str] = "server_optimizer"
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
     is_of_steps: ClassVar[bool] = True
     rule: Rule = "adam"
     learning_rate: Positive = 0.01
@@ -73,15 +83,6 @@ class ServerOptimizer(Answer):
     def sentence(self) -> str:
         """Return what a report says of it."""
         return f"Nothing for it: the server's own step is {NAMES[self.rule]}'s, learning rate {self.learning_rate:g}."
-
-
-PRESETS = {
-    # Algorithm 2, FedAdam without bias correction.
-    "paper": Recipe(parts=(ServerOptimizer(),)),
-    # The authors' released code corrects the bias, as Keras' Adam does.
-    "reference": Recipe(parts=(ServerOptimizer(is_corrected=True),)),
-    "recommended": Recipe(parts=(ServerOptimizer(),)),
-}
 
 
 class Moments(NamedTuple):
@@ -166,3 +167,47 @@ def _start_moments(kind: Rule, parameters: Mapping[str, NDArray], square: float)
     zero = {name: np.zeros_like(array) for name, array in parameters.items()}
     filled = {name: np.full_like(array, square) for name, array in parameters.items()}
     return Moments(zero, {} if kind == "momentum" else filled, 0)
+
+
+@dataclass(frozen=True)
+class ServerOptimizerPart(Part):
+    """The server's moments after a step.
+
+    Attributes:
+        study: Its recipe names the rule and its constants.
+        moments: None before the first step.
+    """
+
+    study: Study
+    moments: Moments | None = None
+    role: str = ROLE
+
+    def server_step(
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+    ) -> tuple[Arrays, ServerOptimizerPart]:
+        """Step from the previous parameters along the sites' mean difference."""
+        constants = self.study.recipe.answer(ROLE).model_dump()
+        difference = {
+            name: np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)
+            for name, array in mixed.items()
+        }
+        new, moments = server_update(constants.pop("rule"), previous, difference, self.moments, **constants)
+        return new, replace(self, moments=moments)
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return to_tensors(self.moments._asdict()) if self.moments else {}
+
+    def restored(self, state: Mapping[str, Any]) -> ServerOptimizerPart:
+        """Return what `state` described."""
+        return replace(self, moments=Moments(**to_arrays(state))) if state else self
+
+
+PART, SITE = ServerOptimizerPart, SitePart
+PRESETS = {
+    # Algorithm 2, FedAdam without bias correction.
+    "paper": Recipe(parts=(ServerOptimizer(),)),
+    # The authors' released code corrects the bias, as Keras' Adam does.
+    "reference": Recipe(parts=(ServerOptimizer(is_corrected=True),)),
+    "recommended": Recipe(parts=(ServerOptimizer(),)),
+}

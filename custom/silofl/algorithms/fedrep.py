@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.core.steps import Batch, Loss, Step, frozen_statistics
 from silofl.errors import ConfigError
+from silofl.models.names import head_names
+from silofl.parts.work import SitePart, Work
 from silofl.settings import Count
+
+ROLE = "head_then_body"
 
 
 class HeadThenBody(Answer):
@@ -25,8 +29,8 @@ class HeadThenBody(Answer):
             has 1.
     """
 
-    section: ClassVar[str] = "head_then_body"
-    method: ClassVar[str] = "head_then_body"
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
     body_epochs: Count = 1
 
     def conflict(self, recipe: Recipe) -> str | None:
@@ -53,9 +57,6 @@ class HeadThenBody(Answer):
         """Describe the answer for the report."""
         last = "epoch trains" if self.body_epochs == 1 else f"{self.body_epochs} epochs train"
         return f"Head, then body (FedRep): a round's last {last} the body alone, all before the head alone."
-
-
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=HeadThenBody(), stays_home="head"))
 
 
 def head_or_body_step(step: Step, head: Collection[str], is_of_head: Callable[[], bool]) -> Step:
@@ -89,3 +90,27 @@ def _freeze_parameters(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     finally:
         for parameter, required in zip(parameters, before, strict=True):
             parameter.requires_grad_(required)
+
+
+class SiteHeadThenBody(SitePart):
+    """The phase that a round is in."""
+
+    name = ROLE
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._epoch = 0
+
+    def step(self, role: str, step: Step) -> Step:
+        """Let every step move what its epoch is for."""
+        study = self.work.study
+        head_epochs = study.training.local_epochs - study.recipe.answer(ROLE).body_epochs
+        return head_or_body_step(step, head_names(self.work.models[role]), lambda: self._epoch <= head_epochs)
+
+    def epoch(self) -> None:
+        """Count the epochs."""
+        self._epoch += 1
+
+
+PART, SITE = None, SiteHeadThenBody
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=HeadThenBody(), stays_home="head"))

@@ -2,11 +2,16 @@
 
 Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, Eqs. 2 to 4. The paper puts a
 projection head between encoder and output layer. Here there is one only where it is asked for, as by the presets
-``paper`` and ``reference``, so that the network is that of all other methods.
+``paper`` and ``reference``, so that the network is that of all other methods. A site's last model stays there; nothing
+travels beside the model.
 """
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,10 +19,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
+from silofl.models import build_plain_model
+from silofl.models.features import feature_layer
+from silofl.parts.part import Kept, Part
+from silofl.parts.work import SitePart
 from silofl.settings import NotNegative, Positive, Width
+from silofl.study import Study
+from silofl.training.local_model import copy_state
+
+ROLE = "contrast"
 
 
 class Contrast(Answer):
@@ -31,8 +45,8 @@ class Contrast(Answer):
             where no vector goes from encoder to output.
     """
 
-    section: ClassVar[str] = "contrast"
-    method: ClassVar[str] = "contrast"
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
     mu: NotNegative = 1.0
     temperature: Positive = 0.5
     # Not among `deciding`: the weights, which decide, hold the head.
@@ -84,11 +98,6 @@ class Contrast(Answer):
             f"the network has a projection head of width {self.projection_head}: it is another than that of methods "
             "without."
         )
-
-
-# The authors' code has the paper's constants and its head.
-WITH_HEAD = Recipe(step=Contrast(projection_head=256))
-PRESETS = dict.fromkeys(PRESET_NAMES, WITH_HEAD) | {"recommended": Recipe(step=Contrast())}
 
 
 def contrastive_loss(
@@ -159,3 +168,61 @@ def _record_inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
+
+
+@dataclass(frozen=True)
+class ContrastPart(Part):
+    """The server half, through which nothing travels.
+
+    Attributes:
+        study: The study.
+    """
+
+    study: Study
+    role: str = ROLE
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before the first round; the errors of `feature_layer`."""
+        # Here and not at the sites, which need it in their second round. The network may be a package's.
+        feature_layer(build_plain_model(study, study.seed))
+        return [cls(study)]
+
+    @property
+    def home_bytes(self) -> int:
+        """Bytes of a site's last model."""
+        return sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
+
+
+class SiteContrast(SitePart):
+    """A site's own model at the end of the last round that its update went into."""
+
+    name = ROLE
+    stays = (Kept("its own model", is_vital=True, is_for_training=True),)
+
+    def step(self, role: str, step: Step) -> Step:
+        """Contrast the model in training with the received and the last one; in the first round there is no last."""
+        self._model = self.work.models[role]
+        kept = self.work.kept.get(self.name)
+        # The paper's start of the last model is the received one: a loss of log 2 for all weights, without a gradient.
+        if not kept:
+            return step
+        received, last = self._copy_frozen(), self._copy_frozen()
+        last.load_state_dict(kept["state"])
+        constants = self.work.study.recipe.answer(ROLE)
+        return contrastive_step(step, (received, last), feature_layer, constants.mu, constants.temperature)
+
+    def kept(self) -> dict[str, Any]:
+        """Return the trained model, BatchNorm's statistics too."""
+        return {"state": copy_state(self._model)}
+
+    def _copy_frozen(self) -> nn.Module:
+        # A copy, because training changes the model in place.
+        return copy.deepcopy(self._model).eval().requires_grad_(False)
+
+
+PART, SITE = ContrastPart, SiteContrast
+# The authors' code has the paper's constants and its head.
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=Contrast(projection_head=256))) | {
+    "recommended": Recipe(step=Contrast())
+}

@@ -4,27 +4,45 @@ Fallah, Mokhtari and Ozdaglar, Personalized Federated Learning with Theoretical 
 Meta-Learning Approach, NeurIPS 2020, arXiv:2002.07948, Algorithm 1, with its two ways around the Hessian, FO and HF.
 HF takes the difference of two gradients; where a network has kinks (ReLU, max pooling) they jump, and a small delta
 makes much of it.
+
+What a site validates, tests and keeps is the received model after steps of its own. The same batches adapt the models
+of all rounds, so that two rounds' scores differ by their models alone. These steps are plain training: BatchNorm's
+statistics move with them. Nothing travels for them. A global model beside it, FedSM's, is used as it is.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.core.steps import (
     Batch,
     Loss,
+    OwnDraws,
     Step,
     frozen_statistics,
     full_precision,
     move_parameters,
+    plain_step,
     random_state,
     set_random_state,
 )
+from silofl.data.batches import num_batches, training_batches
+from silofl.data.transforms import build_augmentation
+from silofl.errors import TrainingError
+from silofl.models import HarmonizedModel
+from silofl.models.seeds import seed_torch
+from silofl.parts.work import SitePart, Work
 from silofl.settings import LARGEST, Count, Positive
+from silofl.training.device import derive_seed
+from silofl.training.loop import Learner, train
+
+ROLE = "meta_step"
 
 
 class MetaStep(Answer):
@@ -40,8 +58,8 @@ class MetaStep(Answer):
         deployed_steps: Steps on the site's training data, one batch each, before it uses the model.
     """
 
-    section: ClassVar[str] = "meta_step"
-    method: ClassVar[str] = "meta_step"
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
     takes_own_steps: ClassVar[bool] = True
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
@@ -83,11 +101,6 @@ class MetaStep(Answer):
             f"{self.alpha:g}, {hessian}, {self.num_batches} batches a step. A site uses the model after {steps} of "
             "alpha on its training data."
         )
-
-
-# The paper averages sites uniformly; the authors released no code.
-PRESETS = dict.fromkeys(("paper", "reference"), Recipe(step=MetaStep(), weights="uniform"))
-PRESETS["recommended"] = Recipe(step=MetaStep())
 
 
 def meta_step(alpha: float, delta: float | None = None) -> Step:
@@ -151,3 +164,77 @@ def _gradient(model: nn.Module, parameters: Sequence[Tensor], loss: Loss, batch:
     inputs, targets = batch
     value = loss(model(inputs), targets)
     return value.detach(), list(torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True))
+
+
+class SiteMetaStep(SitePart):
+    """A site's own steps, by which the shared model becomes its own."""
+
+    name = ROLE
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        # The model draws its dropout as if it were alone.
+        self._draws = OwnDraws(work.device)
+
+    def epoch(self) -> None:
+        """Let it begin an epoch with the random numbers that every model begins it with."""
+        self._draws.begin()
+
+    def step(self, role: str, step: Step) -> Step:
+        """Refuse a round in which there would be no step, because one takes several batches.
+
+        Raises:
+            TrainingError: The round has fewer batches.
+        """
+        settings, needed = self.work.study.training, self.work.study.recipe.answer(ROLE).num_batches
+        batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
+        if batches < needed:
+            raise TrainingError(
+                f"site {self.work.site!r} must have at least {needed} batches a round, those of one meta-step, not "
+                f"{batches}; raise training.local_epochs or lower training.batch_size"
+            )
+        return self._draws.step(step) if self._is_own(role) else step
+
+    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
+        """Return a copy of the site's own model after its own steps."""
+        if not self._is_own(role):
+            return model
+        work, constants = self.work, self.work.study.recipe.answer(ROLE)
+        batches = islice(self._draw_batches(), constants.deployed_steps)
+        try:
+            return adapt_model(model, work.loss, batches, constants.alpha)
+        except TrainingError as error:
+            raise TrainingError(f"site {work.site!r}, steps to its own model: {error}") from None
+
+    def _is_own(self, role: str) -> bool:
+        return role == self.work.study.recipe.roles[-1]
+
+    def _draw_batches(self) -> Iterator[Batch]:
+        """Yield batches of the training data, epoch after epoch without an end."""
+        work, study = self.work, self.work.study
+        examples, size = work.data.training, study.training.batch_size
+        augment = build_augmentation(study, examples.targets.ndim > 1)
+        for epoch in count(1):
+            seed = derive_seed(study.seed, work.site, ROLE, epoch)
+            # For dropout, as in training.
+            seed_torch(seed)
+            yield from training_batches(examples, size, augment, seed, work.device)
+
+
+def adapt_model(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha: float) -> HarmonizedModel:
+    """Return a copy of a model after plain SGD of length alpha, a step a batch.
+
+    Raises:
+        TrainingError: The loss or a parameter is not finite.
+    """
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), alpha)
+    train({"model": Learner(model, optimizer, loss, plain_step)}, [batches])
+    return model
+
+
+PART, SITE = None, SiteMetaStep
+# The paper averages sites uniformly; the authors released no code.
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(step=MetaStep(), weights="uniform")) | {
+    "recommended": Recipe(step=MetaStep())
+}

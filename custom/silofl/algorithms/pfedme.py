@@ -26,7 +26,7 @@ class Envelope(Answer):
     """
 
     section: ClassVar[str] = "envelope"
-    method: ClassVar[str] = "personal"
+    halves: ClassVar[str] = "silofl.parts.personal"
     keeps_personal: ClassVar[bool] = True
     strength: Positive = 15.0
     inner_steps: Count = 5

@@ -1,19 +1,42 @@
 """SCAFFOLD: control variates take the sites' own direction out of their steps.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020, arXiv:1910.06378.
+The server's control variate travels with the model. A site's own stays at home; its change leaves.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
-from silofl.core.steps import Step, with_change
+from silofl.core.steps import GradientStep, Step, norm, with_change
+from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
+from silofl.models import build_plain_model
+from silofl.models.names import traveling_names
+from silofl.models.precision import keep_exact, round_as_received
+from silofl.models.roles import MODEL, add_role, read_role, select_role
+from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+from silofl.training.device import derive_seed
+from silofl.training.loop import TrainingResult
+
+# A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
+ROLE, OWN = "control", "own"
+PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
+RISK = "as the weights, and more plainly, since with option 1 it is the mean gradient of all training images; option 2"
 
 
 class Control(Answer):
@@ -27,8 +50,8 @@ class Control(Answer):
             steps reach (FedNova's norm).
     """
 
-    section: ClassVar[str] = "control"
-    method: ClassVar[str] = "control"
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
     counts_steps: ClassVar[bool] = True
     option: Literal[1, 2] = 2
     has_momentum: bool = False
@@ -73,10 +96,6 @@ class Control(Answer):
         return f"{variates}: each step is corrected by the server's and the site's, so that sites drift less."
 
 
-# The paper averages sites uniformly; the authors released no other choice of constants.
-PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(Control(),), weights="uniform"))
-
-
 def new_control(
     control: Mapping[str, NDArray],
     server_control: Mapping[str, NDArray],
@@ -114,3 +133,176 @@ def corrected_step(step: Step, correction: Mapping[str, Tensor]) -> Step:
                 parameter.grad.add_(correction[name])
 
     return with_change(step, correct)
+
+
+@dataclass(frozen=True)
+class ControlPart(Part):
+    """The server's control variate c: the weighted mean of all sites' c_i, those that are absent included.
+
+    Attributes:
+        study: Its recipe says how sites are weighted.
+        sites: All sites of the run.
+        total: Sum of the weighted c_i, {parameter name: array}, float64.
+        weights_of_sites: Site -> its weight: its training examples, or 1; of those that ever answered.
+        own: Site -> its c_i, the sum of the changes that it sent, float64.
+        astray: Sites that have kept back some of their last change, so that their c_i is not the one in the sum.
+    """
+
+    study: Study
+    sites: tuple[str, ...]
+    total: Arrays
+    weights_of_sites: dict[str, float] = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
+    astray: tuple[str, ...] = ()
+    role: str = ROLE
+    saved = ("total", "own", "astray")
+    leaves = (Kind("control", PURPOSE, RISK, ROLE),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return c = 0."""
+        names = _read_parameters(build_plain_model(study, study.seed), study)
+        # In float64: small changes are added to this sum for as long as the run lasts.
+        return [cls(study, tuple(sites), {name: np.zeros(array.shape) for name, array in names.items()})]
+
+    @cached_property
+    def control(self) -> Arrays:
+        """The server's c, in float32; the same arrays for all sites.
+
+        A site that never answered has c_i = 0; it counts like the mean site until its examples are known.
+        """
+        known = list(self.weights_of_sites.values()) or [1.0]
+        whole = len(self.sites) * float(np.mean(known))
+        return {name: (array / whole).astype(np.float32) for name, array in self.total.items()}
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Send c with the model, and the c_i that is in the sum to a site that has another one or lost it."""
+        if exchange.task != TRAIN:
+            return Message()
+        arrays = self.control
+        if site in self.astray or run.has_lost(site, exchange.models_round):
+            own = {name: array.astype(np.float32) for name, array in self._own_of(site).items()}
+            # Not in place: c is the same dictionary for all sites, and a c_i is for its own alone.
+            arrays = arrays | add_role(OWN, keep_exact(own, self.study))
+        return Message(add_role(ROLE, arrays))
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return what a change of c_i must be like."""
+        return Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {}
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
+        """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
+        if exchange.task != TRAIN:
+            return self
+        is_uniform = self.study.recipe.weights == "uniform"
+        new = {site: 1.0 if is_uniform else float(count) for site, count in replies.examples.items()}
+        total, own, astray = dict(self.total), dict(self.own), {*self.astray} - {*replies.accepted}
+        for site, answer in replies.accepted.items():
+            changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
+            before = self._own_of(site)
+            # All of a site's c_i counts by the examples that it has now, what it keeps back too; they may be fewer.
+            more = new[site] - self.weights_of_sites.get(site, new[site])
+            total = {
+                name: array + new[site] * changes.get(name, 0.0) + more * before[name] for name, array in total.items()
+            }
+            own[site] = before | {name: before[name] + change for name, change in changes.items()}
+            astray |= {site} if changes.keys() != total.keys() else set()
+        weights = self.weights_of_sites | new
+        return replace(self, total=total, weights_of_sites=weights, own=own, astray=tuple(sorted(astray)))
+
+    def joined(self, site: str) -> ControlPart:
+        """Count one more site, whose c_i is 0."""
+        return replace(self, sites=tuple(sorted([*self.sites, site])))
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return super().state() | {"weights": self.weights_of_sites}
+
+    def restored(self, state: Mapping[str, Any]) -> ControlPart:
+        """Return what `state` described."""
+        return replace(super().restored(state), weights_of_sites=state["weights"])
+
+    def _own_of(self, site: str) -> Arrays:
+        """Return a site's c_i, which is 0 before its first change."""
+        return self.own.get(site) or {name: np.zeros(array.shape) for name, array in self.total.items()}
+
+
+class SiteControl(SitePart):
+    """A site's own control variate c_i."""
+
+    name = ROLE
+    stays = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
+
+    def step(self, role: str, step: Step) -> Step:
+        """Correct every step by ``c - c_i``."""
+        work = self.work
+        # Copied now: training changes the parameters in place, and option II needs where they began.
+        self._received = _read_parameters(work.models[role], work.study)
+        received = work.message.of(ROLE)
+        self._server = {name: array for name, array in received.items() if not read_role(name)}
+        self._own = self._load_control(select_role(OWN, received))
+        if self._settings.option == 1:
+            self._gradient = self._compute_gradient(work.models[role])
+        shift = {name: torch.from_numpy(self._server[name] - self._own[name]).to(work.device) for name in self._server}
+        return corrected_step(step, shift)
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return how c_i changed."""
+        work = self.work
+        trained = _read_parameters(work.models[MODEL], work.study)
+        if self._settings.option == 1:
+            # What the loss does not depend on has no gradient, and option II leaves it at zero.
+            self._new = {name: self._gradient.get(name, np.zeros_like(array)) for name, array in self._own.items()}
+        else:
+            training = work.study.training
+            reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
+            divisor = reach * work.learning_rate
+            self._new = new_control(self._own, self._server, self._received, trained, divisor)
+        change = round_as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
+        if work.study.federation.precision != "float32":
+            # The server sums the changes as they arrive: of others its c would drift away from the mean of all c_i.
+            self._new = {name: self._own[name] + array for name, array in change.items()}
+        return Message(add_role(ROLE, change))
+
+    def kept(self) -> dict[str, Any]:
+        """Return c_i."""
+        return {"own": to_tensors(self._new)}
+
+    @property
+    def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
+        return self.work.study.recipe.answer(ROLE)
+
+    def _load_control(self, again: Arrays) -> Arrays:
+        """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.
+
+        From any other one on, c would no longer be the mean of all c_i.
+        """
+        if again:
+            return {name: array.astype(np.float32) for name, array in again.items()}
+        kept = self.work.kept.get(self.name)
+        return to_arrays(kept["own"]) if kept else {name: np.zeros_like(array) for name, array in self._server.items()}
+
+    def _compute_gradient(self, model: nn.Module) -> Arrays:
+        """Return the mean gradient of all training data at the received model."""
+        work, gather, loss = self.work, GradientStep(), self.work.loss
+        # A copy, because a pass in training mode moves running statistics, and this one only probes.
+        probe = copy.deepcopy(model).train()
+        part, size = work.data.training, work.study.training.batch_size
+        # Volumes of any size do not go through a network in training: an epoch of their patches stands for them.
+        seed = derive_seed(work.study.seed, work.site, work.number, ROLE)
+        patches = training_batches(part, size, None, seed, work.device) if part.patches else None
+        for batch in patches or evaluation_batches(part, size, work.device):
+            gather(probe, None, loss, batch)
+        return gather.mean(probe)
+
+
+def _read_parameters(model: nn.Module, study: Study) -> Arrays:
+    """Return the trained parameters that travel: what stays at home has no control variate."""
+    travels = set(traveling_names(model, study.recipe))
+    parameters = model.named_parameters()
+    return {n: p.detach().cpu().numpy().copy() for n, p in parameters if n in travels and p.requires_grad}
+
+
+PART, SITE = ControlPart, SiteControl
+# The paper averages sites uniformly; the authors released no other choice of constants.
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(Control(),), weights="uniform"))

@@ -50,7 +50,8 @@ class Answer(Section):
 
     Attributes:
         section: The key of its constants in study.yaml.
-        method: The file in ``methods/`` of what it sends besides the model; None where it sends nothing.
+        halves: The module of its part's halves at the server and at a site, ``PART`` and ``SITE``; empty where it has
+            none.
         beside: What an input or a mixing sends besides the model, as a report says it; a part's `sentence` does.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
         pairs_models: Whether a global and a personalised model train side by side.
@@ -69,7 +70,7 @@ class Answer(Section):
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
     model_config = ConfigDict(strict=True)
     section: ClassVar[str] = ""
-    method: ClassVar[str | None] = None
+    halves: ClassVar[str] = ""
     beside: ClassVar[str] = ""
     deciding: ClassVar[tuple[str, ...]] = ()
     pairs_models: ClassVar[bool] = False

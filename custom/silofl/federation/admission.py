@@ -19,8 +19,8 @@ from silofl.federation.unlike import (
     multiply_updates,
     sort_by_site,
 )
-from silofl.methods.answer import SiteAnswer, explain_refusal
-from silofl.methods.task import TRAIN, Exchange, Message, Replies, Unlike
+from silofl.parts.answer import SiteAnswer, explain_refusal
+from silofl.parts.task import TRAIN, Exchange, Message, Replies, Unlike
 
 A = TypeVar("A")
 # Of the steps that a site says it took, so many times the median of the others' count at most: by a million steps any

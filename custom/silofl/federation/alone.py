@@ -14,7 +14,7 @@ from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 from silofl.site import Site
 from silofl.study import Study
 

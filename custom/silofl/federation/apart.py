@@ -5,8 +5,8 @@ from typing import Any
 
 from silofl.core.apart import measure_dissimilarity, measure_distance
 from silofl.federation.ledger import Round
-from silofl.methods.part import WeightsOf
-from silofl.methods.task import Replies
+from silofl.parts.part import WeightsOf
+from silofl.parts.task import Replies
 from silofl.study import Study
 
 

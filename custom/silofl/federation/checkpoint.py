@@ -12,7 +12,7 @@ from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
-from silofl.methods.parts import start_parts
+from silofl.parts.load import start_parts
 from silofl.settings import flatten_keys, parse
 from silofl.study import Study
 

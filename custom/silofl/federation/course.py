@@ -29,10 +29,10 @@ from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.federation.unlike import describe_unlike, join_unlike
-from silofl.methods.answer import plain_text
-from silofl.methods.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
-from silofl.methods.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.models.precision import narrow_messages
+from silofl.parts.answer import plain_text
+from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
+from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.training.site_score import SiteScore
 
 

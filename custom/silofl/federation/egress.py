@@ -20,12 +20,12 @@ from pydantic import ConfigDict, Field, Strict
 from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.numbers import check_names
 from silofl.federation.server import ServerRounds
-from silofl.methods.answer import SiteAnswer, plain_text
-from silofl.methods.part import Kind
-from silofl.methods.parts import find_kind, list_kinds
-from silofl.methods.task import Exchange, Expected, Message
 from silofl.models.precision import types_on_wire
 from silofl.models.roles import read_role
+from silofl.parts.answer import SiteAnswer, plain_text
+from silofl.parts.load import find_kind, list_kinds
+from silofl.parts.part import Kind
+from silofl.parts.task import Exchange, Expected, Message
 from silofl.settings import MOST, Section, parse
 from silofl.site import Site
 from silofl.software import Software

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
-from silofl.methods.part import Kept
-from silofl.methods.parts import is_learning, keeps_in_extra_rounds, list_kept
-from silofl.methods.task import Exchange
+from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
+from silofl.parts.part import Kept
+from silofl.parts.task import Exchange
 from silofl.software import Software, read_software
 from silofl.study import Study
 

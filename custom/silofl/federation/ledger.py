@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.errors import AggregationError
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 from silofl.schema import declare_optional, read_list
 from silofl.software import Software, read_software
 from silofl.training.metrics import mean_of_known
@@ -206,6 +206,20 @@ def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     absent = ", ".join(sorted(everyone - best.validated.keys()))
     without = f", and {absent} did not validate round {best.round}" if absent else ""
     return f"rounds were compared on the sites that validated both{without}"
+
+
+def would_be_best(other: Round, ledger: Sequence[Round], best_round: int | None) -> bool:
+    """Return whether models made of several rounds' are better on validation than the best round's."""
+    best = ledger[best_round - 1] if best_round else None
+    return bool(other.validated) and is_better(other, best, validators(ledger))
+
+
+def explain_choice(ledger: Sequence[Round], best_round: int | None) -> str:
+    """Return in words which round is reported, and why."""
+    if best_round is None:
+        return f"last round, {len(ledger)}: no validation data"
+    absence = absence_sentence(ledger, ledger[best_round - 1])
+    return f"best validation, round {best_round}" + (f"; {absence}" if absence else "")
 
 
 def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from silofl.methods.part import Part
-from silofl.methods.parts import start_parts
 from silofl.models.networks import build_models
+from silofl.parts.load import start_parts
+from silofl.parts.part import Part
 from silofl.study import Study
 
 GIB = 1 << 30

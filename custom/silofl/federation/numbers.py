@@ -7,8 +7,8 @@ from operator import or_
 from silofl.core.others import medians_of_others
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, quote_value
-from silofl.methods.answer import TRAINING, Metrics, Numbers
-from silofl.methods.task import TRAIN, Exchange
+from silofl.parts.answer import TRAINING, Metrics, Numbers
+from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study_sections import CLASSIFICATION_ONLY
 from silofl.training.site_score import SuperScore

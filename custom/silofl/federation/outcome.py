@@ -12,8 +12,8 @@ from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
 from silofl.federation.results import UNFINISHED, ClassResults, Results, Status, Tested
 from silofl.federation.server import ServerRounds
-from silofl.methods.answer import plain_text
-from silofl.methods.parts import describe_kept
+from silofl.parts.answer import plain_text
+from silofl.parts.load import describe_kept
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.metrics import mean_of_known, pooled_score

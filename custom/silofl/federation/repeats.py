@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from silofl.federation.known_sites import list_present_sites, list_state_for, should_hold
 from silofl.federation.ledger import Round
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import Exchange
+from silofl.parts.task import Exchange
 
 # So often a site may send the run back: one whose disk fails in each round, or that says so, would double its time.
 MOST = 3

@@ -36,11 +36,11 @@ from silofl.files import (
 )
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
-from silofl.methods.model import collect_part_arrays
-from silofl.methods.part import Part, to_tensors
-from silofl.methods.parts import describe_kept, list_kinds
-from silofl.methods.task import Exchange
 from silofl.models.precision import round_as_received
+from silofl.parts.load import describe_kept, list_kinds
+from silofl.parts.model import collect_part_arrays
+from silofl.parts.part import Part, to_tensors
+from silofl.parts.task import Exchange
 from silofl.schema import dump_record, read_file
 from silofl.settings import dump_yaml
 from silofl.study import Study

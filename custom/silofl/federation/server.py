@@ -20,13 +20,13 @@ from silofl.core.mixing import Arrays, example_weights, uniform_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
-from silofl.federation.ledger import Round, absence_sentence, is_better, validators
+from silofl.federation.ledger import Round, explain_choice, is_better, validators, would_be_best
 from silofl.federation.numbers import check_numbers
-from silofl.methods.answer import Metrics, SiteAnswer, read_answer
-from silofl.methods.part import Part, Reported, WeightsOf
-from silofl.methods.parts import start_parts
-from silofl.methods.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.models.precision import widen_arrays
+from silofl.parts.answer import Metrics, SiteAnswer, read_answer
+from silofl.parts.load import start_parts
+from silofl.parts.part import Part, Reported, WeightsOf
+from silofl.parts.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.software import Software, read_software
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -85,12 +85,10 @@ class ServerRounds:
     @property
     def reported(self) -> Reported:
         """The best round on validation, or the last without validation, unless a part has something better."""
-        number = self.best_round or self.finished_rounds
+        number, how = self.best_round or self.finished_rounds, explain_choice(self.ledger, self.best_round)
         validation = self.ledger[number - 1].validation if number else {}
-        reported = Reported(number, self.parts | self.best_parts, validation, self._explain_choice(number))
-        for part in self.parts.values():
-            reported = part.reported(reported, self)
-        return reported
+        best = Reported(number, self.parts | self.best_parts, validation, how)
+        return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
 
     @property
     def has_validated(self) -> bool:
@@ -214,15 +212,7 @@ class ServerRounds:
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
-        best = self.ledger[self.best_round - 1] if self.best_round else None
-        other = Round(self.finished_rounds, validation=validation)
-        return bool(other.validated) and is_better(other, best, validators(self.ledger))
-
-    def _explain_choice(self, number: int) -> str:
-        if self.best_round is None:
-            return f"last round, {number}: no validation data"
-        absence = absence_sentence(self.ledger, self.ledger[number - 1])
-        return f"best validation, round {number}" + (f"; {absence}" if absence else "")
+        return would_be_best(Round(self.finished_rounds, validation=validation), self.ledger, self.best_round)
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""

@@ -17,11 +17,11 @@ from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
-from silofl.methods.answer import plain_text
-from silofl.methods.parts import leaves_state
-from silofl.methods.task import TRAIN, Message
-from silofl.methods.work import Work
 from silofl.models.precision import narrow_arrays, widen_arrays
+from silofl.parts.answer import plain_text
+from silofl.parts.load import leaves_state
+from silofl.parts.task import TRAIN, Message
+from silofl.parts.work import Work
 from silofl.site import Site
 from silofl.software import Software, read_software
 from silofl.study import Study

@@ -16,8 +16,8 @@ from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
-from silofl.methods.work import Work
 from silofl.models.networks import first_windows_alone
+from silofl.parts.work import Work
 from silofl.training.device import keep_freed_memory
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import train

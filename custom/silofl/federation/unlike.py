@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays, limit_threads
 from silofl.core.others import BEYOND, compare_to_others
-from silofl.methods.task import Unlike
+from silofl.parts.task import Unlike
 
 # Numbers of two updates that are multiplied at once, which a processor's cache holds. Numbers of up to 1e15 are
 # admitted, and the squares of so many of them have a sum that float32 can hold.

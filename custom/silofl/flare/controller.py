@@ -38,8 +38,8 @@ from silofl.flare.places import (
     read_server_settings,
 )
 from silofl.flare.tracking import Tracking
-from silofl.methods.answer import plain_text
-from silofl.methods.task import TRAIN, Exchange, Message
+from silofl.parts.answer import plain_text
+from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.study import Study
 
 POLL_S = 0.05

@@ -21,7 +21,7 @@ from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome
 from silofl.flare.kit import Kit
 from silofl.flare.places import read_job_study, read_site_settings
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 from silofl.site import Site
 from silofl.study import Study
 

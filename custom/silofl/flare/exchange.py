@@ -2,7 +2,7 @@
 
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 
-from silofl.methods.task import Message
+from silofl.parts.task import Message
 
 # NVFlare adds keys of its own to a model's meta data; ours travel under one key.
 META = "silofl"

@@ -20,7 +20,7 @@ class FedSMExecutor(SiteExecutor):
 class FedSMController(RoundsController):
     """The server of Algorithm 1: the global mean, SoftPull and the selector; at the end it assembles the super model.
 
-    `silofl.algorithms.fedsm.softpull_weights` is SoftPull (Eq. 11); the assembly is in `silofl.methods.super_model`.
+    `silofl.algorithms.fedsm.softpull_weights` is SoftPull (Eq. 11), `silofl.algorithms.fedsm.assembly` the assembly.
     """
 
     algorithm = "fedsm"

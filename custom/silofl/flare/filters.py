@@ -10,11 +10,11 @@ from silofl.core.presets import find_recipe
 from silofl.errors import ConfigError
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import read_job_study
-from silofl.methods.answer import plain_text
-from silofl.methods.task import Message
 from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
 from silofl.models.roles import read_role
+from silofl.parts.answer import plain_text
+from silofl.parts.task import Message
 from silofl.study import Study
 
 

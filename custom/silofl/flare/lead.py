@@ -22,7 +22,7 @@ from silofl.federation.ledger import FILE
 from silofl.files import copy_folder, read_json
 from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
-from silofl.methods.task import Exchange, Message
+from silofl.parts.task import Exchange, Message
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
 

@@ -12,8 +12,8 @@ from silofl.flare.components import check_components
 from silofl.flare.job_files import FILES, JobFiles
 from silofl.flare.job_meta import refuse_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.methods.parts import list_kinds
 from silofl.models.weights import read_start
+from silofl.parts.load import list_kinds
 from silofl.study import Study
 
 CLASSES = {"config_fed_client.json": SITE_CLASSES, "config_fed_server.json": SERVER_CLASSES}

@@ -19,10 +19,10 @@ from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
-from silofl.methods.part import BEFORE, INSTEAD
-from silofl.methods.task import COLLECT, TRAIN, Exchange, Expected, Message
-from silofl.methods.work import Work
 from silofl.models.precision import narrow_arrays
+from silofl.parts.part import BEFORE, INSTEAD
+from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
+from silofl.parts.work import Work
 from silofl.training.device import choose_device
 from silofl.training.private import compute_study_epsilon, measure_round
 

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from silofl.algorithms import advice
-from silofl.algorithms.advice import KINDS, Advice
+from silofl.algorithms.advice.comparison import KINDS, Advice, advise, check_dimensions
+from silofl.algorithms.advice.sketch import build_fixed_network, sketch
 from silofl.bundled_jobs import name_job
 from silofl.errors import ConfigError, ExitCode
-from silofl.methods.sketch import build_fixed_network, sketch
 from silofl.options import (
     make_console,
     path_to_text,
@@ -64,14 +63,14 @@ def advise_simulation(study: Study, simulation: Simulation) -> Advice:
         ConfigError: There is one site only, or the pretrained model is of another network.
         DataError: A site's data is wrong, or too little to be cut into halves.
     """
-    advice.check_dimensions(study.data.dimensions)
+    check_dimensions(study.data.dimensions)
     model = build_fixed_network(study, simulation.pretrained, simulation.weights)
     if len(simulation.sites) < 2:
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
     sites = simulate.read_data(study, simulation, Path(simulation.data))
     torch.set_num_threads(study.torch_threads)
     sketches = {site: sketch(site, data.training, study, model) for site, data in sites.items()}
-    return advice.advise(sketches)
+    return advise(sketches)
 
 
 def print_advice(found: Advice, console: Console) -> None:

@@ -19,12 +19,12 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
-from silofl.methods.part import AFTER
-from silofl.methods.task import TRAIN, Exchange
-from silofl.methods.work import Work
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import make_console, read_changes
+from silofl.parts.part import AFTER
+from silofl.parts.task import TRAIN, Exchange
+from silofl.parts.work import Work
 from silofl.report.tables import format_duration
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl.studies.simulation import changed_study, copy_job, study_file

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from silofl.algorithms.fedsm import THRESHOLDS
+from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError

@@ -28,7 +28,6 @@ from silofl.federation.run_folder import RunFolder
 from silofl.files import copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.flare.commands import check_whole, whole_path
 from silofl.flare.workspace import link_sites, other_classes, prepare_workspace, read_simulated_site
-from silofl.methods.parts import list_kinds
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
 from silofl.options import (
@@ -37,6 +36,7 @@ from silofl.options import (
     path_to_text,
     read_changes,
 )
+from silofl.parts.load import list_kinds
 from silofl.report.pages import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.report.super_model import print_unseen

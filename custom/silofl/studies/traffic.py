@@ -13,10 +13,10 @@ from silofl.core.mixing import Arrays
 from silofl.federation import needs
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
-from silofl.methods.task import VALIDATE, Exchange, Message
 from silofl.models.names import batchnorm_names, read_arrays
 from silofl.models.networks import build_models, build_plain_model
 from silofl.models.precision import bytes_on_wire
+from silofl.parts.task import VALIDATE, Exchange, Message
 from silofl.software import read_software
 from silofl.study import Study
 

@@ -10,7 +10,7 @@ from silofl.errors import make_printable
 from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, seconds_left, usual_seconds
 from silofl.flare.lead import InFlight
-from silofl.methods.task import TRAIN
+from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
 from silofl.report.pages import render, write_page
 from silofl.report.rounds import KINDS, list_incidents, training_curves

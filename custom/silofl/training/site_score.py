@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, Strict, with_config
 from silofl.errors import ConfigError
 from silofl.schema import declare_optional
 
-# The ranges hold where a score arrives from a site (`silofl.methods.answer`); a file of our own is read by its types.
+# The ranges hold where a score arrives from a site (`silofl.parts.answer`); a file of our own is read by its types.
 Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Sum = Annotated[float, Strict(), Field(ge=0, le=10**7, allow_inf_nan=False)]
 Cases = Annotated[int, Strict(), Field(ge=0, le=10**7)]

@@ -1,0 +1,301 @@
+"""AdaFed's settings and formulas: statistics of a site, distances between sites, weights (Eqs. 5-8)."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+from scipy.spatial.distance import pdist, squareform
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from silofl.core.recipe import Answer, Recipe
+from silofl.errors import AggregationError, ConfigError
+from silofl.settings import Natural, Share
+
+
+class Similarity(Answer):
+    """Sites listen the more to each other, the more alike their statistics are.
+
+    Attributes:
+        source: What sites are compared by: the layers' inputs in a ``pretrained`` model, or the BatchNorm layers' own
+            ``running`` statistics after some shared rounds (f-AdaFed).
+        layers: Layers of the pretrained model whose inputs count: ``all`` BatchNorm layers, or the ``last`` layer,
+            which classifies (d-AdaFed).
+        rounds: Shared rounds before ``running`` statistics are taken, or ``half`` of the study's.
+        refresh_every: Rounds after which ``running`` statistics are taken anew; 0 for once.
+        self_weight: The paper's lambda, the weight of a site's own model, in (0, 1].
+    """
+
+    section: ClassVar[str] = "statistics"
+    halves: ClassVar[str] = "silofl.algorithms.adafed.statistics"
+    beside: ClassVar[str] = "The statistics by which sites are compared, before the round in which the weights begin."
+    source: Literal["pretrained", "running"] = "running"
+    layers: Literal["all", "last"] = "all"
+    rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"
+    refresh_every: Natural = 0
+    self_weight: Share = 0.5
+
+    @property
+    def needs_pretrained(self) -> bool:
+        """Whether sites are compared by a pretrained model."""
+        return self.source == "pretrained"
+
+    def shared_rounds(self, rounds: int) -> int:
+        """Return the rounds before sites are compared, in which all get the same mean."""
+        if self.source == "pretrained":
+            return 0
+        return max(1, rounds // 2) if self.rounds == "half" else self.rounds
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Name the constants that belong to the other source."""
+        owners = {"layers": "pretrained", "rounds": "running", "refresh_every": "running"}
+        return {
+            name: f"statistics.source: {owner}"
+            for name, owner in owners.items()
+            if name in changed and owner != self.source
+        }
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""
+        if recipe.stays_home == "everything":
+            return "stays_home must not be everything where sites listen to each other; choose batchnorm"
+        if self.source == "running" and recipe.stays_home != "batchnorm":
+            return (
+                "stays_home must be batchnorm with running statistics, which are the site's own then, not "
+                f"{recipe.stays_home!r}; or choose statistics.source: pretrained"
+            )
+        return None
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        start = (
+            f"AdaFed: each site's own model keeps lambda = {self.self_weight:g} of itself and takes the rest from the "
+            "others, from each the more, the closer its statistics are. These are"
+        )
+        if self.source == "pretrained":
+            layer = {"all": "every BatchNorm layer", "last": "the last layer (d-AdaFed)"}[self.layers]
+            taken = "in a pretrained model, taken once before round 1."
+            return f"{start} mean and variance of the inputs of {layer} {taken}"
+        after = "half of the rounds" if self.rounds == "half" else _format_rounds(self.rounds)
+        again = f", and anew every {_format_rounds(self.refresh_every)}" if self.refresh_every else ""
+        return f"{start} the BatchNorm layers' own, taken after {after} of FedBN{again} (f-AdaFed)."
+
+
+def _format_rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
+
+
+Statistics = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+class _Moments:
+    """Mean and population variance of a stream of values, merged exactly, in float64.
+
+    Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, The American Statistician 37, 1983.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, values: Tensor) -> None:
+        """Add values of shape (channels, n)."""
+        # In float32 the sums over a whole site's pixels lose the digits that variances are made of.
+        values = values.double()
+        count, mean = values.shape[1], values.mean(dim=1)
+        squares = (values - mean[:, None]).square().sum(dim=1)
+        total, step = self.count + count, mean - self.mean
+        self.squares = self.squares + squares + step.square() * (self.count * count / total)
+        self.mean = self.mean + step * (count / total)
+        self.count = total
+
+
+def collect_statistics(
+    model: nn.Module, batches: Iterable[Tensor], layers: Literal["all", "last"] = "all"
+) -> Statistics:
+    """Return mean and population variance of each BatchNorm layer's inputs per channel, over all of a site's data.
+
+    The model runs in evaluation mode and is left as it was. Batches are merged exactly, whatever their sizes.
+
+    Args:
+        model: The pre-trained model f.
+        batches: Input tensors (B, C, ...).
+        layers: ``all``: the inputs of every BatchNorm layer, found by module type, in the model's order; ``last``: the
+            input of the last linear layer (d-AdaFed).
+
+    Returns:
+        One (mean, variance) a layer, each of shape (channels,).
+
+    Raises:
+        ConfigError: The model has no such layer, or there are no batches.
+    """
+    watched = _watched_layers(model, layers)
+    moments = [_Moments() for _ in watched]
+    # Hooks need nothing of the network but its module types, so that sites can be compared by any network.
+    hooks = [layer.register_forward_pre_hook(_recorder(one)) for layer, one in zip(watched, moments, strict=True)]
+    was_training = model.training
+    # In training mode BatchNorm would normalise by the batch and move f's own running statistics.
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for batch in batches:
+                model(batch)
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    # A layer that the forward pass never calls counts nothing, just as if there were no batches.
+    if any(one.count == 0 for one in moments):
+        raise ConfigError(
+            "statistics must be collected from at least one batch that reaches every layer, not from none"
+        )
+    return [(one.mean.cpu().numpy(), (one.squares / one.count).cpu().numpy()) for one in moments]
+
+
+def distances(statistics: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> NDArray[np.float64]:
+    """Return the distances between sites (Eqs. 5-6): the sum over layers of the Wasserstein distance of Gaussians.
+
+    ``d_ij = sum_l sqrt(||mu_i,l - mu_j,l||^2 + ||sqrt(r_i,l) - sqrt(r_j,l)||^2)``
+
+    Args:
+        statistics: One list of (mean, variance) a site, the same layers everywhere.
+
+    Returns:
+        Shape (K, K), symmetric, zero on the diagonal.
+
+    Raises:
+        AggregationError: Sites differ in layers or shapes, or hold negative variances or numbers that are not finite.
+    """
+    points = [_flatten_statistics(site, k) for k, site in enumerate(statistics)]
+    for k, (sizes, _, _) in enumerate(points):
+        if sizes != points[0][0]:
+            raise AggregationError(f"site {k} must have the layers of site 0; their numbers or sizes differ")
+    means, deviations = (np.stack([point[i] for point in points]) for i in (1, 2))
+    edges = np.cumsum([0, *points[0][0]])
+    # For Gaussians with diagonal covariance the Wasserstein distance is the Euclidean one of (mu, sqrt(r)) (Eq. 6).
+    layers = [np.hstack([means[:, a:b], deviations[:, a:b]]) for a, b in pairwise(edges)]
+    return squareform(sum(map(pdist, layers), np.zeros(len(points) * (len(points) - 1) // 2)))
+
+
+def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float64]:
+    """Return AdaFed's matrix (Eqs. 7-8): lambda of a site's own model, the rest by inverse distance to the others.
+
+    A distance of 0 takes the limit: the identical sites share the rest of the row evenly.
+
+    Args:
+        distance: Shape (K, K), symmetric, zero on the diagonal.
+        self_weight: The paper's lambda, in [0, 1].
+
+    Returns:
+        Weights of shape (K, K); rows sum to 1; one site alone has [[1]].
+
+    Raises:
+        AggregationError: ``distance`` is no matrix of finite distances, or lambda lies outside [0, 1].
+    """
+    distance = np.asarray(distance, dtype=np.float64)
+    count = len(distance) if distance.ndim == 2 else 0
+    if count < 1 or distance.shape != (count, count) or not np.all(np.isfinite(distance)) or np.any(distance < 0):
+        raise AggregationError(f"distance must be a square matrix of finite distances, not one of {distance.shape}")
+    if not 0 <= self_weight <= 1:
+        raise AggregationError(f"self_weight must lie in [0, 1], not {self_weight}")
+    if count == 1:
+        return np.ones((1, 1))
+    return np.stack([_weight_row(distance[i], i, self_weight) for i in range(count)])
+
+
+def weigh_known_sites(distance: NDArray, self_weight: float) -> NDArray[np.float64]:
+    """Return AdaFed's matrix where some sites share no statistics, so that their distances are NaN.
+
+    Such a site listens to all sites equally; the others, among whom lambda and the inverse distances hold, do not
+    listen to it. With fewer than two sites that share, nothing can be compared: every site listens to all equally.
+
+    Args:
+        distance: Shape (K, K); NaN in the row and column of a site that shares nothing.
+        self_weight: The paper's lambda, in [0, 1].
+
+    Returns:
+        Weights of shape (K, K); rows sum to 1; one site alone has [[1]].
+    """
+    count = len(distance)
+    weights = np.full((count, count), 1 / count)
+    known = np.flatnonzero(~np.isnan(np.diag(distance)))
+    if len(known) > 1:
+        weights[known] = 0
+        weights[np.ix_(known, known)] = adafed_weights(distance[np.ix_(known, known)], self_weight)
+    return weights
+
+
+def running_statistics(model: nn.Module) -> Statistics:
+    """Return each BatchNorm layer's running mean and variance, f-AdaFed's statistics.
+
+    Args:
+        model: A model that has been trained, with BatchNorm layers found by module type, in the model's order.
+
+    Raises:
+        ConfigError: The model has no BatchNorm layer, or one that keeps no running statistics.
+    """
+    layers = _watched_layers(model, "all")
+    if any(layer.running_mean is None for layer in layers):
+        raise ConfigError(
+            "every BatchNorm layer must keep running statistics to compare sites by; choose normalization: batch"
+        )
+    return [(_to_array(layer.running_mean), _to_array(layer.running_var)) for layer in layers]
+
+
+def _to_array(values: Tensor) -> NDArray[np.float64]:
+    return values.detach().double().cpu().numpy()
+
+
+def statistics_sizes(model: nn.Module, layers: Literal["all", "last"] = "all") -> list[int]:
+    """Return the number of channels of each layer that `collect_statistics` watches.
+
+    Raises:
+        ConfigError: The model has no such layer.
+    """
+    watched = _watched_layers(model, layers)
+    return [layer.in_features if isinstance(layer, nn.Linear) else layer.num_features for layer in watched]
+
+
+def _weight_row(distance: NDArray, site: int, self_weight: float) -> NDArray:
+    others = np.arange(len(distance)) != site
+    nearest = distance[others].min()
+    # Relative to the nearest site, so that no inverse overflows. Where the nearest is at 0, this is the limit of
+    # Eq. 8: share 1 for each site at 0, and 0 for all others.
+    shares = np.divide(nearest, distance[others], out=np.ones(len(distance) - 1), where=distance[others] > 0)
+    row = np.full(len(distance), self_weight)
+    row[others] = (1 - self_weight) * shares / shares.sum()
+    return row
+
+
+def _watched_layers(model: nn.Module, layers: str) -> list[Any]:
+    kinds = {"all": _BatchNorm, "last": nn.Linear}
+    if layers not in kinds:
+        raise ConfigError(f"layers must be 'all' or 'last', not {layers!r}")
+    found = [module for module in model.modules() if isinstance(module, kinds[layers])]
+    if not found:
+        raise ConfigError(f"the model must have a {kinds[layers].__name__.strip('_')} layer to collect statistics of")
+    return found if layers == "all" else found[-1:]
+
+
+# A function for each layer: a closure made in the caller's loop would see only the last layer's moments.
+def _recorder(moments: _Moments) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        # (B, C, ...) to (C, B * ...)
+        moments.add(inputs[0].transpose(0, 1).flatten(1))
+
+    return record
+
+
+def _flatten_statistics(
+    statistics: Sequence[tuple[ArrayLike, ArrayLike]], number: int
+) -> tuple[list[int], NDArray, NDArray]:
+    """Return the layers' sizes, and the means and the standard deviations of all layers in a row."""
+    means, variances = ([np.asarray(layer[i], np.float64) for layer in statistics] for i in (0, 1))
+    is_alike = [mean.shape for mean in means] == [variance.shape for variance in variances]
+    mean, variance = (np.concatenate([np.empty(0), *map(np.ravel, arrays)]) for arrays in (means, variances))
+    if not (is_alike and np.isfinite(mean).all() and np.isfinite(variance).all() and (variance >= 0).all()):
+        raise AggregationError(f"site {number} must have finite means and finite variances of at least 0, of one shape")
+    return [mean.size for mean in means], mean, np.sqrt(variance)

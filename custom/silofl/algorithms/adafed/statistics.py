@@ -1,0 +1,238 @@
+"""AdaFed's statistics: when which sites are asked for them, and who listens to whom by their distances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silofl.algorithms.adafed.paper import (
+    Similarity,
+    Statistics,
+    collect_statistics,
+    distances,
+    running_statistics,
+    statistics_sizes,
+    weigh_known_sites,
+)
+from silofl.core.mixing import Arrays
+from silofl.data.batches import evaluation_batches
+from silofl.errors import TrainingError
+from silofl.models import build_plain_model
+from silofl.models.names import write_arrays
+from silofl.models.roles import add_role
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.asked_once import Withheld, check_all_sent, withhold_few_patients
+from silofl.parts.part import BEFORE, Kind, Part, Run, WeightsOf
+from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+
+ROLE, PRETRAINED = "statistics", "pretrained"
+PAIR = ("mean", "variance")
+PURPOSE = "means and variances of the model's features over the training images, to compare sites by"
+RISK = (
+    "they tell the server how like other sites' the images are, and of few patients what they show; min_patients, or "
+    "may_leave without statistics: the site then listens to all alike"
+)
+
+
+@dataclass(frozen=True)
+class StatisticsPart(Part):
+    """The sites' statistics at the server.
+
+    Attributes:
+        study: The study.
+        sizes: Channels of each layer that sites are compared by.
+        pretrained: The pretrained model's arrays, where sites are compared by it; not part of the checkpoint.
+        statistics: Site -> its statistics; without a site that has not been asked, or shares none.
+        without: Site -> why it shares none.
+        history: One record for each time the weights were computed; the content of ``weights.json``.
+    """
+
+    study: Study
+    sizes: tuple[int, ...]
+    pretrained: Arrays = field(default_factory=dict)
+    statistics: dict[str, Statistics] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    role: str = ROLE
+    entry: ClassVar[type[Withheld]] = Withheld
+    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before any statistics.
+
+        Raises:
+            ConfigError: The network has no layer to compare sites by, or none that keeps running statistics.
+        """
+        settings, model = study.recipe.mixing, build_plain_model(study, study.seed)
+        if settings.source == "pretrained":
+            return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
+        return [cls(study, tuple(len(mean) for mean, _ in running_statistics(model)))]
+
+    @property
+    def settings(self) -> Similarity:
+        """The recipe's answer."""
+        return self.study.recipe.mixing
+
+    def is_due(self, finished: int) -> bool:
+        """Return whether all sites are to be asked before the next round, for the first time or again."""
+        shared = self.settings.shared_rounds(self.study.rounds)
+        if finished < shared or not self.history:
+            return finished >= shared
+        refresh = self.settings.refresh_every
+        # From the first time on, as later ones may be of single sites that answered late.
+        return refresh > 0 and (finished - self.history[0]["round"]) % refresh == 0
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Ask all sites when it is due, and in every round those that gave no answer yet."""
+        # Asked before round `number`, about the models of the round that has ended. In extra rounds nobody listens.
+        finished, rounds = number - 1, self.study.rounds
+        if moment != BEFORE or not self.settings.shared_rounds(rounds) <= finished < rounds:
+            return ()
+        sites = [s for s in run.sites if self.is_due(finished) or (s not in self.statistics and s not in self.without)]
+        # A site that fails here listens to all alike; it keeps no round from running.
+        exchange = Exchange(ROLE, finished, sites=tuple(sites), is_needed=False, models_round=finished)
+        return (exchange,) if sites else ()
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return the pretrained model, where sites are compared by its layers' inputs."""
+        return Message(add_role(PRETRAINED, self.pretrained)) if exchange.task == ROLE else Message()
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return a mean and a variance for each layer."""
+        if exchange.task != ROLE:
+            return {}
+        return {
+            f"{ROLE}/{layer}/{kind}": Expected(
+                (size,), minimum=0 if kind == "variance" else None, dtype="float64", num_bytes=8 * size
+            )
+            for layer, size in enumerate(self.sizes)
+            for kind in PAIR
+        }
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> StatisticsPart:
+        """Refuse statistics of some layers only; a site may keep back all or nothing."""
+        check_all_sent(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
+        return self
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> StatisticsPart:
+        """Store the statistics, and compute the weights among the sites that share theirs."""
+        # Where a single site was asked once more and did not answer, nothing is known that a record would have to say.
+        if exchange.task != ROLE or not (self.is_due(exchange.round) or replies.accepted or replies.refused):
+            return self
+        statistics, without = dict(self.statistics), dict(self.without)
+        # A site that does not answer keeps its older statistics; one that does replaces them, whatever it says.
+        for site in [*replies.accepted, *replies.refused]:
+            statistics.pop(site, None)
+            without.pop(site, None)
+        without |= replies.refused
+        for site, answer in replies.accepted.items():
+            if answer.entries[ROLE].withheld:
+                without[site] = answer.entries[ROLE].withheld
+            else:
+                layers = answer.of(ROLE)
+                statistics[site] = [
+                    tuple(np.asarray(layers[f"{layer}/{kind}"], dtype=np.float64) for kind in PAIR)
+                    for layer in range(len(self.sizes))
+                ]
+        new = replace(self, statistics=statistics, without=without)
+        record = new._build_record(run.sites, exchange.round, replies.missing)
+        return replace(new, history=[*self.history, record])
+
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
+        """Return who listens to whom, once sites have been compared."""
+        if role != self.study.recipe.roles[-1] or number <= self.settings.shared_rounds(self.study.rounds):
+            return None
+        return weigh_known_sites(self.distances(sites), self.settings.self_weight)
+
+    def distances(self, sites: Sequence[str]) -> NDArray[np.float64]:
+        """Return the distances between sites, shape (K, K), NaN where a site shares nothing."""
+        known = [i for i, site in enumerate(sites) if site in self.statistics]
+        distance = np.full((len(sites), len(sites)), np.nan)
+        if known:
+            distance[np.ix_(known, known)] = distances([self.statistics[sites[i]] for i in known])
+        return distance
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return one sentence for each site that shares nothing."""
+        is_new = exchange.task == ROLE and bool(self.history) and self.history[-1]["round"] == exchange.round
+        without = self.history[-1]["without"] if is_new else {}
+        return [
+            f"site {site!r} shares no statistics ({reason}): it listens to all sites equally, and those that share "
+            "theirs do not listen to it"
+            for site, reason in without.items()
+        ]
+
+    def files(self) -> dict[str, Any]:
+        """Return the history of the weights."""
+        return {"weights.json": self.history}
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        tensors = {
+            site: [torch.from_numpy(np.stack(pair)) for pair in statistics]
+            for site, statistics in self.statistics.items()
+        }
+        return {"statistics": tensors, "without": self.without, "history": self.history}
+
+    def restored(self, state: Mapping[str, Any]) -> StatisticsPart:
+        """Return what `state` described."""
+        statistics = {site: [tuple(pair.numpy()) for pair in tensors] for site, tensors in state["statistics"].items()}
+        return replace(self, statistics=statistics, without=dict(state["without"]), history=list(state["history"]))
+
+    def _build_record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
+        distance = self.distances(sites)
+        reasons = dict.fromkeys(sites, "no answer yet") | dict(missing) | self.without
+        return {
+            "round": finished,
+            "source": self.settings.source,
+            "layers": "all" if self.settings.source == "running" else self.settings.layers,
+            "self_weight": self.settings.self_weight,
+            "sites": list(sites),
+            "distances": [[None if np.isnan(value) else value for value in row] for row in distance.tolist()],
+            "weights": weigh_known_sites(distance, self.settings.self_weight).tolist(),
+            "without": {site: reasons[site] for site in sites if site not in self.statistics},
+        }
+
+
+class SiteStatistics(SitePart):
+    """A site's statistics: of a pretrained model's layers, or of its own BatchNorm layers after its last round."""
+
+    name = ROLE
+    tasks = (ROLE,)
+
+    def answer(self, task: str) -> Message:
+        """Collect the statistics, unless there are too few patients for it."""
+        work = self.work
+        meta = {"num_patients": work.data.training.num_patients}
+        return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
+
+    def _measure_statistics(self) -> Statistics:
+        work, settings = self.work, self.work.study.recipe.mixing
+        if settings.source == "running":
+            if not work.held:
+                raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")
+            return running_statistics(work.own)
+        model = build_plain_model(work.study, work.study.seed).to(work.device)
+        write_arrays(model.state_dict(), work.message.of(PRETRAINED))
+        batches = evaluation_batches(work.data.training, work.study.training.batch_size, work.device)
+        return collect_statistics(model, (images for images, _ in batches), settings.layers)
+
+
+def pack_statistics(statistics: Statistics) -> Arrays:
+    """Return statistics under the names by which they travel: ``statistics/0/mean`` and so on, float64."""
+    return {
+        f"{ROLE}/{layer}/{kind}": values
+        for layer, pair in enumerate(statistics)
+        for kind, values in zip(PAIR, pair, strict=True)
+    }
+
+
+PART, SITE = StatisticsPart, SiteStatistics

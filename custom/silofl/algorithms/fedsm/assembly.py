@@ -1,0 +1,266 @@
+"""FedSM's super model: every site gets all models, the sites' counts decide the threshold, every site tests it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from silofl.algorithms.fedsm.paper import THRESHOLDS, Selector, tune_threshold
+from silofl.core.mixing import Arrays
+from silofl.data.batches import evaluation_batches
+from silofl.data.parts import Examples
+from silofl.errors import AggregationError, StateError
+from silofl.files import load_state, save_state
+from silofl.inference import SuperModel as Loaded
+from silofl.inference.case_results import predict_cases
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
+from silofl.inference.super_results import SuperResults, ThresholdValue
+from silofl.models.precision import round_as_received
+from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.collected import ROLE as COLLECTED
+from silofl.parts.model import collect_part_arrays
+from silofl.parts.part import BEFORE, END, Part, Run, WeightsOf
+from silofl.parts.super_exchange import (
+    collect_facts,
+    collect_selector_results,
+    counts_by_threshold,
+    evaluate_super_model,
+    read_contents,
+    read_domain,
+)
+from silofl.parts.task import Exchange, Message, Replies
+from silofl.parts.work import SitePart, Work
+from silofl.settings import Section
+from silofl.study import Study
+from silofl.training.site_score import Counted, SuperScore
+
+ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
+# Which model is the best for each training image; made again where it is damaged or of another format.
+BEST_MODELS, FORMAT = "best_models.pt", 4
+
+
+class SuperModelEntry(Section):
+    """What a site says when it has stored the super model.
+
+    Attributes:
+        by_threshold: For each candidate of the threshold the sum of its validation cases' values and their number;
+            empty where it has no validation data.
+    """
+
+    by_threshold: Counted = ()
+
+
+@dataclass(frozen=True)
+class SuperModelPart(Part):
+    """The super model at the server: who has it, and its threshold.
+
+    Attributes:
+        study: The study.
+        holders: Sites that hold all models; not in the checkpoint, so a resumed run sends them once more.
+        threshold: The paper's gamma; None where nothing is chosen by it.
+        refused: Site -> why it has no say in the threshold.
+    """
+
+    study: Study
+    holders: frozenset[str] = frozenset()
+    threshold: float | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    role: str = ROLE
+    test_task: ClassVar[str] = TEST
+    test_score: ClassVar[type[SuperScore]] = SuperScore
+    entry: ClassVar[type[SuperModelEntry]] = SuperModelEntry
+
+    @property
+    def selector(self) -> Selector:
+        """The recipe's answer on the selector."""
+        return self.study.recipe.answer(SELECTOR)
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
+        is_before_extra = moment == BEFORE and number > self.study.rounds and not self.selector.learns_site
+        lacking = tuple(site for site in run.sites if site not in self.holders)
+        if not lacking or not (is_before_extra or (moment == END and self.selector.learns_site)):
+            return ()
+        return (Exchange(ASSEMBLE, run.reported.round, sites=lacking, is_needed=False),)
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return the models and the selector, unless the site holds them already."""
+        if exchange.task not in (ASSEMBLE, TEST):
+            return Message()
+        is_holder = site in self.holders
+        # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
+        has_selector = not is_holder if self.selector.learns_site else exchange.task == TEST
+        arrays = ({} if is_holder else _all_models(run)) | (_collect_selector(run) if has_selector else {})
+        return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SuperModelPart:
+        """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
+        test = answer.numbers.metrics.test if exchange.task == TEST else None
+        table = test.by_threshold if test else answer.entries[ROLE].by_threshold
+        is_needed = test is not None or bool(table)
+        if is_needed and len(table) != len(self.selector.thresholds):
+            raise AggregationError(
+                f"site {site!r} must send by_threshold for {len(self.selector.thresholds)} thresholds, not {len(table)}"
+            )
+        for total, cases in table:
+            if total > cases:
+                raise AggregationError(
+                    f"site {site!r} must send sums of by_threshold of at most 1 a case, not {total:g} of {cases}"
+                )
+        return self
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SuperModelPart:
+        """Remember which sites hold the models, and choose the threshold from their counts."""
+        if exchange.task != ASSEMBLE:
+            # What it holds may be lost: it gets the models again.
+            return replace(self, holders=self.holders - replies.missing.keys())
+        tables = [answer.entries[ROLE].by_threshold for answer in replies.accepted.values()]
+        counts = [table for table in tables if table]
+        threshold = self.study.recipe.answer(ROLE).threshold if self.selector.thresholds else None
+        if threshold == "tuned":
+            # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
+            threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
+        holders, refused = self.holders | set(replies.accepted), self.refused | replies.refused
+        return replace(self, holders=holders, threshold=threshold, refused=refused)
+
+    def joined(self, site: str) -> SuperModelPart:
+        """Bring all models to every site once more: those that are out are without the new site's."""
+        # Each super model is one for all sites, and its selector has an output for each.
+        return replace(self, holders=frozenset())
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return why sites have no say in the threshold."""
+        refused = self.refused.items() if exchange.task == ASSEMBLE else ()
+        return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
+
+    def contents(self, run: Run) -> Contents:
+        """Return the super model itself."""
+        arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
+        return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
+
+    def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
+        """Return the value of each model, the selector's choices, and the values by threshold."""
+        results = SuperResults(
+            **collect_selector_results(run.reported.parts[SELECTOR].outputs, tests),
+            threshold=self.threshold,
+            threshold_without=self.refused,
+            by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
+        )
+        return {"super_model": results}
+
+    def _collect_facts(self, run: Run) -> dict[str, Any]:
+        # Sites take the candidates from the study; earlier ones of the same release from here.
+        settings = {"thresholds": list(self.selector.thresholds), "threshold": self.threshold}
+        return collect_facts(run, run.reported.parts[SELECTOR].outputs) | settings
+
+
+class SiteSuperModel(SitePart):
+    """The super model at a site, in the folder of the run."""
+
+    name = ROLE
+    tasks = (ASSEMBLE, TEST)
+
+    def answer(self, task: str) -> Message:
+        """Store a received super model and score each threshold on validation data, or test the stored one."""
+        # The study's and not the server's: between many narrow ones the score of each single case would show.
+        thresholds = self.work.study.recipe.answer(SELECTOR).thresholds
+        if task == TEST:
+            return Message(
+                meta={"metrics": {"test": evaluate_super_model(self.work, self._store_final_model(), thresholds)}}
+            )
+        work, contents = self.work, self._receive()
+        if contents.selector is None or len(work.data.validation) == 0:
+            return Message()
+        model = Loaded(contents, work.device)
+        results = predict_cases(model, work.data.validation, work.study)
+        counts = counts_by_threshold(model, results, thresholds)
+        return Message(meta={ROLE: {"by_threshold": counts}})
+
+    def _receive(self) -> Contents:
+        """Store a received super model."""
+        work, arrays = self.work, self.work.message.of(ROLE)
+        holds_models = any(read_role(name) == GLOBAL for name in arrays)
+        known = {} if holds_models else read_model_folder(work.folder / FOLDER).models
+        shape = work.data.training.image_shape
+        contents = read_contents(arrays, work.message.find_entry(ROLE), work.study, shape, known)
+        write_model_folder(work.folder / FOLDER, contents)
+        # `label_best_models` computed it from the models before these.
+        (work.folder / BEST_MODELS).unlink(missing_ok=True)
+        return contents
+
+    def _store_final_model(self) -> Contents:
+        """Store the super model, received now or before, with the server's final threshold and facts."""
+        work, facts = self.work, self.work.message.find_entry(ROLE)
+        if work.message.arrays:
+            return self._receive()
+        known = {"threshold": facts["threshold"], "facts": facts["facts"], "domain": read_domain(facts)}
+        contents = replace(read_model_folder(work.folder / FOLDER), **known)
+        write_model_folder(work.folder / FOLDER, contents)
+        return contents
+
+
+def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
+    """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
+    path, belongs_to = work.folder / BEST_MODELS, {"run": work.folder.name, "site": work.site}
+    try:
+        best = load_state(path, FORMAT, belongs_to)["models"]
+    except StateError:
+        losses = [_measure_losses(work, model, part) for model in load_fixed_models(work, outputs)]
+        best = torch.from_numpy(np.stack(losses).argmin(axis=0))
+        save_state(path, FORMAT, belongs_to, {"models": best})
+    return replace(part, targets=best.numpy())
+
+
+def load_fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
+    """Return the site's stored models of a selector's outputs, in evaluation mode."""
+    model = Loaded(read_model_folder(work.folder / FOLDER), work.device)
+    return [model.network(name) for name in outputs]
+
+
+PART, SITE = SuperModelPart, SiteSuperModel
+
+
+def _all_models(run: Run) -> Arrays:
+    """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
+    parts = run.reported.parts
+    arrays = add_role(GLOBAL, parts[GLOBAL].common)
+    personal = run.parts[COLLECTED] if COLLECTED in run.parts else parts[PERSONAL]
+    for site in run.sites:
+        # Of a site whose model did not come, the global one answers.
+        arrays |= add_role(site, personal.of(site) or parts[GLOBAL].common)
+    return arrays | collect_part_arrays(run)
+
+
+def _collect_selector(run: Run) -> Arrays:
+    return add_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
+
+
+def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
+    """Return a model's loss of each image, shape (N,)."""
+    # One image at a time: a study's loss is the mean over its batch.
+    loss, values = work.loss, []
+    with torch.inference_mode():
+        for images, targets in evaluation_batches(part, work.study.training.batch_size, work.device):
+            logits = network(images)
+            values += [float(loss(logits[i : i + 1], targets[i : i + 1])) for i in range(len(images))]
+    return np.array(values)
+
+
+def _mean_by_threshold(
+    thresholds: Sequence[float], tables: Sequence[Sequence[tuple[float, int]]]
+) -> tuple[ThresholdValue, ...]:
+    """Return for each threshold the mean over sites of their cases' mean value."""
+    values = []
+    for number, threshold in enumerate(thresholds):
+        means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
+        if means:
+            values.append(ThresholdValue(threshold, float(np.mean(means))))
+    return tuple(values)

@@ -1,0 +1,321 @@
+"""FedSM's settings and formulas: SoftPull (Eq. 11), the selector's loss and Adam, and the choice of gamma."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.core.mixing import Arrays
+from silofl.core.recipe import Answer, Recipe
+from silofl.core.steps import Loss
+from silofl.errors import AggregationError, DataError
+from silofl.settings import Count, Fraction, Positive, Share
+
+# Five poolings halve an image five times.
+SMALLEST_IMAGE = 32
+# Candidates for the paper's gamma: 0 always takes a site's model, 1 always the global one; dense towards 1, where a
+# softmax has its scores.
+THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
+
+
+class SoftPull(Answer):
+    """Each site has its own model, pulled towards the others'.
+
+    Attributes:
+        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites; below it, as 0.1 in
+            the paper's Table 7, the run goes on and says so.
+    """
+
+    section: ClassVar[str] = "softpull"
+    is_of_steps: ClassVar[bool] = True
+    self_weight: Share = 0.7
+
+    def weights(self, num_sites: int, num_registered: int) -> NDArray[np.float64]:
+        """Return `softpull_weights` of the sites that answered."""
+        # A lambda that suits all K sites may lie below 1/K' of K' < K answers, and a site would listen to each other
+        # one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes then.
+        least = 1 / num_sites if num_sites < num_registered else 0
+        return _pull_weights(num_sites, max(self.self_weight, least))
+
+    def doubt_sites(self, num_sites: int) -> str | None:
+        """Say where a site listens to each other one more than to itself."""
+        if num_sites < 2 or self.self_weight >= 1 / num_sites:
+            return None
+        return (
+            f"algorithm.softpull.self_weight {self.self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
+            "uniform mean: each site listens to every other one more than to itself"
+        )
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        return (
+            f"SoftPull (FedSM): each site's own model keeps lambda = {self.self_weight:g} of itself and takes the "
+            "rest in equal parts from the others."
+        )
+
+
+class Selector(Answer):
+    """A classifier that learns, in the same pass as the models, which model suits an image.
+
+    Attributes:
+        learning: ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
+            full-batch Adam step at each site, its moments averaged too).
+        network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
+        labels: What it learns of an image: its ``site`` (Eq. 2), or in the extra rounds the ``best_model`` for it
+            (Eq. 1, FedSM-extra), or the scores with which the ``ensemble`` of all models has the least loss (3.1.1).
+        learning_rate: Of its Adam, above 0.
+        steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
+    """
+
+    section: ClassVar[str] = "selector"
+    halves: ClassVar[str] = "silofl.algorithms.fedsm.selector"
+    deciding: ClassVar[tuple[str, ...]] = ("network",)
+    pairs_models: ClassVar[bool] = True
+    learning: Literal["gradients", "local_steps", "moments"] = "gradients"
+    network: Literal["light", "vgg11"] = "light"
+    labels: Literal["site", "best_model", "ensemble"] = "site"
+    learning_rate: Positive = 1e-3
+    steps: Count = 1
+
+    @property
+    def learns_site(self) -> bool:
+        """Whether it learns in every training round which site an image is from (Eq. 2)."""
+        return self.labels == "site"
+
+    @property
+    def takes_extra_rounds(self) -> bool:
+        """Whether it learns in the extra rounds which model is the best for an image (Eq. 1)."""
+        return not self.learns_site
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The candidates for the paper's gamma; none where the global model is one of its outputs."""
+        return THRESHOLDS if self.learns_site else ()
+
+    def check_images(self, shape: Sequence[int]) -> None:
+        """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector that mixes."""
+        if len(shape) == 4 and self.labels == "ensemble":
+            raise DataError(
+                "selector.labels must be site or best_model for volumes, not ensemble: the selector sees slices of a "
+                "whole volume, and the models its patches; leave it out"
+            )
+        if len(shape) == 3 and min(shape[1:]) < SMALLEST_IMAGE:
+            size = " x ".join(map(str, shape[1:]))
+            raise DataError(
+                f"images must have at least {SMALLEST_IMAGE} pixels along each axis for a selector, not {size}; add a "
+                "Resize to the study's data.transforms, or choose an algorithm without a selector"
+            )
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Name ``steps`` where the server takes none."""
+        is_idle = "steps" in changed and self.learning != "gradients"
+        return {"steps": "selector.learning: gradients"} if is_idle else {}
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """Refuse recipes without complete models of the sites, which the selector hands out."""
+        if not (isinstance(recipe.mixing, SoftPull) or recipe.collects_personal):
+            return (
+                "parts must go with mixing: softpull where they hold a selector, which chooses among sites' models, or "
+                "with an algorithm that keeps a personal model at each site, fine-tunes one or takes steps to one"
+            )
+        if recipe.stays_home != "nothing":
+            return (
+                f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
+                "choose a normalisation without BatchNorm to keep what differs apart"
+            )
+        if self.learns_site and recipe.extra_rounds and not recipe.tunes_personal:
+            return (
+                "extra_rounds must go with selector.labels: best_model or ensemble, or with mixing: shared, where each "
+                "site fine-tunes the global model in them; leave it out"
+            )
+        if not self.learns_site and not recipe.extra_rounds:
+            return "extra_rounds must be at least 1 where the selector learns after the models, not 0"
+        if self.labels == "ensemble" and recipe.answer("super_model").answer != "ensemble":
+            return "super_model.answer must be ensemble where the selector learns from the ensemble's loss, not choice"
+        return None
+
+    def describe_caution(self) -> str | None:
+        """Warn of a selector that cannot learn at sites that know one label each."""
+        if self.learning != "local_steps" or not self.learns_site:
+            return None
+        return (
+            "selector.learning: local_steps teaches each site's selector the one label that the site has, and the mean "
+            "of these may choose at chance: look at its accuracy, and see selector.learning: gradients."
+        )
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        learns = {
+            "site": "which site an image is from",
+            "best_model": "which model is the best for an image",
+            "ensemble": "how to weigh all models for an image",
+        }[self.labels]
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
+        how = {
+            "gradients": f"sites send mean gradients, and the server takes {steps} of Adam a round",
+            "local_steps": "sites take local steps with Adam, and the server averages the weights (FedSM, Algorithm 1)",
+            "moments": "sites take one full-batch Adam step, and the server averages the weights and Adam's moments",
+        }
+        return f"A selector learns {learns}: {how[self.learning]}."
+
+
+class SuperModel(Answer):
+    """All models with the selector, which every site gets at the end to answer new cases.
+
+    Attributes:
+        threshold: The paper's gamma, in [0, 1], or ``tuned`` on the sites' validation data.
+        answer: It answers with the model of its ``choice``, or with an ``ensemble`` of all.
+    """
+
+    section: ClassVar[str] = "super_model"
+    halves: ClassVar[str] = "silofl.algorithms.fedsm.assembly"
+    deciding: ClassVar[tuple[str, ...]] = ("answer",)
+    threshold: Literal["tuned"] | Fraction = "tuned"
+    answer: Literal["choice", "ensemble"] = "choice"
+
+    @property
+    def weighs_models(self) -> bool:
+        """Whether the selector's scores weigh the models."""
+        return self.answer == "ensemble"
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Name the threshold where the global model is one of the selector's outputs, so that none is needed."""
+        is_idle = "threshold" in changed and not recipe.answer("selector").learns_site
+        return {"threshold": "a selector that learns the site"} if is_idle else {}
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        by = (
+            "the model that the selector chooses" if self.answer == "choice" else "all models, weighted by the selector"
+        )
+        return f"In the end all models go to every site, and {by} answers a new case."
+
+
+def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
+    """Return SoftPull's matrix (Eq. 11): lambda of a site's own model, the rest split evenly over the others.
+
+    Args:
+        num_sites: Sites K that answered this round, at least 1; one site alone keeps its model, whatever lambda.
+        self_weight: The paper's lambda, in [1/K, 1]: 1/K is the uniform mean, 1 is local training.
+
+    Returns:
+        Weights of shape (K, K); rows sum to 1.
+
+    Raises:
+        AggregationError: ``num_sites`` or ``self_weight`` is out of range.
+    """
+    if num_sites < 1:
+        raise AggregationError(f"SoftPull must mix at least 1 site, not {num_sites}")
+    if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
+        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
+    return _pull_weights(num_sites, self_weight)
+
+
+def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
+    if num_sites == 1:
+        return np.ones((1, 1))
+    others = (1 - self_weight) / (num_sites - 1)
+    # At lambda = 1/K rounding must not tell a site's own model from the others'.
+    weights = np.full((num_sites, num_sites), self_weight if np.isclose(others, self_weight, 1e-12, 0) else others)
+    np.fill_diagonal(weights, self_weight)
+    return weights
+
+
+def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequence[float] = THRESHOLDS) -> float:
+    """Return the threshold under which the sites' validation cases are answered best, with doubt for how few they are.
+
+    A threshold below all scores of n cases changes none of their answers, and still one new case in n + 1 is expected
+    to score lower. So each site counts one case more, which the global model answers with its mean value, except at 0,
+    where no case is the global model's. Among equals the smallest is taken: the selector decides. The mean over sites
+    is never below that at 0.
+
+    Args:
+        sums: For each site, and each threshold in it, the sum of the cases' values and the number of cases.
+        thresholds: Candidates, ascending: the first is 0, where a site's model always answers, the last 1, where the
+            global model does.
+
+    Returns:
+        The threshold; 1 without any case, since nobody could measure the selector's choice.
+
+    Raises:
+        AggregationError: A site does not send a sum and a count for every threshold.
+    """
+    table = np.asarray(sums, dtype=np.float64)
+    if table.ndim != 3 or table.shape[1:] != (len(thresholds), 2) or not np.all(np.isfinite(table)):
+        raise AggregationError(f"each site must send a sum and a count for {len(thresholds)} thresholds; one does not")
+    table = table[(table[:, :, 1] > 0).all(axis=1)]
+    if not len(table):
+        return float(thresholds[-1])
+    totals, cases = table[:, :, 0], table[:, :, 1]
+    values = totals / cases
+    means, doubted = values.mean(axis=0), ((totals + values[:, -1:]) / (cases + 1)).mean(axis=0)
+    doubted[0] = means[0]
+    # Equal means may differ by rounding.
+    doubted[means < means[0] - 1e-12] = -np.inf
+    return float(thresholds[int(np.flatnonzero(doubted >= doubted.max() - 1e-12)[0])])
+
+
+def site_loss(label: int) -> Loss:
+    """Return the selector's loss at a site (Eq. 2): cross entropy of the logits (B, K) with the site's own index.
+
+    Args:
+        label: The site's index among the selector's outputs, from 0; the targets of a batch play no part.
+    """
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits, logits.new_full((len(logits),), label, dtype=torch.long))
+
+    return loss
+
+
+class AdamState(NamedTuple):
+    """Adam's running moments by parameter name, and how many steps made them."""
+
+    mean: Arrays
+    square: Arrays
+    steps: int
+
+    @classmethod
+    def zero(cls, parameters: Arrays) -> AdamState:
+        """Return the state before the first step."""
+        nothing = {name: np.zeros_like(array) for name, array in parameters.items()}
+        return cls(nothing, dict(nothing), 0)
+
+
+def adam_step(
+    parameters: Arrays, gradient: Mapping[str, NDArray], state: AdamState, learning_rate: float
+) -> tuple[Arrays, AdamState]:
+    """Take one step of torch's Adam, betas (0.9, 0.999), without changing what is given.
+
+    Args:
+        parameters: {name: array}.
+        gradient: The same names and shapes.
+        state: The moments before the step.
+        learning_rate: The paper's eta_s.
+
+    Returns:
+        The new parameters and moments, in the parameters' own dtype.
+    """
+    # torch's own Adam with its state put in from outside, so that there is no second formula to keep equal.
+    # Everything is copied: from_numpy shares memory, and the step works in place.
+    tensors = {name: nn.Parameter(torch.from_numpy(np.array(array))) for name, array in parameters.items()}
+    optimizer = torch.optim.Adam(tensors.values(), lr=learning_rate)
+    for name, tensor in tensors.items():
+        dtype = parameters[name].dtype
+        tensor.grad = torch.from_numpy(np.array(gradient[name], dtype=dtype))
+        moments = {"exp_avg": state.mean[name], "exp_avg_sq": state.square[name]}
+        optimizer.state[tensor] = {key: torch.from_numpy(np.array(array, dtype)) for key, array in moments.items()}
+        # torch keeps the count as a float tensor and refuses an int.
+        optimizer.state[tensor]["step"] = torch.tensor(float(state.steps))
+    optimizer.step()
+    new = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    mean, square = (
+        {name: optimizer.state[tensor][key].numpy() for name, tensor in tensors.items()}
+        for key in ("exp_avg", "exp_avg_sq")
+    )
+    return new, AdamState(mean, square, state.steps + 1)

@@ -1,0 +1,274 @@
+"""The shared amplitude: every site learns one in its first round, the server averages them once, all use the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
+from silofl.core.mixing import Arrays
+from silofl.core.others import find_unlike
+from silofl.core.recipe import Answer
+from silofl.errors import ConfigError, DataError, TrainingError
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.settings import MOST, Fraction
+from silofl.study import Study
+from silofl.training.loop import TrainingResult
+
+ROLE, MEAN = "amplitude", "amplitude/mean"
+PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
+RISK = (
+    "it tells the server, and mixed all sites, the contrast, noise and stain of the site's images, and of few patients "
+    "their outlines; min_patients, or amplitude: {band: 0}, which leaves one number a channel"
+)
+
+
+class Amplitude(Answer):
+    """Input normalisation by a shared Fourier amplitude.
+
+    Attributes:
+        band: ``full``, or the radius of the replaced frequencies (0 = mean intensity only).
+        momentum: The paper's v of the running amplitude, in [0, 1].
+        amplitude_factor: An amplitude is left out of the mean, and named in the ledger, that is more than so many times
+            the largest of the other sites', or less than the smallest of them divided by it, where as many sites have
+            one as ``federation.min_sites_for_ratio`` says; null leaves none out, as the paper and its code do.
+    """
+
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
+    deciding: ClassVar[tuple[str, ...]] = ("band",)
+    band: Literal["full"] | Annotated[int, Field(strict=True, ge=0, le=MOST)] = "full"
+    beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
+    momentum: Fraction = 0.1
+    amplitude_factor: Annotated[float, Field(gt=1, le=MOST)] | None = None
+
+    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+        """Refuse channels that are dropped at random."""
+        if training.drop_channels:
+            raise ConfigError(
+                f"training.drop_channels must be 0 for {self.section}, which would give a dropped channel the others' "
+                f"amplitude, not {training.drop_channels}; leave it out"
+            )
+
+    def check_contrasts(self, missing: Sequence[str]) -> None:
+        """Refuse images without a contrast: zeros have a phase of 0, and the others' amplitude would make a peak."""
+        if missing:
+            raise DataError(
+                f"all cases must have all contrasts for {self.section} normalisation; some lack {', '.join(missing)}: "
+                "add what they lack, or choose an algorithm without input normalisation for the study"
+            )
+
+    def make_layer(self, shape: Sequence[int]) -> AmplitudeNorm:
+        """Return the layer that normalises images of shape (C, *spatial)."""
+        return AmplitudeNorm(shape, momentum=self.momentum, band=self.band)
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        what = {"full": "all frequencies", 0: "the mean intensity alone"}
+        band = what.get(self.band, f"frequencies up to radius {self.band}")
+        momentum = f"momentum {self.momentum:g}"
+        return f"Amplitude normalisation (HarmoFL) of {band}: a running mean, {momentum}, shared by the sites."
+
+
+def mean_amplitude(amplitudes: Sequence[ArrayLike]) -> NDArray:
+    """Return the sites' mean amplitude, every site counting the same (1/K), in the dtype they come in."""
+    arrays = [np.asarray(amplitude) for amplitude in amplitudes]
+    return np.mean([array.astype(np.float64) for array in arrays], axis=0).astype(arrays[0].dtype)
+
+
+def amplitude_level(amplitude: ArrayLike, spatial: Sequence[int]) -> float:
+    """Return how bright images are by their mean amplitude: the root of its sum of squares, divided by the pixels.
+
+    Of the frequency 0 alone it is the mean intensity; of all frequencies, by Parseval's theorem, it lies between the
+    root mean square of the intensities and 0.7 times that, as the half spectrum has most frequencies once.
+
+    Args:
+        amplitude: Shape (C, ..., W // 2 + 1).
+        spatial: The axes of the images.
+    """
+    return float(np.linalg.norm(np.asarray(amplitude, np.float64))) / prod(spatial)
+
+
+def find_odd_levels(levels: Mapping[str, float], factor: float, min_sites: int) -> dict[str, float]:
+    """Return site -> how many times the nearest of the others' levels its own is, where it lies far beyond all of them.
+
+    The one farthest away is found first, and no longer counts among the others.
+
+    Args:
+        levels: Site -> `amplitude_level`.
+        factor: Times the largest of the others', or the smallest divided by it; above 1.
+        min_sites: With fewer sites left nobody knows whose is odd.
+    """
+    odd, here = {}, dict(levels)
+    while len(here) >= max(min_sites, 2):
+        times = {
+            site: _times_the_nearest(level, [here[one] for one in here if one != site]) for site, level in here.items()
+        }
+        farthest = max(times, key=lambda site: max(times[site], 1 / times[site] if times[site] else np.inf))
+        if 1 / factor <= times[farthest] <= factor:
+            break
+        odd[farthest] = times[farthest]
+        del here[farthest]
+    return odd
+
+
+def _times_the_nearest(level: float, others: Sequence[float]) -> float:
+    """Return how many times the nearest of other levels one is; 1 among them."""
+    nearest = min(max(level, min(others)), max(others))
+    if level == nearest:
+        return 1.0
+    return level / nearest if nearest > 0 else np.inf
+
+
+@dataclass(frozen=True)
+class AmplitudePart(Part):
+    """The sites' mean amplitude.
+
+    Attributes:
+        study: The study.
+        amplitude: The mean, once it is known.
+        shape: The shape of the first one that was accepted, which the others must have.
+        informed: Site -> the round from which on it holds the mean.
+    """
+
+    study: Study
+    amplitude: NDArray | None = None
+    shape: tuple[int, ...] | None = None
+    informed: dict[str, int] = field(default_factory=dict)
+    role: str = ROLE
+    saved = ("amplitude", "shape", "informed")
+    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""
+        if not exchange.is_of_models:
+            return Message()
+        if self._is_wanted(exchange):
+            return Message(meta={ROLE: {"is_wanted": True}})
+        # The mean never changes, so it travels once and stays in the site's state. Only a site that begins from an
+        # older state gets it again: one that was late, absent or whose answer or state was lost, and one that tests an
+        # earlier round.
+        is_informed = site in self.informed and self.informed[site] <= run.held(site, exchange.models_round)
+        return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
+        if not self._is_wanted(exchange):
+            return {}
+        return {MEAN: expect_spectrum(self.shape, run, "float32", is_required=True)}
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AmplitudePart:
+        """Remember the first shape, and which sites have trained with the mean and so hold it."""
+        if MEAN in answer.arrays:
+            return replace(self, shape=np.shape(answer.arrays[MEAN]))
+        # Of a validation a site keeps nothing: it holds the mean once a training has been saved with it.
+        if exchange.task == TRAIN and MEAN in self.to_send(site, exchange, run).arrays:
+            return replace(self, informed=self.informed | {site: exchange.round})
+        return self
+
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Leave out amplitudes far beyond all others', by the study's factor, and name those unlike the others'."""
+        given = {site: answer.arrays[MEAN] for site, answer in answers.items() if MEAN in answer.arrays}
+        least = self.study.federation.min_sites_for_ratio
+        levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
+        unlike = {site: {ROLE: ratio} for site, ratio in find_unlike(levels, least).items()}
+        factor = self.study.recipe.input.amplitude_factor
+        odd = {} if factor is None else find_odd_levels(levels, factor, least)
+        bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
+        return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
+        """Average the sites' amplitudes, once."""
+        amplitudes = [answer.arrays[MEAN] for answer in replies.accepted.values() if MEAN in answer.arrays]
+        return replace(self, amplitude=mean_amplitude(amplitudes)) if amplitudes else self
+
+    def to_save(self) -> Arrays:
+        """Return the buffers of `AmplitudeNorm` that hold the mean."""
+        if self.amplitude is None:
+            return {}
+        return {"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)}
+
+    def _level(self, amplitude: NDArray, run: Run) -> float:
+        """Return `amplitude_level`; z-scored images differ by nothing but noise below their deviation, which is 1."""
+        level = amplitude_level(amplitude, run.image_shape[1:] if run.image_shape else ())
+        return max(level, 1.0) if self.study.data.intensity == "zscore" else level
+
+    def _is_wanted(self, exchange: Exchange) -> bool:
+        is_alone = self.study.recipe.stays_home == "everything"
+        return exchange.task == TRAIN and self.amplitude is None and not is_alone
+
+
+class SiteAmplitude(SitePart):
+    """A site's amplitude, equal in all its models because all see the same batches."""
+
+    name = ROLE
+
+    def prepare(self) -> None:
+        """Fix the received mean in every model.
+
+        Raises:
+            TrainingError: The site's amplitude is wanted, and it would be a mean over too few patients.
+        """
+        work = self.work
+        if work.message.find_entry(ROLE).get("is_wanted") and not work.has_enough_patients:
+            raise TrainingError(
+                f"site {work.site!r} must have {work.min_patients} patients in training for an amplitude to leave it; "
+                "it has fewer: add patients, stay out, or ask for a study without, as input: none"
+            )
+        if MEAN in self.work.message.arrays:
+            for norm in self._norms():
+                norm.fix(self.work.message.arrays[MEAN])
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return the amplitude where it is wanted; a site that trains alone fixes its own after its first round."""
+        norms = self._norms()
+        if self.work.study.recipe.stays_home == "everything":
+            for norm in norms:
+                norm.fix(norm.running_amplitude)
+        if not self.work.message.find_entry(ROLE).get("is_wanted"):
+            return Message()
+        return Message({MEAN: norms[0].band_amplitude().cpu().numpy()})
+
+    def _norms(self) -> list[AmplitudeNorm]:
+        return [model.input_norm for model in self.work.models.values()]
+
+
+def expect_spectrum(
+    shape: tuple[int, ...] | None, run: Run, dtype: Literal["float32", "float64"], is_required: bool = False
+) -> Expected:
+    """Return what an amplitude of a site's images must be like.
+
+    Args:
+        shape: Of the first one that was accepted; before it, that of the run's images.
+        run: The run.
+        dtype: Its type.
+        is_required: Whether an answer without it is refused.
+    """
+    shape = shape or (half_spectrum(run.image_shape) if run.image_shape else None)
+    size = np.dtype(dtype).itemsize * prod(shape) if shape else 0
+    origin = " as the other sites' images have it (name a Resize in data.transforms)"
+    return Expected(shape, is_required, minimum=0, origin=origin, dtype=dtype, num_bytes=size)
+
+
+def _without_mean(arrays: Arrays) -> Arrays:
+    return {name: array for name, array in arrays.items() if name != MEAN}
+
+
+def _explain_odd(site: str, times: float) -> str:
+    which = "largest" if times > 1 else "smallest"
+    return (
+        f"the amplitude of site {site!r} is left out of the mean: it is {times:.3g} times the {which} of the other "
+        "sites'; look at the intensities of its images, or raise amplitude_factor under algorithm.amplitude"
+    )
+
+
+PART, SITE = AmplitudePart, SiteAmplitude

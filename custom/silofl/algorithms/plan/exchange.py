@@ -1,0 +1,127 @@
+"""Fingerprints of the sites' training data before the first round, and the plan for a study that they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from silofl.algorithms.plan.patch import FEATURES, NetworkForm
+from silofl.algorithms.plan.rules import Draft, make_plan
+from silofl.core.mixing import Arrays
+from silofl.data.data_fingerprint import NUM_INTENSITIES, DataFingerprint, measure_site, turned_axes
+from silofl.errors import AggregationError, ConfigError
+from silofl.models.roles import add_role
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.asked_once import AskedOnce, expect_float64, withhold_few_patients
+from silofl.parts.part import Kind, Run, WeightsOf
+from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+
+ROLE = "fingerprint"
+FILE = "plan.json"
+PURPOSE = (
+    "quartiles over the patients of spacing and size of the training images, percentiles, mean and deviation of the "
+    "intensities, shares of the classes, and which channels there are; sent once, to plan one study for all sites"
+)
+RISK = (
+    "they tell the server the site's scanners and protocols, how common each label is and its mean size, and of few "
+    "patients whose images have which size; min_patients, or may_leave without fingerprint"
+)
+
+
+@dataclass(frozen=True)
+class PlanPart(AskedOnce):
+    """The fingerprints at the server.
+
+    Attributes:
+        fingerprints: Site -> its own, while they come in.
+    """
+
+    fingerprints: Mapping[str, DataFingerprint] = field(default_factory=dict)
+    role: str = ROLE
+    file: ClassVar[str] = FILE
+    what: ClassVar[str] = "a fingerprint"
+    leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    def arrays(self, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of a fingerprint."""
+        channels = self.study.data.channels
+        return {
+            "spacing_mm": expect_float64((3, 3)),
+            "shape": expect_float64((3, 3)),
+            "intensity": expect_float64((channels, NUM_INTENSITIES), minimum=None),
+            "channels": expect_float64((channels,)),
+            "classes": expect_float64((1 + max(self.study.labels),)),
+        }
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> PlanPart:
+        """Keep a fingerprint; refuse a part of one, and one that no images have."""
+        if not self.is_shared(site, exchange, answer, run):
+            return self
+        try:
+            found = DataFingerprint(answer.entries[ROLE].cases, **answer.of(ROLE))
+        except ConfigError as error:
+            raise AggregationError(f"site {site!r}: {error}") from None
+        return replace(self, fingerprints={**self.fingerprints, site: found})
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> PlanPart:
+        """Plan with the sites that answered."""
+        if exchange.task != ROLE:
+            return self
+        silent = self.find_silent_sites(replies)
+        without = tuple(f"site {site!r} is not planned with: {reason}" for site, reason in silent.items())
+        known = {site: self.fingerprints[site] for site in replies.accepted if site not in silent}
+        try:
+            found = make_plan(make_draft(self.study), known)
+        except ConfigError as error:
+            return replace(self, fingerprints={}, sentences=(f"no plan: {error}", *without))
+        plan = found.as_dict() | {"not_planned_with": silent}
+        return replace(self, fingerprints={}, document=plan, sentences=(*found.sentences(), *without))
+
+
+class SiteFingerprint(SitePart):
+    """A site's share of the plan."""
+
+    name = ROLE
+    tasks = (ROLE,)
+
+    def answer(self, task: str) -> Message:
+        """Return the fingerprint of the training data, unless it would come from too few patients."""
+        work = self.work
+        meta = {"num_patients": work.data.training.num_patients}
+        if withheld := withhold_few_patients(work, ROLE, meta):
+            return withheld
+        found = measure_site(work.data.manifest, work.study, work.min_patients, has_progress=False)
+        return Message(add_role(ROLE, pack_fingerprint(found)), meta | {ROLE: {"cases": found.cases}})
+
+
+def make_draft(study: Study) -> Draft:
+    """Return the choices of a study that a plan begins with."""
+    data, model = study.data, study.model
+    name, is_unet = (model.network or model.name).rpartition(".")[2], model.network is None and model.name == "unet"
+    # BasicUNet's last number is of its last layer and not of a level.
+    features = model.features[:-1] if is_unet else FEATURES
+    return Draft(
+        dimensions=data.dimensions,
+        task=study.task,
+        labels=study.labels,
+        channel_names=data.channel_names,
+        modality=data.modality,
+        intensity=data.intensity,
+        axes=turned_axes(study),
+        network=NetworkForm.of(name, features, study.task == "classification", data.dimensions),
+        has_square_sides=any(step.name == "RandRotate90" for step in data.augment),
+    )
+
+
+def pack_fingerprint(found: DataFingerprint) -> Arrays:
+    """Return a fingerprint's arrays by the names under which they travel in their role."""
+    names = ("spacing_mm", "shape", "intensity", "channels", "classes")
+    return {name: np.asarray(getattr(found, name), np.float64) for name in names}
+
+
+PART, SITE = PlanPart, SiteFingerprint

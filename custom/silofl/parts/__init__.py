@@ -1,0 +1,1 @@
+"""The protocol of a part, and the parts that no algorithm owns."""

@@ -1,0 +1,122 @@
+"""What asks all sites once, before the first round, and makes one document of their answers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+from silofl.errors import AggregationError
+from silofl.models.roles import add_role
+from silofl.parts.answer import Count, SiteAnswer, Text
+from silofl.parts.part import BEFORE, Part, Run
+from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.work import Work
+from silofl.settings import Section
+from silofl.study import Study
+
+
+class Withheld(Section):
+    """What an answer says beside arrays that a site may keep back, all of them or none.
+
+    Attributes:
+        withheld: Why the site shares nothing; empty where it does, or where nothing was asked.
+    """
+
+    withheld: Text = ""
+
+
+class AskedEntry(Withheld):
+    """What an answer says beside the arrays.
+
+    Attributes:
+        cases: Training cases.
+    """
+
+    cases: Count = 1
+
+
+@dataclass(frozen=True)
+class AskedOnce(Part):
+    """The server half: a site that fails here, or shares nothing, keeps no round from running.
+
+    Attributes:
+        study: The study.
+        document: What came out as plain values; empty before.
+        sentences: It in words.
+        file: Name of the document among the run's files.
+        what: What a site sends, in messages.
+    """
+
+    study: Study
+    document: dict[str, Any] = field(default_factory=dict)
+    sentences: tuple[str, ...] = ()
+    entry: ClassVar[type[AskedEntry]] = AskedEntry
+    file: ClassVar[str]
+    what: ClassVar[str]
+    saved = ("document", "sentences")
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Ask all sites once, before the first round."""
+        return (Exchange(self.role, 0, is_needed=False),) if moment == BEFORE and number == 1 else ()
+
+    def arrays(self, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays that a site sends, without their role: all or none of them."""
+        raise NotImplementedError
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of an answer."""
+        return add_role(self.role, self.arrays(run)) if exchange.task == self.role else {}
+
+    def is_shared(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> bool:
+        """Return whether an answer holds what was asked for.
+
+        Raises:
+            AggregationError: It holds a part of it.
+        """
+        if exchange.task != self.role or answer.entries[self.role].withheld:
+            return False
+        check_all_sent(site, answer, self.expected(site, exchange, run), self.role, self.what)
+        return True
+
+    def find_silent_sites(self, replies: Replies) -> dict[str, str]:
+        """Return the sites that shared nothing, with why."""
+        withheld = {site: one.entries[self.role].withheld for site, one in replies.accepted.items()}
+        return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return what came out in sentences."""
+        return self.sentences if exchange.task == self.role else ()
+
+    def files(self) -> dict[str, Any]:
+        """Return the document."""
+        return {self.file: self.document} if self.document else {}
+
+
+def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
+    """Return what to expect of an array of float64."""
+    return Expected(shape, minimum=minimum, dtype="float64", num_bytes=8 * prod(shape))
+
+
+def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role: str, what: str) -> None:
+    """Refuse an answer with a part of what a site may keep back as a whole.
+
+    Args:
+        site: Its name.
+        answer: Its answer.
+        wanted: Names of the arrays.
+        role: Of the entry that says whether they are kept back.
+        what: They in words.
+
+    Raises:
+        AggregationError: Names the site and what its answer lacks.
+    """
+    missing = sorted(set(wanted) - answer.arrays.keys())
+    if missing and not answer.entries[role].withheld:
+        raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
+
+
+def withhold_few_patients(work: Work, role: str, meta: dict[str, Any]) -> Message | None:
+    """Return the answer of a site whose means would come from too few patients; None where they do not."""
+    if work.has_enough_patients:
+        return None
+    return Message(meta=meta | {role: {"withheld": f"fewer than {work.min_patients} patients in training"}})

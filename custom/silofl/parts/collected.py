@@ -1,0 +1,97 @@
+"""The personal models as only their sites have them, sent once in the end: the super model hands them out.
+
+FedSM with another personalisation in SoftPull's place (Xu et al., CVPR 2022, arXiv:2203.10144, Table 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from silofl.core.mixing import Arrays
+from silofl.models import build_plain_model
+from silofl.models.names import read_arrays, traveling_names
+from silofl.models.roles import add_role
+from silofl.parts.part import END, Kind, Part, Run, WeightsOf
+from silofl.parts.task import COLLECT, Exchange, Expected, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+
+ROLE = "collected"
+PURPOSE = "the site's personal model, whole and once after the last round, for the super model that every site gets"
+RISK = (
+    "whoever holds the super model holds a model that learnt from this site's images above all, and may rebuild rough "
+    "images from it; may_leave without personal_model, and the global model answers in its place"
+)
+
+
+@dataclass(frozen=True)
+class CollectedPart(Part):
+    """The personal models at the server.
+
+    Attributes:
+        shapes: An array of each name and shape that a model has.
+        received: Site -> its model; not in the checkpoint, so a resumed run asks for them once more.
+        missing: Site -> why it has none.
+    """
+
+    shapes: Arrays
+    received: dict[str, Arrays] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    role: str = ROLE
+    leaves = (Kind("personal_model", PURPOSE, RISK, ROLE),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before any model has come."""
+        model = build_plain_model(study, study.seed)
+        return [cls(read_arrays(model.state_dict(), traveling_names(model, study.recipe)))]
+
+    @property
+    def end_bytes(self) -> int:
+        """Bytes of a model."""
+        return sum(value.nbytes for value in self.shapes.values())
+
+    def of(self, site: str) -> Arrays:
+        """Return a site's model; nothing where it did not come."""
+        return self.received.get(site, {})
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Ask in the end for the models of the reported round."""
+        if moment != END:
+            return ()
+        reported = run.reported.round
+        return (Exchange(COLLECT, reported, is_needed=False, models_round=reported),)
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of a whole model."""
+        wanted = Expected.like(add_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
+        return {name: replace(one, is_required=True) for name, one in wanted.items()}
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
+        """Take the models."""
+        if exchange.task != COLLECT:
+            return self
+        received = {site: answer.of(ROLE) for site, answer in replies.accepted.items()}
+        return replace(self, received=received, missing=replies.missing | replies.refused)
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return whose models did not come, and why."""
+        missing = self.missing if exchange.task == COLLECT else {}
+        said = "sent no personal model, and the global one answers in its place"
+        return [f"site {site!r} {said}: {why}" for site, why in sorted(missing.items())]
+
+
+class SiteCollected(SitePart):
+    """A site's answer: its personal model as it is deployed."""
+
+    name = ROLE
+    tasks = (COLLECT,)
+
+    def answer(self, task: str) -> Message:
+        """Return every array of the model, not a difference: the server has none."""
+        model = self.work.own_deployed
+        return Message(add_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, self.work.study.recipe))))
+
+
+PART, SITE = CollectedPart, SiteCollected

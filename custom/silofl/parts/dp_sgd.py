@@ -1,0 +1,151 @@
+"""DP-SGD at every site: the site counts what its answers have spent, and refuses what would be more than it allows.
+
+The count is of all runs of a study at a site, and lies beside them. Only its epsilon leaves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.steps import Step
+from silofl.data.parts import Examples
+from silofl.documents import ABSENT, read_json_document
+from silofl.errors import TrainingError
+from silofl.files import make_folder, open_own, write_json
+from silofl.parts.part import Kept, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+from silofl.training.loop import TrainingResult
+from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
+from silofl.training.site_score import SiteScore
+from silofl.training.spent import Privacy
+
+ROLE = "dp_sgd"
+# Beside the runs of a study; and in each run as that has left it, to know in other runs whether the count is lost.
+FILE = "dp_sgd.json"
+
+
+@dataclass(frozen=True)
+class DpSgdPart(Part):
+    """What the sites have spent, by their last answers.
+
+    Attributes:
+        study: The study.
+        spent: Site -> epsilon.
+    """
+
+    study: Study
+    spent: dict[str, float] = field(default_factory=dict)
+    role: str = ROLE
+    saved = ("spent",)
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> DpSgdPart:
+        """Take note of the sites' epsilons."""
+        if exchange.task != TRAIN:
+            return self
+        said = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
+        return replace(self, spent=self.spent | {site: one for site, one in said.items() if one is not None})
+
+    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+        """Return the sites' epsilons."""
+        settings = self.study.privacy.dp_sgd
+        return {"privacy": Privacy(self.spent, **settings.model_dump())}
+
+
+class SiteDpSgd(SitePart):
+    """A site's private steps, and their count."""
+
+    name = ROLE
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return nothing: the count lies beside the runs, and is missed where it is lost itself."""
+        return ()
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the private step, once it is sure that the round's steps may be taken."""
+        units, self._of_round = measure_round(self.work.study, self.work.data.training)
+        self._spend_round()
+        return private_step(self.work.study.privacy.dp_sgd, self._of_round.rate * units)
+
+    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
+        """Draw an epoch's batches."""
+        return draw_batches(examples, self.work.study.training.batch_size, self.work.study.privacy.dp_sgd.unit)
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Write what is spent with this answer, before it leaves."""
+        path = self.work.folder.parent / FILE
+        make_folder(path.parent)
+        with open_own(path.with_suffix(".lock"), "a") as lock:
+            # Another run of the study may have counted since this one began.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._spend_round()
+            # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
+            for place in (path, self.work.folder / FILE):
+                write_json(place, {"spent": [one._asdict() for one in self._spent]})
+        return Message()
+
+    def measured(self) -> dict[str, float]:
+        """Return the epsilon of all that has left."""
+        return {"epsilon": self._epsilon}
+
+    def kept(self) -> dict[str, Any]:
+        """Return how many steps had been counted, to know whether the count is lost."""
+        return {"steps": _count_steps(self._spent)}
+
+    def _spend_round(self) -> None:
+        """Add the round to what is spent.
+
+        Raises:
+            TrainingError: It would be more than the site allows, or the count is lost.
+        """
+        self._spent = add_steps(self._read_count(), self._of_round)
+        self._epsilon = compute_epsilon(self._spent, self.work.study.privacy.dp_sgd.delta)
+        limit = self.work.max_epsilon
+        if limit is not None and self._epsilon > limit:
+            raise TrainingError(
+                f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; this "
+                f"round would bring it to {self._epsilon:.3g}: end the study, or ask the site"
+            )
+
+    def _read_count(self) -> list[Spent]:
+        """Return what all runs of the study have spent here.
+
+        Raises:
+            TrainingError: The count is missing, broken, or older than the site's state or any run's copy.
+        """
+        path, least = self.work.folder.parent / FILE, (self.work.kept.get(ROLE) or {"steps": 0})["steps"]
+        try:
+            # The copies first: another run of the study writes its own after the count.
+            least = max([least, *(_count_steps(_read_spent(copy)) for copy in path.parent.glob(f"*/{FILE}"))])
+            spent = _read_spent(path)
+            counted = _count_steps(spent)
+        except (OSError, ValueError, TypeError, KeyError):
+            counted = -1
+        if counted < least:
+            raise TrainingError(
+                f"site {self.work.site!r} must hold the count of what its answers have spent of its patients' privacy; "
+                f"{FILE} in its state folder is missing, broken or older than its state: restore it"
+            )
+        return spent
+
+
+def _read_spent(path: Path) -> list[Spent]:
+    """Return what a count says; nothing where there is none."""
+    found = read_json_document(path)
+    return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
+
+
+def _count_steps(spent: Sequence[Spent]) -> int:
+    return sum(one.steps for one in spent)
+
+
+PART, SITE = DpSgdPart, SiteDpSgd

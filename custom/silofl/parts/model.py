@@ -1,0 +1,462 @@
+"""The models, which every algorithm sends: one part for each role (``model``, or ``global`` and ``personal``)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
+from silofl.data.parts import Examples
+from silofl.errors import StateError
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, write_model_folder
+from silofl.models import build_model
+from silofl.models.names import (
+    alias_names,
+    batchnorm_names,
+    buffer_names,
+    input_norm_names,
+    read_arrays,
+    traveling_names,
+    write_arrays,
+)
+from silofl.models.networks import build_models
+from silofl.models.precision import round_as_received
+from silofl.models.roles import GLOBAL, add_role, read_role
+from silofl.parts.kept_back import Excluded
+from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
+from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
+from silofl.parts.work import SitePart
+from silofl.study import Study
+from silofl.training.evaluation import evaluate, summarise_test
+from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
+from silofl.training.metrics import Score
+from silofl.training.pictures import write_test_files
+from silofl.training.site_score import SiteScore
+
+WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
+WEIGHTS_RISK = (
+    "the server may rebuild rough images from it, above all after few steps on few images; more local steps, NVFlare's "
+    "filters, or local training"
+)
+BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
+BATCHNORM_RISK = (
+    "it tells the server and, mixed, all sites the scanner's look, and helps to rebuild images from the weights; "
+    "stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
+)
+
+
+@dataclass(frozen=True)
+class ModelPart(Part):
+    """The sites' models in one role: one for all while all get the same mean, then one for each site.
+
+    Attributes:
+        study: The study.
+        role: ``model``, ``global`` or ``personal``.
+        common: The model of all sites.
+        own: Site -> its own model; empty while there is one for all.
+        buffers: Names that are no parameters, so that the server's step does not act on them.
+        aliases: Further name -> the name under which its tensor travels, for the models that are written.
+        pretrained: All arrays of the model that training starts from, what stays at home included; not part of the
+            checkpoint.
+        excluded: What the sites' own filters take out of it.
+    """
+
+    study: Study
+    role: str
+    common: Arrays
+    own: dict[str, Arrays] = field(default_factory=dict)
+    buffers: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    pretrained: Arrays = field(default_factory=dict)
+    excluded: Excluded = Excluded(frozenset())
+    follows_best: bool = True
+    saved = ("common", "own")
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the same models for every site, drawn from the study's seed or given by its file."""
+        recipe, parts = study.recipe, []
+        given = (pretrained or {}) if study.starts_from_file else {}
+        for role, model in _traveling_models(study).items():
+            write_arrays(model.state_dict(), given)
+            common = read_arrays(model.state_dict(), traveling_names(model, recipe))
+            buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
+            # Without further names: a late site would write them over what the others have learnt.
+            first = {name: array for name, array in given.items() if name not in aliases}
+            excluded = Excluded(frozenset(common.keys() & batchnorm_names(model)))
+            parts.append(
+                cls(study, role, common, buffers=buffers, aliases=aliases, pretrained=first, excluded=excluded)
+            )
+        return parts
+
+    @classmethod
+    def kinds(cls, study: Study) -> Sequence[Kind]:
+        """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
+        kinds = []
+        for role, model in _traveling_models(study).items():
+            batchnorm = frozenset(batchnorm_names(model))
+            weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
+            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
+            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
+        return kinds
+
+    @property
+    def home(self) -> frozenset[str]:
+        """The names that no site sends any more."""
+        return self.excluded.home
+
+    def of(self, site: str) -> Arrays:
+        """Return a site's model."""
+        return self.own.get(site, self.common)
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return a site's model, unless the site holds it already."""
+        if not exchange.is_of_models:
+            return Message()
+        arrays, number = self.of(site), exchange.models_round
+        told = Message(meta={self.role: {"home": sorted(self.home)}} if self.home else {})
+        # What came in half precision is near to what the site has, and not the same.
+        is_exact = self.study.federation.precision == "float32"
+        if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number):
+            # No other site's model went into it, so it is what the site trained and kept, bit for bit.
+            if run.listens_to_itself(site, number) and run.held(site, number) == number:
+                return told
+        if self.pretrained and exchange.task == TRAIN and not run.held(site, number):
+            # The first task also brings what stays at home from then on, and so does the first after all was lost.
+            arrays = self.pretrained | arrays
+        if run.held(site, number):
+            arrays = self._drop_home(arrays)
+        return told | Message(add_role(self.role, arrays))
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays that travel, any of which a site may keep back."""
+        arrays = self._drop_home(self.of(site)) if exchange.task == TRAIN else {}
+        return Expected.like(add_role(self.role, arrays))
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
+        """Mix the trained models into the next ones."""
+        if exchange.task != TRAIN:
+            return self
+        # Who mixes with whom, among the sites that answered:
+        # - The global role always, and every role in shared rounds: all rows of the weights are equal, and the one mean
+        #   is everybody's, an absent site's too.
+        # - The personal role, and the only one after the shared rounds: row i makes site i's model. An absent site is
+        #   not listened to and keeps its last model.
+        # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
+        started = {site: self.of(site) for site in replies.accepted}
+        trained = {
+            site: {name: started[site][name] + change for name, change in answer.of(self.role).items()}
+            for site, answer in replies.accepted.items()
+        }
+        new = replace(self, excluded=self.excluded.after(trained, self.study.federation.sites_left))
+        weights = weights_of(self.role)
+        mixed = mix_models(started, trained, weights)
+        if not self._has_own_models(exchange.round):
+            # All rows of the weights are equal, so that any site's mean is everybody's.
+            first = next(iter(mixed))
+            return replace(new, common=self._take_server_step(started[first], mixed[first], replies, run))
+        own = {site: self.of(site) for site in run.sites}
+        for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
+            # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
+            own[site] = arrays if weight == 1 else self._take_server_step(started[site], arrays, replies, run)
+        return replace(new, own=own)
+
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+        """Return who listens to whom by the recipe, and in the rounds after the study's: every site to itself."""
+        if role != self.role or not self._has_own_models(number):
+            return None
+        # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
+        # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
+        if number > self.study.rounds:
+            return np.eye(len(sites))
+        return self.study.recipe.mixing.weights(len(sites), len(run.sites))
+
+    def joined(self, site: str) -> ModelPart:
+        """Give a site that comes late the mean of the others' models."""
+        if not self.own:
+            return self
+        # Not the initial model: the others are rounds ahead of it.
+        mean = mix(self.own, uniform_weights(len(self.own)))
+        return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
+
+    def models(self) -> dict[str, Arrays]:
+        """Return the models that the run's folder keeps by themselves."""
+        # Global and personal ones are in the super model already.
+        if not self._is_only:
+            return {}
+        models = self.own or {"": self.common}
+        return {
+            site: arrays | {name: arrays[one] for name, one in self.aliases.items() if one in arrays}
+            for site, arrays in zip(models, map(self._drop_home, models.values()), strict=True)
+        }
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return who excludes BatchNorm, in the round that changed it."""
+        return (self.excluded.news,) if exchange.task == TRAIN and self.excluded.news else ()
+
+    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+        """Return who excludes BatchNorm."""
+        return {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
+
+    def contents(self, run: Run) -> Contents | None:
+        """Return the super model of a run of one model; None where a site adds what stays with it.
+
+        One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
+        """
+        recipe = self.study.recipe
+        is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps and not self.home
+        if not self._is_only or not is_whole or run.image_shape is None:
+            return None
+        named = self.own or {GLOBAL: self.common}
+        states = {
+            name: complete_state(
+                self.study, run.image_shape, round_as_received(arrays | collect_part_arrays(run), self.study)
+            )
+            for name, arrays in named.items()
+        }
+        return Contents(
+            self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts(), domain=run.domain
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint."""
+        return super().state() | {"excluded": self.excluded.state()}
+
+    def restored(self, state: Mapping[str, Any]) -> ModelPart:
+        """Return what `state` described.
+
+        Raises:
+            StateError: It lacks an array that travels.
+        """
+        lacking = sorted(self.common.keys() - state["common"].keys())
+        if lacking:
+            raise StateError(
+                f"the checkpoint must hold {lacking[0]!r}, which travels; it is of a version of SiloFL that kept it at "
+                "home: start anew"
+            )
+        # An older version sent a tensor with several names under each of them.
+        own = {site: {name: tensors[name] for name in self.common} for site, tensors in state["own"].items()}
+        restored = super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
+        return replace(restored, excluded=self.excluded.restored(state.get("excluded", {})))
+
+    @property
+    def _is_only(self) -> bool:
+        recipe = self.study.recipe
+        return recipe.traveling_roles == (self.role,) and not recipe.collects_personal
+
+    def _has_own_models(self, number: int) -> bool:
+        recipe, rounds = self.study.recipe, self.study.rounds
+        return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
+
+    def _drop_home(self, arrays: Arrays) -> Arrays:
+        return {name: array for name, array in arrays.items() if name not in self.home}
+
+    def _take_server_step(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
+        # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
+        parameters = {name: array for name, array in mixed.items() if name not in self.buffers}
+        before = {name: previous[name] for name in parameters}
+        mixed = mixed | run.server_step(self.role, before, parameters, replies)
+        return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
+
+
+def mix_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+    """Mix trained models, each array over the sites that sent it.
+
+    Args:
+        started: Site -> the model that it began from; the order is that of the weights' rows.
+        trained: Site -> those arrays of its trained model that it sent.
+        weights: Aggregation weights, shape (K, K).
+
+    Returns:
+        Site -> its next model; what nobody sent stays as it was.
+    """
+    mixed = {site: dict(arrays) for site, arrays in started.items()}
+    # A site's policy may keep arrays back, so each is mixed over its senders; arrays with the same senders at once.
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in next(iter(started.values())):
+        groups.setdefault(tuple(site for site in trained if name in trained[site]), []).append(name)
+    for senders, names in groups.items():
+        if not senders:
+            continue
+        params = {site: {name: trained[site].get(name, started[site][name]) for name in names} for site in trained}
+        for site, arrays in mix(params, _renormalise_rows(weights, [site in senders for site in trained])).items():
+            mixed[site].update(arrays)
+    return mixed
+
+
+def complete_state(study: Study, image_shape: tuple[int, ...], arrays: Arrays) -> dict[str, Tensor]:
+    """Return a model's complete state dict: the arrays that travel, and initial values for the rest."""
+    return fill_state(build_model(study, image_shape, study.seed), arrays)
+
+
+def fill_state(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
+    """Return a model's state dict with some arrays written into it."""
+    write_arrays(model.state_dict(), arrays)
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def collect_part_arrays(run: Run) -> Arrays:
+    """Return the arrays of all parts that belong into every written model."""
+    return {name: array for part in run.parts.values() for name, array in part.to_save().items()}
+
+
+class SiteModels(SitePart):
+    """A site's models with their optimisers."""
+
+    name = "models"
+    tasks = (VALIDATE, TEST)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the optimisers, where they keep anything, and what of the models stays at home."""
+        optimizers = Kept("its optimisers", is_for_training=True, is_of_model=True)
+        home = Kept(f"what stays at home ({study.recipe.stays_home})", is_of_model=True)
+        is_kept = {optimizers: study.keeps_optimizers, home: study.recipe.stays_home != "nothing"}
+        return [one for one, is_here in is_kept.items() if is_here]
+
+    def prepare(self) -> None:
+        """Load the arrays that the site kept at home, then the received ones over them."""
+        work = self.work
+        kept = work.kept.get(self.name) or {"home": {}}
+        own = self.state()
+        with torch.no_grad():
+            for name, value in kept["home"].items():
+                own[name].copy_(value)
+        for role, model in work.models.items():
+            write_arrays(model.state_dict(), work.message.of(role))
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return every model that learns, its optimiser fresh or as the last round left it, with the recipe's step."""
+        study, kept = self.work.study, self.work.kept.get(self.name)
+        models = {role: self.work.models[role] for role in study.learning_roles(self.work.number)}
+        self._before = self._read_traveling_arrays()
+        self._optimizers = {role: make_optimizer(study.training, model) for role, model in models.items()}
+        loss, learners = self.work.loss, {}
+        for role, model in models.items():
+            if kept and not study.has_fresh_optimizer:
+                # Momentum and Adam's moments go on from round to round; they never travel. A model that is fine-tuned
+                # goes on with a copy of the shared one's; without it both would write into the same tensors.
+                state = kept["optimizer"]
+                known = state[role] if role in state else copy.deepcopy(state[GLOBAL])
+                self._optimizers[role].load_state_dict(known)
+            # After its state, which holds the rate of the round before.
+            set_learning_rate(self._optimizers[role], self.work.learning_rate)
+            step = study.recipe.make_step(role)
+            for part in self.work.parts:
+                step = part.step(role, step)
+            learners[role] = Learner(model, self._optimizers[role], loss, step, study.measures_drift)
+        return learners
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return the differences that training made."""
+        return Message({name: value - self._before[name] for name, value in self._read_traveling_arrays().items()})
+
+    def kept(self) -> dict[str, Any]:
+        """Return the arrays that the server will not send again, and the optimisers' states."""
+        if self.work.study.has_fresh_optimizer:
+            return {"home": self.home()}
+        return {"home": self.home(), "optimizer": {role: one.state_dict() for role, one in self._optimizers.items()}}
+
+    def home(self) -> dict[str, Tensor]:
+        """Return the arrays that the server will not send again, as they are now."""
+        recipe, received = self.work.study.recipe, self.work.message.arrays
+        # Of its own model a site keeps every array: where it listens to nobody, `ModelPart.to_send` sends none.
+        # In extra rounds each site goes on from its own last model: sent back to it, it would travel for nothing.
+        has_own = recipe.mixing is not None or recipe.extra_rounds > 0
+        sent = {n for n in self._list_traveling_names() if n in received and not (has_own and read_role(n) != GLOBAL)}
+        models = self.work.models.items()
+        # A filter of the site's own may keep BatchNorm back, of which nothing here says; so it is always at hand.
+        sent -= {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}
+        aliases = {f"{role}/{name}" for role, model in models for name in alias_names(model)}
+        return {name: value.cpu() for name, value in self.state().items() if name not in sent | aliases}
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the models' own tensors, ``role/name``."""
+        models = self.work.models.items()
+        return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
+
+    def answer(self, task: str) -> Message:
+        """Validate or test the received models of a finished round."""
+        if task == VALIDATE:
+            return Message(meta={"metrics": self.work.scores()})
+        return Message(meta={"metrics": {"test": self._test_and_write()}})
+
+    def validation(self, examples: Examples) -> dict[str, Any]:
+        """Return the score on validation data, of which every part takes note."""
+        scores = self._evaluate_models(examples)
+        numbers = self._summarise_scores(scores, examples)
+        for part in self.work.parts:
+            part.validated(scores[self.work.study.recipe.roles[-1]])
+        return numbers
+
+    def score(self, examples: Examples) -> dict[str, Any]:
+        """Return the score of the same models on other data, of which no part takes note."""
+        return self._summarise_scores(self._evaluate_models(examples), examples)
+
+    def _evaluate_models(self, examples: Examples) -> dict[str, Score]:
+        work = self.work
+        return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.deployed.items()}
+
+    def _summarise_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
+        """Return the numbers of the site's own model, or of the models as a part combines them."""
+        judged = next((score for part in self.work.parts if (score := part.combine_scores(scores, examples))), None)
+        models = {role: score.numbers()["value"] for role, score in scores.items()}
+        own = scores[self.work.study.recipe.roles[-1]].numbers()
+        return (judged or own) | ({"models": models} if len(models) > 1 else {})
+
+    def _test_and_write(self) -> dict[str, Any]:
+        """Test the site's model, and write it as a super model that holds this one model."""
+        work = self.work
+        model, part = work.own_deployed, work.data.test
+        predictions, result = evaluate(model, part, work.study, work.device)
+        numbers = summarise_test(predictions, result, part, work.study)
+        state = {name: value.cpu() for name, value in model.state_dict().items()}
+        shape = part.image_shape
+        is_told = any(_read_home(work.message, role) for role in work.models)
+        numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {})
+        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers_and_home, domain=work.domain)
+        write_model_folder(work.folder / FOLDER, contents)
+        write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
+        return numbers
+
+    def _list_traveling_names(self) -> list[str]:
+        recipe = self.work.study.recipe
+        return [
+            f"{role}/{name}"
+            for role in recipe.traveling_roles
+            for name in traveling_names(self.work.models[role], recipe)
+            if name not in _read_home(self.work.message, role)
+        ]
+
+    def _read_traveling_arrays(self) -> Arrays:
+        return read_arrays(self.state(), self._list_traveling_names())
+
+
+PART, SITE = ModelPart, SiteModels
+
+
+def _traveling_models(study: Study) -> dict[str, nn.Module]:
+    models = build_models(study, None)
+    return {role: models[role] for role in study.recipe.traveling_roles}
+
+
+def _read_home(message: Message, role: str) -> set[str]:
+    """Return the names of a model that no site sends any more, as the server says."""
+    told = message.meta.get(role)
+    names = told.get("home") if isinstance(told, dict) else None
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
+def _renormalise_rows(weights: NDArray, is_sender: list[bool]) -> NDArray:
+    """Renormalise every row over the senders; a row without any listens to its own site's last model."""
+    rows = weights * np.array(is_sender, dtype=np.float64)
+    sums = rows.sum(axis=1, keepdims=True)
+    return np.where(sums > 0, rows / np.where(sums > 0, sums, 1), np.eye(len(rows)))

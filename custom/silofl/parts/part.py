@@ -1,0 +1,296 @@
+"""The protocol of a part: something that travels. Here is its half at the server; `SitePart` is the one at each site.
+
+The engine sends, checks, mixes, saves and resumes. A part says what to send, what a correct answer is, and what the
+answers change. Every method has a default that does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silofl.core.mixing import Arrays
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.task import Exchange, Expected, Message, Replies, Unlike
+from silofl.settings import Section
+from silofl.study import Study
+from silofl.training.site_score import SiteScore
+
+if TYPE_CHECKING:
+    from silofl.data.domain import Domain
+    from silofl.inference.contents import Contents
+
+# Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
+# last round that trained any are validated; after all rounds; and after the test.
+BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
+END, TESTED = "end", "tested"
+# Role -> aggregation weights (K', K') of the sites that answered.
+WeightsOf = Callable[[str], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of arrays that leave a site, as people and site.yaml know it.
+
+    Attributes:
+        name: What ``may_leave`` of site.yaml calls it.
+        purpose: What it is, and what it is for.
+        risk: What it can tell of the images, to whom, and the switch that stops it; for the privacy officer.
+        is_of_images: Whether it is a mean over the images themselves, which would show them if there were few.
+        role: The role of its arrays.
+        names: Their names within the role; None for all.
+    """
+
+    name: str
+    purpose: str
+    risk: str
+    role: str
+    is_of_images: bool = False
+    names: frozenset[str] | None = None
+
+    def holds(self, role: str, name: str) -> bool:
+        """Return whether an array is of this kind."""
+        return role == self.role and (self.names is None or name in self.names)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that a site keeps of a part from round to round, as people know it.
+
+    Attributes:
+        what: What it is, as ``its control variate``.
+        is_vital: Whether a site that has lost it takes no part until it is back; else it goes on without it, and the
+            run is not complete.
+        is_sent_again: Whether the server brings it where it is lost.
+        is_for_training: Whether nothing but training begins from it.
+        is_of_model: Whether it belongs to a model, of which the recipe says what stays at home.
+    """
+
+    what: str
+    is_vital: bool = False
+    is_sent_again: bool = False
+    is_for_training: bool = False
+    is_of_model: bool = False
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a run reports.
+
+    Attributes:
+        round: The round after which the sites' states belong to it.
+        parts: Role -> the part as it is reported.
+        validation: Site -> its validation of these models.
+        how: How they were chosen.
+    """
+
+    round: int
+    parts: Mapping[str, Part]
+    validation: Mapping[str, SiteScore]
+    how: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The answers to an exchange after a part has compared its share of each with the others'.
+
+    Attributes:
+        answers: Site -> its answer, without what the part leaves out.
+        unlike: In what answers are unlike the others', under the part's role.
+        notes: Sentences on what is left out.
+    """
+
+    answers: dict[str, SiteAnswer]
+    unlike: Unlike = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+class Run(Protocol):
+    """What a part may read of its run."""
+
+    sites: list[str]
+    image_shape: tuple[int, ...] | None
+    domain: Domain
+    parts: dict[str, Part]
+
+    @property
+    def finished_rounds(self) -> int:
+        """The number of the last finished round, 0 before the first."""
+
+    @property
+    def reported(self) -> Reported:
+        """What is reported."""
+
+    def task(self, site: str, exchange: Exchange) -> Message:
+        """Return a task for a site, with every part's share of it."""
+
+    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
+        """Return whether other models' validation after the last round is better than the best round's."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts that are written into a model: rounds and validation."""
+
+    def held(self, site: str, number: int) -> int:
+        """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
+
+    def has_lost(self, site: str, number: int) -> bool:
+        """Return whether a site goes on, after a round, from an older state than it should."""
+
+    def listens_to_itself(self, site: str, number: int) -> bool:
+        """Return whether nobody else's model went into a site's own one in a round."""
+
+    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
+        """Return a model's next parameters after every part's `Part.server_step`."""
+
+
+class Part:
+    """A part's half at the server: a value that never changes, so that the best round's parts are kept by reference.
+
+    Attributes:
+        role: Prefix of its arrays on the wire.
+        leaves: The kinds of its arrays that leave a site.
+        buffers: Names of its arrays, within the role, that are no parameters.
+        home: Names of its arrays, within the role, that no site sends although the recipe lets them travel.
+        follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
+        test_task: The task by which sites test the run's model, where that is not `TEST`.
+        test_score: The class of such a test's score.
+        entry: The schema of its entry in an answer's meta data; None where it expects none.
+        num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
+        end_bytes: Bytes that each site sends of it once, in the end.
+        home_bytes: Bytes that a site keeps of it after each round, of which the server has nothing.
+        keeps_second: Whether a site keeps a second super model of it in the end, with one model more.
+        saved: Its fields that a checkpoint holds.
+    """
+
+    role: str
+    leaves: ClassVar[tuple[Kind, ...]] = ()
+    buffers: frozenset[str] = frozenset()
+    home: frozenset[str] = frozenset()
+    follows_best: bool = False
+    test_task: ClassVar[str | None] = None
+    test_score: ClassVar[type[SiteScore]] = SiteScore
+    entry: ClassVar[type[Section] | None] = None
+    num_bytes: int = 0
+    end_bytes: int = 0
+    home_bytes: int = 0
+    keeps_second: ClassVar[bool] = False
+    saved: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the parts of this class at a run's start."""
+        return [cls(study)]
+
+    @classmethod
+    def kinds(cls, study: Study) -> Sequence[Kind]:
+        """Return those of its kinds that a study sends."""
+        return cls.leaves
+
+    def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
+        """Return its own exchanges before, in place of, or after the training of a round, or after all rounds."""
+        return ()
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return its share of a task."""
+        return Message()
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of its share of the answer by ``role/name``, with their conditions."""
+        return {}
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Part:
+        """Return the part after an answer, a test's too, that meets all conditions of `expected` and `entry`.
+
+        Raises:
+            AggregationError: The answer is refused for another reason.
+        """
+        return self
+
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Compare its share of the answers that were accepted, before they are merged."""
+        return Compared(answers)
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
+        """Return the part after an exchange.
+
+        Args:
+            exchange: What was asked.
+            replies: What came back.
+            weights_of: Role -> aggregation weights (K', K') of the sites that answered.
+            run: The run.
+        """
+        return self
+
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
+        """Return who listens to whom in a role and round, shape (K', K'); None where this part does not decide it."""
+        return None
+
+    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, Part]:
+        """Return a model's next parameters from the mixed ones, and this part after that; buffers never come here."""
+        return mixed, self
+
+    def joined(self, site: str) -> Part:
+        """Return the part after a site has come late."""
+        return self
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Return what the run reports, where this part has something better than the best round."""
+        return reported
+
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Return sentences for the log and the ledger on its own exchange that has just ended."""
+        return ()
+
+    def files(self) -> dict[str, Any]:
+        """Return file name -> plain values that the run's folder keeps for people."""
+        return {}
+
+    def models(self) -> dict[str, Arrays]:
+        """Return the models that a run's folder keeps, by site; the only one of all sites has the empty name."""
+        return {}
+
+    def to_save(self) -> Arrays:
+        """Return arrays that belong into every written model, by the model's own names."""
+        return {}
+
+    def contents(self, run: Run) -> Contents | None:
+        """Return the run's super model; None where this part builds none."""
+        return None
+
+    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+        """Return its fields of `silofl.federation.results.Results`."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Return a checkpoint: plain values, and tensors."""
+        return to_tensors({name: getattr(self, name) for name in self.saved})
+
+    def restored(self, state: Mapping[str, Any]) -> Part:
+        """Return what `state` described."""
+        if not self.saved:
+            return self
+        fields = to_arrays({name: state[name] for name in self.saved})
+        # A checkpoint holds tuples as lists.
+        return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
+
+
+def to_tensors(value: Any) -> Any:  # noqa: ANN401
+    """Return a value with its arrays as tensors, for a file."""
+    if isinstance(value, Mapping):
+        return {key: to_tensors(one) for key, one in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        # Not ascontiguousarray, which makes an array of one number one of one axis.
+        return torch.from_numpy(np.asarray(value, order="C"))
+    return list(value) if isinstance(value, tuple) else value
+
+
+def to_arrays(value: Any) -> Any:  # noqa: ANN401
+    """Return a value of a file with its tensors as arrays."""
+    if isinstance(value, Mapping):
+        return {key: to_arrays(one) for key, one in value.items()}
+    return value.numpy() if isinstance(value, torch.Tensor) else value

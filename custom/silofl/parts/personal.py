@@ -1,0 +1,63 @@
+"""A personal model beside the shared one: it stays at home, and its site validates, tests and keeps it.
+
+The shared model travels as if there were no other. Which step the personal one takes is the answer's matter. Without an
+answer it is the shared one, fine-tuned in the extra rounds; before them it is the received one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from silofl.core.steps import OwnDraws, Step
+from silofl.models.roles import GLOBAL, PERSONAL
+from silofl.parts.model import SiteModels
+from silofl.parts.part import Kept
+from silofl.parts.work import SitePart, Work
+from silofl.study import Study
+
+ROLE = PERSONAL
+
+
+class SitePersonal(SitePart):
+    """A site's personal model; its arrays and its optimiser are kept with those of the other models."""
+
+    name = ROLE
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the personal model, once it has learnt."""
+        model = Kept("its personal model", is_vital=True, is_of_model=True)
+        return [model] if PERSONAL in study.learning_roles(number) else []
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._draws = OwnDraws(work.device)
+
+    def prepare(self) -> None:
+        """Begin with the received model, once, and bring the personal one to where the site uses it."""
+        work = self.work
+        shared, personal = work.models[GLOBAL], work.models[PERSONAL]
+        has_learnt = SiteModels.name in work.kept and PERSONAL in work.study.learning_roles(work.held)
+        if not has_learnt:
+            personal.load_state_dict(shared.state_dict())
+        answer = work.study.recipe.personal
+        self._pair = answer.begin(shared, personal, work.kept.get(self.name) or {}) if answer else None
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the steps of the two models; of one that is only fine-tuned the recipe's."""
+        # The shared model draws its dropout as if it were alone, and so does the personal one.
+        if role == PERSONAL:
+            return self._draws.step(self._pair.personal if self._pair else step)
+        return self._pair.shared(step) if self._pair else step
+
+    def epoch(self) -> None:
+        """Let the personal model begin an epoch with the random numbers that the shared one begins it with."""
+        self._draws.begin()
+
+    def kept(self) -> dict[str, Any]:
+        """Return the numbers beside the personal model."""
+        return self._pair.kept() if self._pair else {}
+
+
+PART, SITE = None, SitePersonal

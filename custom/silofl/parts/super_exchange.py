@@ -1,0 +1,156 @@
+"""A super model as it travels: ``MODEL/...`` and ``selector/...`` for its arrays, and its facts."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from silofl import schema
+from silofl.core.mixing import Arrays
+from silofl.data.domain import Domain
+from silofl.files import write_atomically
+from silofl.inference import SuperModel
+from silofl.inference.case_results import (
+    CaseResult,
+    choose_models,
+    predict_cases,
+    score_choice,
+    value_or_none,
+    values_by_model,
+)
+from silofl.inference.contents import Contents
+from silofl.inference.super_model import ENSEMBLE
+from silofl.inference.super_results import SelectorResults
+from silofl.models.roles import SELECTOR, read_role, select_role
+from silofl.models.selector import build_selector
+from silofl.parts.model import complete_state, fill_state
+from silofl.parts.part import Run
+from silofl.parts.work import Work
+from silofl.study import Study
+from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
+from silofl.training.metrics import group_positions
+from silofl.training.pictures import write_test_files
+from silofl.training.site_score import SuperScore
+
+
+def collect_facts(run: Run, outputs: Sequence[str]) -> dict[str, Any]:
+    """Return the facts of a run's super model, with the outputs of its selector; none without one."""
+    return {"outputs": list(outputs), "facts": run.facts(), "domain": schema.dump_record(run.domain)}
+
+
+def read_contents(
+    arrays: Arrays,
+    facts: Mapping[str, Any],
+    study: Study,
+    image_shape: tuple[int, ...],
+    known: Mapping[str, dict[str, Tensor]] = MappingProxyType({}),
+) -> Contents:
+    """Build a super model from arrays; models that are not among them are taken from the known ones.
+
+    Raises:
+        AggregationError: An array does not fit the study's networks.
+    """
+    names = dict.fromkeys(role for name in arrays if (role := read_role(name)))
+    beside = {name: array for name, array in arrays.items() if not read_role(name)}
+    models = dict(known) | {
+        name: complete_state(study, image_shape, select_role(name, arrays) | beside)
+        for name in names
+        if name != SELECTOR
+    }
+    further = {"facts": dict(facts["facts"]), "domain": read_domain(facts)}
+    if SELECTOR not in names:
+        return Contents(study, image_shape, models, "mean", **further)
+    outputs = tuple(facts["outputs"])
+    selector = fill_state(build_selector(study, len(outputs), study.seed), select_role(SELECTOR, arrays))
+    return Contents(study, image_shape, models, "selector", selector, outputs, facts.get("threshold"), **further)
+
+
+def read_domain(facts: Mapping[str, Any]) -> Domain:
+    """Return what the super model's images are like."""
+    return schema.read_record(Domain, facts.get("domain", {}), "the domain of the super model")
+
+
+def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[float] = ()) -> dict[str, Any]:
+    """Test a super model and each of its models; keep scores, pictures and its selector's features.
+
+    Args:
+        work: The site's task.
+        contents: The super model's.
+        thresholds: Candidates of the paper's gamma whose values are wanted too.
+
+    Returns:
+        A `SuperScore` as plain values; without a selector none chooses anything in it.
+    """
+    model, part = SuperModel(contents, work.device), work.data.test
+    results = predict_cases(model, part, work.study)
+    chosen = choose_models(model, results, contents.threshold)
+    answers = chosen if contents.is_choice else dict.fromkeys(results, ENSEMBLE)
+    result = score_choice(results, answers)
+    predictions = join_pieces(
+        part.targets, [results[case].predictions[answers[case]] for case in group_positions(part.cases)]
+    )
+    # All models have the same input normalisation, and the pictures need no more of one.
+    write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
+    if model.selector is not None:
+        _keep_features(work, model)
+    return summarise_test(predictions, result, part, work.study) | {
+        "models": values_by_model(results) | {"super": value_or_none(result)},
+        "choices": dict(Counter(chosen.values())),
+        "selector": _count_selector_outputs(contents.outputs, results.values()),
+        "by_threshold": counts_by_threshold(model, results, thresholds),
+    }
+
+
+def counts_by_threshold(
+    model: SuperModel, results: Mapping[str, CaseResult], thresholds: Sequence[float]
+) -> list[list[float]]:
+    """Return [sum of values, counted cases] of the chosen models by threshold."""
+    scores = [score_choice(results, choose_models(model, results, threshold)) for threshold in thresholds]
+    return [[float(sum(score.by_case.values())), score.num_cases] for score in scores]
+
+
+def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperScore]) -> dict[str, Any]:
+    """Return the fields of `silofl.inference.super_results.SuperResults` that sites' tests fill.
+
+    Args:
+        outputs: Of the selector, in order.
+        tests: Site -> its test.
+    """
+    return {
+        "models": {site: test.models for site, test in tests.items()},
+        "choices": {site: test.choices for site, test in tests.items()},
+        "selector": SelectorResults(
+            outputs=tuple(outputs),
+            cases={site: test.selector.cases for site, test in tests.items()},
+            slices={site: test.selector.slices for site, test in tests.items()},
+        ),
+    }
+
+
+def _keep_features(work: Work, model: SuperModel) -> None:
+    """Keep the selector's features and scores of the validation and test images, for the report's map."""
+    size, features, scores = work.study.training.batch_size, [], []
+    for images in (
+        piece for part in (work.data.validation, work.data.test) if len(part) for piece in yield_pieces(part)
+    ):
+        features.append(compute_outputs(model.selector.network.features, images, size, work.device))
+        scores.append(compute_softmax(model.selector, images, size, work.device))
+    if not features:
+        return
+    arrays = {"features": np.concatenate(features), "scores": np.concatenate(scores)}
+    outputs = np.array(model.contents.outputs)
+    write_atomically(
+        work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, **arrays, outputs=outputs)
+    )
+
+
+def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
+    """Count the cases, and the single slices, that the selector assigns to each output."""
+    cases, slices = Counter(), Counter()
+    for result in results if outputs else ():
+        cases[outputs[int(result.scores.argmax())]] += 1
+        slices += result.slices
+    return {"cases": dict(cases), "slices": dict(slices)}

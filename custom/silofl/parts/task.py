@@ -1,0 +1,178 @@
+"""A task of the server: the messages of an exchange, what an answer must hold, and the replies to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.mixing import Arrays, check_array
+from silofl.errors import AggregationError, quote_value
+from silofl.models.roles import select_role
+from silofl.parts.answer import SiteAnswer
+from silofl.settings import MOST
+
+# Of every study; a part names further tasks by itself.
+TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
+# The most that a number of an array may be, either way.
+LARGEST = 1e15
+# Site -> what of its answer is unlike the others' -> by how much.
+Unlike = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message in either direction.
+
+    Attributes:
+        arrays: ``role/name`` -> array; from a site, differences to what the server sent it.
+        meta: Plain numbers, strings, lists and dictionaries; a part's are under its role.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(np.asarray(array).nbytes for array in self.arrays.values())
+
+    def __or__(self, other: Message) -> Message:
+        """Return one message of both."""
+        return Message(self.arrays | other.arrays, self.meta | other.meta)
+
+    def of(self, role: str) -> Arrays:
+        """Return the arrays of one role under its own names."""
+        return select_role(role, self.arrays)
+
+    def find_entry(self, role: str) -> dict[str, Any]:
+        """Return a part's entry in the meta data."""
+        return dict(self.meta.get(role) or {})
+
+    def failed(self, reason: str) -> Message:
+        """Return the message of a site that cannot answer this one: its round, where it has one, and the reason."""
+        number = self.meta.get("round")
+        is_round = type(number) is int and 0 <= number <= MOST
+        return Message(meta={"round": number if is_round else None, "error": reason})
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One message to each site, and its answer.
+
+    Attributes:
+        task: What the sites are asked to do; the part whose site half names it among its ``tasks`` answers.
+        round: The round that it belongs to; of an evaluation, the finished round whose models it is about.
+        step: Its number among the exchanges of the same task in a round, from 1.
+        sites: The sites it goes to; None for all.
+        is_needed: Whether too few answers end the run.
+        models_round: The finished round after which sites begin from what they kept.
+    """
+
+    task: str
+    round: int
+    step: int = 1
+    sites: tuple[str, ...] | None = None
+    is_needed: bool = True
+    models_round: int = 0
+
+    @property
+    def is_of_models(self) -> bool:
+        """Whether its task begins from the models."""
+        return self.task in (TRAIN, VALIDATE, TEST, COLLECT)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The conditions that an array of an answer must meet.
+
+    Attributes:
+        shape: Its shape; None where the first accepted answer decides it.
+        is_required: Whether an answer without it is refused.
+        minimum: The least value that it may hold.
+        origin: Words that say where the shape comes from, and what to do.
+        dtype: Its floating-point type, into which one of the other width is turned.
+        num_bytes: Its size on the wire.
+    """
+
+    shape: tuple[int, ...] | None
+    is_required: bool = False
+    minimum: float | None = None
+    origin: str = ""
+    dtype: str = "float32"
+    num_bytes: int = 0
+
+    @classmethod
+    def like(cls, arrays: Arrays) -> dict[str, Expected]:
+        """Return the expectation of arrays of the same shapes, any of which may be withheld."""
+        known = {name: np.asarray(array) for name, array in arrays.items()}
+        return {name: cls(one.shape, dtype=one.dtype.name, num_bytes=one.nbytes) for name, one in known.items()}
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The answers to an exchange, in the order of site names.
+
+    Attributes:
+        accepted: The answers that fit.
+        refused: Site -> why its answer was refused.
+        missing: Site -> why it gave none.
+        unlike: In what accepted answers are unlike the others'.
+    """
+
+    accepted: dict[str, SiteAnswer]
+    refused: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    unlike: Unlike = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites whose answers were accepted."""
+        return list(self.accepted)
+
+    def updates_of(self, role: str) -> dict[str, Arrays]:
+        """Return site -> the arrays that it sent in a role, under their own names."""
+        return {site: answer.of(role) for site, answer in self.accepted.items()}
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """The sites' numbers of training steps."""
+        return {site: answer.numbers.steps for site, answer in self.accepted.items()}
+
+    @property
+    def examples(self) -> dict[str, int]:
+        """The sites' numbers of training examples."""
+        return {site: answer.numbers.num_examples for site, answer in self.accepted.items()}
+
+
+def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, Expected]) -> Arrays:
+    """Return an answer's arrays in the types that are expected.
+
+    Raises:
+        AggregationError: An array is not expected, or not as it is expected; names the site and the array.
+    """
+    for name in arrays:
+        if name not in expected:
+            raise AggregationError(
+                f"site {site!r} must send only arrays that were asked for; {quote_value(name)} is none of them"
+            )
+    for name, wanted in expected.items():
+        if name not in arrays and wanted.is_required:
+            raise AggregationError(f"site {site!r} must send {name!r}; it is missing from its answer")
+    return {name: _check_and_cast(site, name, array, expected[name]) for name, array in arrays.items()}
+
+
+def _check_and_cast(site: str, name: str, array: object, wanted: Expected) -> NDArray:
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise AggregationError(f"site {site!r} must send {name!r} as an array of float32 or float64, not of {kind}")
+    check_array(site, name, array, array.shape if wanted.shape is None else wanted.shape, wanted.origin)
+    # Larger ones are no numbers of a model, and their squares and sums would overflow in float32.
+    if np.max(np.abs(array), initial=0) > LARGEST:
+        raise AggregationError(f"site {site!r} must send {name!r} with values of at most {LARGEST:g}")
+    if wanted.minimum is not None and np.any(array < wanted.minimum):
+        raise AggregationError(f"site {site!r} must send {name!r} with values of at least {wanted.minimum:g}")
+    return np.asarray(array, wanted.dtype)

@@ -1,0 +1,328 @@
+"""One task at a site: the parts' halves there, the models it begins from, the training, and the answer."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from silofl.core.steps import Batch, Loss, Step
+from silofl.data.batches import num_batches, training_batches
+from silofl.data.domain import Domain
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+from silofl.data.transforms import build_augmentation
+from silofl.errors import TrainingError, quote_value
+from silofl.models import HarmonizedModel
+from silofl.models.networks import build_models
+from silofl.models.seeds import seed_torch
+from silofl.parts.load import site_halves
+from silofl.parts.part import Kept
+from silofl.parts.task import TRAIN, Message
+from silofl.schema import dump_record
+from silofl.study import Study
+from silofl.training.device import derive_seed
+from silofl.training.loop import Learner, TrainingResult, train
+from silofl.training.losses import make_loss
+from silofl.training.metrics import Score
+from silofl.training.schedule import learning_rate
+
+
+@dataclass
+class Work:
+    """One task at a site.
+
+    Attributes:
+        site: The site's name.
+        study: The study.
+        data: The site's data.
+        message: The task.
+        device: Where to compute.
+        folder: The site's folder of the run.
+        min_patients: Patients in training that a mean over the site's images must come from.
+        max_epsilon: What differential privacy may spend at the site; None for any.
+        kept: Each part's state at home after the round that the task begins from.
+        held: That round; 0 where there is none.
+        task: Its name.
+        cache: Folder of the site's decoded images; None where there is none.
+        to_keep: Each part's state at home after this task; empty where the task changes none.
+        on_step: Called before each step of a training, with its number, from 1, and how many there are.
+    """
+
+    site: str
+    study: Study
+    data: SiteData
+    message: Message
+    device: torch.device
+    folder: Path = Path()
+    min_patients: int = 0
+    max_epsilon: float | None = None
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    held: int = 0
+    task: str = TRAIN
+    cache: Path | None = None
+    to_keep: dict[str, Any] = field(default_factory=dict)
+    on_step: Callable[[int, int], None] = lambda step, steps: None
+
+    @cached_property
+    def parts(self) -> list[SitePart]:
+        """The site halves of the study's parts."""
+        return [half(self) for half in site_halves(self.study)]
+
+    @cached_property
+    def models(self) -> dict[str, HarmonizedModel]:
+        """The site's models by role where the task begins: the received arrays over those kept at home."""
+        shape = self.data.training.image_shape
+        # Cached by hand before it is complete: the parts' `prepare` reads this very property.
+        self.__dict__["models"] = {
+            role: model.to(self.device) for role, model in build_models(self.study, shape).items()
+        }
+        for part in self.parts:
+            part.prepare()
+        return self.__dict__["models"]
+
+    def close(self) -> None:
+        """Let go of the models and the parts.
+
+        Work and parts hold each other, and large models would wait for Python's garbage collector, which counts
+        objects and not their size.
+        """
+        for name in ("parts", "models", "deployed"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def own(self) -> HarmonizedModel:
+        """The site's own model: the personalised one, or the only one."""
+        return self.models[self.study.recipe.roles[-1]]
+
+    @cached_property
+    def deployed(self) -> dict[str, HarmonizedModel]:
+        """The models as the site validates, tests and keeps them; only before training are they those of the task."""
+        models = dict(self.models)
+        for part in self.parts:
+            models = {role: part.deployed(role, model) for role, model in models.items()}
+        return models
+
+    @property
+    def own_deployed(self) -> HarmonizedModel:
+        """The site's own model as it is deployed."""
+        return self.deployed[self.study.recipe.roles[-1]]
+
+    @property
+    def has_enough_patients(self) -> bool:
+        """Whether a mean over the site's training images may leave it."""
+        return self.data.training.num_patients >= self.min_patients
+
+    @property
+    def domain(self) -> Domain:
+        """The site's training images, with the modality that the study names."""
+        stated = self.study.data.modality
+        return replace(self.data.domain, modalities=(stated,)) if stated else self.data.domain
+
+    @property
+    def number(self) -> int:
+        """The round that the task belongs to."""
+        return self.message.meta["round"]
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The study's loss, of the labels that this site annotates."""
+        return make_loss(self.study, self.data.training.annotated)
+
+    @property
+    def learning_rate(self) -> float:
+        """The base optimiser's rate in this round."""
+        settings = self.study.training
+        return learning_rate(settings.schedule, settings.learning_rate, self.number, self.study.training_rounds)
+
+    def answer(self) -> Message:
+        """Carry out the task.
+
+        Raises:
+            TrainingError: No part of the study knows such a task, or it cannot be done.
+        """
+        if self.task == TRAIN:
+            return self._train()
+        for part in self.parts:
+            if self.task in part.tasks:
+                return Message(meta={"round": self.number}) | part.answer(self.task)
+        known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
+        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
+
+    def learners(self) -> dict[str, Learner]:
+        """Return all that learns in a round's training by role, the models first."""
+        self.models  # noqa: B018 - prepared before anything learns
+        return {role: learner for part in self.parts for role, learner in part.learners().items()}
+
+    def train(self, learners: Mapping[str, Learner], examples: Examples, *what: object) -> dict[str, TrainingResult]:
+        """Train for the study's local epochs, seeded by site, round, epoch and ``what``."""
+        try:
+            return train(learners, self._draw_epochs(examples, *what))
+        except TrainingError as error:
+            raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
+
+    def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
+        """Return a training's numbers: the own model's loss, others' losses unless they stay home, and the drift."""
+        own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
+        # A loss is of the images themselves, and no noise covers it.
+        metrics = {} if self.study.is_private else {"loss": results[own].loss}
+        metrics |= {name: value for part in self.parts for name, value in part.measured().items()}
+        named = [role for role, result in results.items() if role != own and not result.stays_home]
+        # A personal model that stays at home was not received, so the drift is that of the model that travels.
+        traveling = results.get(self.study.recipe.traveling_roles[-1])
+        if traveling and traveling.drift is not None:
+            metrics["drift"] = traveling.drift
+        metrics |= {f"loss_{role}": result.loss for role, result in results.items() if role in named}
+        return {
+            "round": self.number,
+            "num_examples": len(self.data.training),
+            "num_patients": self.data.training.num_patients,
+            "image_shape": list(self.data.training.image_shape),
+            "domain": dump_record(self._public_domain()),
+            "metrics": metrics,
+            "steps": results[own].steps,
+        }
+
+    def validation(self) -> dict[str, Any] | None:
+        """Return the score of the site's models on its validation data; None where there is none."""
+        examples = self.data.validation
+        return self.parts[0].validation(examples) if len(examples) else None
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores of a finished round's models: on validation data and, where the study asks, on test data.
+
+        Those on test data are for curves: nothing at the site or the server goes by them.
+        """
+        scores, examples = {"validation": self.validation()}, self.data.test
+        if self.study.evaluate_every_round and len(examples):
+            scores["round_test"] = self.parts[0].score(examples)
+        return scores
+
+    def _public_domain(self) -> Domain:
+        """Return the domain without the ranges where they come from few images or patients, or may not leave."""
+        may_leave = self.has_enough_patients and not self.study.is_private
+        return self.domain if may_leave else self.domain.bare
+
+    def _train(self) -> Message:
+        """Validate the received models of the round before, then train one round from them."""
+        # Validation of round r travels with the training task of r + 1, which brings the models of round r to the sites
+        # anyway: as an exchange of its own it would send every model once more. After the last round no such task
+        # follows, and `Course` asks for it.
+        learners = self.learners()
+        # A site that trains alone has no model before its own first round, which may be a later one.
+        has_model = self.held > 0 or self.study.recipe.stays_home != "everything"
+        scores = self.scores() if self.number > 1 and has_model else {}
+        results = self.train(learners, self.data.training)
+        update = Message()
+        for part in self.parts:
+            update |= part.finish(results)
+        # Last: where anything before fails, the state of the round before stays on the disk.
+        self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
+        meta = self.numbers(results)
+        return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
+
+    def _draw_epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
+        settings = self.study.training
+        # Slices of volumes are not moved as volumes are.
+        is_as_read = examples.has_volumes == (self.study.data.dimensions == 3)
+        augment = build_augmentation(self.study, examples.targets.ndim > 1) if is_as_read else None
+        for epoch in range(1, settings.local_epochs + 1):
+            # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
+            seed = derive_seed(self.study.seed, self.site, self.number, epoch, *what)
+            # Dropout draws from torch's global generator.
+            seed_torch(seed)
+            for part in self.parts:
+                part.epoch()
+            drawn = next((rows for part in self.parts if (rows := part.draw(examples)) is not None), None)
+            if drawn is not None:
+                # Secret, because the seed would tell who knows the study what a draw had done to an image.
+                seed = secrets.randbits(63)
+                seed_torch(seed)
+            batches = training_batches(examples, settings.batch_size, augment, seed, self.device, drawn)
+            count = num_batches(examples, settings.batch_size) if drawn is None else len(drawn)
+            yield self._count_steps(batches, (epoch - 1) * count, settings.local_epochs * count)
+
+    def _count_steps(self, batches: Iterator[Batch], before: int, steps: int) -> Iterator[Batch]:
+        """Yield an epoch's batches, and say before each which of all steps comes."""
+        for step, batch in enumerate(batches, start=before + 1):
+            self.on_step(step, steps)
+            yield batch
+
+
+class SitePart:
+    """A part's half at a site, for one task.
+
+    Args:
+        work: The task, and what the site has for it.
+
+    Attributes:
+        name: The key of its state in the site's file of a round.
+        tasks: Tasks that this part answers by itself.
+        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
+    """
+
+    name: ClassVar[str]
+    tasks: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[tuple[Kept, ...]] = ()
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return those of ``stays`` that a study's sites keep after a round."""
+        is_silent = not cls.stays and cls.kept is not SitePart.kept
+        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
+
+    def prepare(self) -> None:
+        """Bring the models to where the task begins."""
+
+    def answer(self, task: str) -> Message:
+        """Carry out one of its ``tasks``."""
+        # Unreachable: `Work.answer` asks only parts that list the task.
+        raise NotImplementedError(task)
+
+    def step(self, role: str, step: Step) -> Step:
+        """Return the step of a model, with what this part adds to it."""
+        return step
+
+    def learners(self) -> Mapping[str, Learner]:
+        """Return what this part trains in the same pass over the data."""
+        return {}
+
+    def epoch(self) -> None:
+        """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
+
+    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
+        """Return a model as the site validates, tests and keeps it: the task's own, or a copy that went on."""
+        return model
+
+    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
+        """Return the rows of each batch of an epoch, where this part draws them; None where it does not."""
+        return None
+
+    def measured(self) -> dict[str, float]:
+        """Return numbers of the training that leave with its loss."""
+        return {}
+
+    def validated(self, own: Score) -> None:
+        """Take note of the score of the site's own model on its validation data."""
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return what leaves after training."""
+        return Message()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what stays at home until the next round; ``stays`` names it."""
+        return {}
+
+    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+        """Return the score of the site's models as this part combines them; None where it does not."""
+        return None

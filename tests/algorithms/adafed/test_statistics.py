@@ -1,0 +1,311 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.adafed import adafed_weights, distances
+from silofl.algorithms.adafed.statistics import StatisticsPart, pack_statistics
+from silofl.errors import ConfigError
+from silofl.models import build_plain_model
+from silofl.parts.load import start_parts
+from silofl.parts.task import Message
+
+from ...conftest import UNET
+
+NETWORK = UNET
+
+NAME = "model/network.final_conv.weight"
+
+
+@pytest.fixture
+def study(make_study):
+    return make_study(rounds=4, name="adafed")
+
+
+@pytest.fixture
+def part(study):
+    """The server half, which knows the statistics of a, b and c."""
+    empty = start_parts(study, "abc", None)["statistics"]
+    statistics = {site: random_statistics(empty, seed) for seed, site in enumerate("abc")}
+    return StatisticsPart(study, empty.sizes, statistics=statistics)
+
+
+def random_statistics(part, seed):
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(size=size), rng.uniform(1, 2, size)) for size in part.sizes]
+
+
+def sharing(**by_site):
+    """Return a change of what some sites answer when they are asked for statistics."""
+
+    def change(task, site, answer):
+        return by_site[site](answer) if task == "statistics" and site in by_site else answer
+
+    return change
+
+
+def sending(spoil):
+    return lambda answer: Message(spoil(answer.arrays), answer.meta)
+
+
+def is_asked(game):
+    """Return the sites that were asked for statistics the last time, and forget it."""
+    return sorted(game.sent.pop("statistics", {}))
+
+
+# --- the weights
+
+
+def test_weights_are_adafeds_of_the_sites_that_are_present(part):
+    def weights(sites):
+        return part.weights("model", 3, sites, run=None)
+
+    statistics = [random_statistics(part, seed) for seed in range(3)]
+    np.testing.assert_allclose(weights("abc"), adafed_weights(distances(statistics), 0.5))
+    # lambda stays on the diagonal, and of the two that are left each has the whole rest of the other's row
+    np.testing.assert_allclose(weights("ac"), [[0.5, 0.5], [0.5, 0.5]])
+    np.testing.assert_array_equal(weights("b"), [[1]])
+
+
+def test_a_site_that_shares_nothing_gets_the_uniform_row_and_changes_no_other(part):
+    alone, weights = part.weights("model", 3, "abc", None), part.weights("model", 3, "abcd", None)
+    np.testing.assert_array_equal(weights[:3], np.column_stack([alone, np.zeros(3)]))
+    np.testing.assert_array_equal(weights[3], [0.25] * 4)
+
+
+def test_the_shared_rounds_and_other_roles_are_not_its_own(part):
+    # of 4 rounds, half are shared
+    assert part.weights("model", 2, "abc", None) is None and part.weights("global", 3, "abc", None) is None
+    assert part.weights("model", 3, "abc", None) is not None
+
+
+def test_f_adafed_is_fedbn_until_the_statistics_are_taken(play):
+    ours, theirs = (play(folder=name, rounds=4, name=name) for name in ("adafed", "fedbn"))
+    for game in (ours, theirs):
+        game.rounds(2)
+    left, right = ours.models("east"), theirs.models("east")
+    assert left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+    assert "statistics" not in ours.asked
+    record = ours.round()
+    assert [record.weights[site][site] for site in record.answered] == [0.5] * 3
+    assert not np.array_equal(ours.models("east")[NAME], ours.models("west")[NAME])
+    assert ours.server.parts["statistics"].history[0]["round"] == 2
+
+
+# --- whom to ask, and when
+
+
+def test_all_sites_are_asked_once_and_those_without_an_answer_again(play):
+    game = play(rounds=6, name="adafed", statistics={"rounds": 2})
+    game.rounds(2)
+    assert is_asked(game) == []
+    record = game.round(change=sharing(north=lambda answer: answer.failed("no disk")))
+    assert is_asked(game) == ["east", "north", "west"]
+    assert record.answered == ["east", "north", "west"] and record.failed == {}
+    (note,) = record.notes
+    assert "site 'north' shares no statistics (no disk): it listens to all sites equally" in note
+    # fewer than two compared in the row of north
+    assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
+    withheld = sharing(north=lambda answer: Message(meta=answer.meta | {"statistics": {"withheld": "policy"}}))
+    (note,) = game.round(change=withheld).notes
+    assert is_asked(game) == ["north"] and "'north' shares no statistics (policy)" in note
+    # It has said that it shares none.
+    assert game.round().notes == [] and is_asked(game) == []
+
+
+def test_a_site_that_has_not_trained_yet_is_asked_again(play):
+    game = play(rounds=4, name="adafed", statistics={"rounds": 1})
+    game.round(absent=("west",))
+    assert "must have trained a round before it has statistics" in game.round().notes[0]
+    record = game.round()
+    assert record.notes == [] and record.weights["west"]["west"] == 0.5
+
+
+def test_a_refresh_asks_all_sites_anew(play):
+    game, asked = play(rounds=9, name="adafed", statistics={"rounds": 2, "refresh_every": 3}), []
+    for number in range(1, 10):
+        game.round()
+        asked += [number] * (is_asked(game) == ["east", "north", "west"])
+    # before the rounds after 2, 5 and 8 finished ones
+    assert asked == [3, 6, 9]
+    assert [record["round"] for record in game.server.parts["statistics"].history] == [2, 5, 8]
+
+
+def test_a_site_that_answers_late_puts_no_refresh_off(play):
+    game, asked = play(rounds=8, name="adafed", statistics={"rounds": 1, "refresh_every": 3}), {}
+    for number in range(1, 9):
+        game.round(absent=("west",) if number < 3 else ())
+        asked[number] = is_asked(game)
+    everyone = ["east", "north", "west"]
+    # All before the rounds after 1, 4 and 7 finished ones; between them the site that had given no answer.
+    assert [number for number, sites in asked.items() if sites == everyone] == [2, 5, 8]
+    assert [number for number, sites in asked.items() if sites == ["west"]] == [3, 4]
+
+
+def test_nobody_is_asked_in_the_rounds_in_which_each_site_trains_alone(play):
+    game = play(rounds=2, name="adafed", statistics={"rounds": 1, "refresh_every": 1}, extra_rounds=2)
+    game.rounds(4)
+    assert game.asked.count("statistics") == 1
+    assert game.server.ledger[-1].weights["east"]["east"] == 1
+
+
+def test_a_site_that_joins_late_is_asked_alone(play):
+    game = play(sites=("east", "west"), rounds=4, name="adafed", statistics={"rounds": 1})
+    late = play(sites=("north",), folder="late", rounds=4, name="adafed", statistics={"rounds": 1})
+    game.rounds(2)
+    game.server.join("north")
+    game.sites["north"] = late.sites["north"]
+    record = game.round()
+    # It has nothing to share before its first round, so it listens to all.
+    assert is_asked(game) == ["north"] and "must have trained" in game.answers["statistics"]["north"].meta["error"]
+    assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
+    assert game.round().weights["north"]["north"] == 0.5
+
+
+# --- what a site shares
+
+
+def test_the_running_statistics_that_leave_are_the_sites_own(play):
+    game = play(rounds=2, name="adafed")
+    game.rounds(2)
+    answer, home = game.answers["statistics"]["east"], game.kept("east", 1)["models"]["home"]
+    names = [name for name in home if name.endswith("running_mean")]
+    assert len(answer.arrays) == 2 * len(names) > 0
+    for layer, name in enumerate(names):
+        np.testing.assert_array_equal(answer.arrays[f"statistics/{layer}/mean"], home[name].double().numpy())
+
+
+def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(play):
+    # east has 5 training images, north 4, west 3
+    game = play(rounds=2, name="adafed", min_patients=4)
+    record = game.rounds(2)
+    assert game.answers["statistics"]["west"].arrays == {}
+    assert ["west" in note and "fewer than 4 patients in training" in note for note in record.notes] == [True]
+    assert record.weights["west"] == {"east": 1 / 3, "north": 1 / 3, "west": 1 / 3}
+    assert record.weights["east"] == {"east": 0.5, "north": 0.5, "west": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda a: a | {"statistics/1/mean": a["statistics/1/mean"] * np.nan}, "'statistics/1/mean' holds NaN"),
+        (lambda a: a | {"statistics/1/mean": a["statistics/1/mean"] + np.inf}, "'statistics/1/mean' holds NaN"),
+        (
+            lambda a: a | {"statistics/0/variance": -1 - a["statistics/0/variance"]},
+            "'statistics/0/variance' with values of at least 0",
+        ),
+        (lambda a: a | {"statistics/0/mean": np.zeros(1)}, r"'statistics/0/mean' with shape (4,), not (1,)"),
+        (
+            lambda a: {name: array for name, array in a.items() if name != "statistics/0/mean"},
+            "must send all of its layers' statistics; it lacks ['statistics/0/mean']",
+        ),
+        (lambda a: a | {NAME: np.zeros(1)}, "must send only arrays that were asked for"),
+    ],
+)
+def test_statistics_that_do_not_fit_are_refused_by_name_and_the_round_goes_on(play, spoil, sentence):
+    game = play(rounds=2, name="adafed")
+    record = game.rounds(2, change=sharing(north=sending(spoil)))
+    reason = game.server.parts["statistics"].without["north"]
+    assert reason.startswith("site 'north' ") and sentence in reason
+    assert any(reason in note for note in record.notes) and record.refused == {}
+    # The two others listen to each other, and not to north.
+    assert record.weights["east"] == {"east": 0.5, "north": 0.0, "west": 0.5}
+    assert record.weights["north"] == pytest.approx(dict.fromkeys(game.sites, 1 / 3))
+
+
+# --- what is kept
+
+
+def test_the_history_is_plain_and_says_who_was_compared(play):
+    game = play(rounds=2, name="adafed", min_patients=4)
+    game.rounds(2)
+    (record,) = json.loads(json.dumps(game.server.parts["statistics"].files()["weights.json"]))
+    assert (record["round"], record["source"], record["sites"]) == (1, "running", ["east", "north", "west"])
+    assert record["without"] == {"west": "fewer than 4 patients in training"}
+    assert record["distances"][2] == [None, None, None] and record["distances"][0][1] > 0
+    np.testing.assert_allclose(np.sum(record["weights"], axis=1), 1)
+
+
+def test_a_checkpoint_brings_back_the_same_weights(play):
+    game = play(rounds=3, name="adafed", min_patients=4)
+    game.rounds(2)
+    part = game.server.parts["statistics"]
+    again = start_parts(game.study, list(game.sites), None)["statistics"].restored(part.state())
+    np.testing.assert_array_equal(again.distances(list("abc")), part.distances(list("abc")))
+    sites = list(game.sites)
+    np.testing.assert_array_equal(again.weights("model", 3, sites, None), part.weights("model", 3, sites, None))
+    assert (again.history, again.without) == (part.history, part.without) and part.without
+
+
+@pytest.mark.parametrize(
+    ("normalization", "sentence"),
+    [("group", "must have a BatchNorm layer"), ("batch_stateless", "must keep running statistics to compare sites by")],
+)
+def test_a_network_to_compare_no_sites_by_is_refused_before_any_round(make_study, normalization, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        start_parts(make_study(rounds=4, name="adafed", model={"normalization": normalization}), ["a", "b"], None)
+
+
+def test_statistics_travel_by_layer_under_the_parts_own_name():
+    arrays = pack_statistics([(np.zeros(2), np.ones(2)), (np.zeros(3), np.ones(3))])
+    assert list(arrays) == ["statistics/0/mean", "statistics/0/variance", "statistics/1/mean", "statistics/1/variance"]
+
+
+# --- by a pretrained model
+
+
+PAPER = {"rounds": 2, "name": "adafed", "preset": "paper", "model": {"pretrained": "f.pt"}}
+
+
+@pytest.fixture
+def pretrained(make_study):
+    state = build_plain_model(make_study(rounds=2, seed=7), 7).state_dict()
+    arrays = {name: value.numpy().copy() for name, value in state.items() if value.is_floating_point()}
+    return arrays | {name: arrays[name] + 0.25 for name in arrays if name.endswith("running_mean")}
+
+
+def test_a_pretrained_model_compares_sites_before_the_first_round_and_everybody_starts_from_it(play, pretrained):
+    game = play(pretrained=pretrained, **PAPER)
+    record = game.round()
+    assert game.asked == ["statistics", "train"]
+    sent = game.sent["train"]["east"].of("model")
+    # The pretrained BatchNorm is where a site begins.
+    assert sent.keys() == pretrained.keys()
+    assert all(np.array_equal(sent[name], pretrained[name]) for name in sent)
+    (first,) = game.server.parts["statistics"].history
+    assert (first["round"], first["source"], first["layers"]) == (0, "pretrained", "all")
+    assert record.weights["east"]["east"] == 0.5
+    means = {name for name in pretrained if name.endswith("running_mean")}
+    assert not means & game.upcoming("train")["east"].of("model").keys(), "the pretrained BatchNorm travels once"
+
+
+def test_statistics_of_a_pretrained_model_do_not_depend_on_the_batch_size(play, pretrained):
+    def distances_with(size):
+        study = {"rounds": 2, "name": "adafed", "preset": "reference", "model": {"pretrained": "f.pt"}}
+        game = play(folder=f"size{size}", pretrained=pretrained, **study)
+        for site in game.sites.values():
+            training = site.study.training.model_copy(update={"batch_size": size})
+            site.study = site.study.model_copy(update={"training": training})
+        game.upcoming("train")
+        return game.server.parts["statistics"].distances(list(game.sites))
+
+    # batches of 4: the site of 5 images ends with one of a single image
+    np.testing.assert_allclose(distances_with(4), distances_with(5), rtol=1e-5)
+
+
+def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretrained):
+    game = play(pretrained=pretrained, **PAPER)
+    game.round()
+    model = build_plain_model(game.study, 0)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in pretrained.items()}, strict=False)
+    seen = []
+    first = next(module for module in model.modules() if isinstance(module, nn.BatchNorm2d))
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].double()))
+    with torch.no_grad():
+        model.eval()(torch.from_numpy(np.array(game.sites["west"].data.training.images)))
+    sent = game.answers["statistics"]["west"].arrays
+    np.testing.assert_allclose(sent["statistics/0/mean"], seen[0].mean(dim=(0, 2, 3)), rtol=1e-5, atol=1e-7)
+    variance = seen[0].var(dim=(0, 2, 3), correction=0)
+    np.testing.assert_allclose(sent["statistics/0/variance"], variance, rtol=1e-5)

@@ -1,0 +1,351 @@
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.fedsm.selector import AVERAGE, SQUARE, SiteSelector, TrainedEnsemble
+from silofl.errors import AggregationError
+from silofl.files import load_state
+from silofl.models.roles import add_role, read_role, select_role
+from silofl.parts.load import list_kinds, start_parts
+from silofl.parts.task import TRAIN, Exchange, Message, Replies
+
+SITES = ("east", "north", "west")
+INSTANCE = {"normalization": "instance"}
+STEP = Exchange("selector", 1, 2)
+HEAD = "network.head.weight"
+
+
+@pytest.fixture
+def begin(make_study):
+    def start(extra_rounds=0, **selector):
+        algorithm = {"extra_rounds": extra_rounds} if extra_rounds else {}
+        return start_parts(make_study(name="fedsm", model=INSTANCE, selector=selector, **algorithm), SITES, None)[
+            "selector"
+        ]
+
+    return start
+
+
+@pytest.fixture
+def beside(play):
+    """Begin a run with a selector by what is special about it."""
+
+    def start(folder="state", sites=SITES, rounds=2, federation=None, **selector):
+        options = {"rounds": rounds, "federation": federation, "selector": selector}
+        return play(sites, folder=folder, name="fedsm", model=INSTANCE, **options)
+
+    return start
+
+
+def filled(arrays, value):
+    return {name: np.full_like(array, value) for name, array in arrays.items()}
+
+
+def after(part, answers, *row):
+    """Return the part after a step of these answers, each site listening to all with the weights of one row."""
+    replies = Replies({site: Message(arrays) for site, arrays in answers.items()})
+    return part.merged(STEP, replies, lambda role: np.tile(row, (len(answers), 1)), run=None)
+
+
+def sent(part):
+    return part.to_send("east", STEP, run=None).arrays
+
+
+# --- the server's half
+
+
+def test_outputs_are_the_sites_and_with_the_best_model_the_global_one_before_them(begin):
+    assert begin().outputs == ("east", "north", "west")
+    assert begin(labels="best_model", extra_rounds=1).outputs == ("global", "east", "north", "west")
+
+
+def test_local_steps_are_averaged_by_weight(begin):
+    part = begin(learning="local_steps")
+    answers = {site: filled(sent(part), value) for site, value in zip(SITES, (1.0, 2.0, 5.0), strict=True)}
+    new = after(part, answers, 0.5, 0.25, 0.25)
+    for name, array in part.parameters.items():
+        # 0.5 * 1 + 0.25 * 2 + 0.25 * 5 = 2.25
+        np.testing.assert_allclose(new.parameters[name], array + 2.25, rtol=1e-6)
+
+
+def test_the_codes_selector_averages_weights_and_both_moments(begin):
+    part = begin(learning="moments")
+    assert len(sent(part)) == 3 * len(part.parameters)
+    answers = {site: filled(sent(part), value) for site, value in zip(SITES, (1.0, 3.0, 5.0), strict=True)}
+    new = after(part, answers, 1 / 3, 1 / 3, 1 / 3)
+    np.testing.assert_allclose(new.parameters[HEAD], part.parameters[HEAD] + 3, rtol=1e-6)
+    np.testing.assert_allclose(new.adam.mean[HEAD], 3, rtol=1e-6)
+    np.testing.assert_allclose(new.adam.square[HEAD], 3, rtol=1e-6)
+    assert new.adam.steps == 1
+
+
+def test_rounding_never_leaves_a_square_below_zero(begin):
+    part = begin(learning="moments")
+    answer = filled(sent(part), 0) | filled(add_role("selector", add_role(SQUARE, part.adam.square)), -1e-9)
+    new = after(part, dict.fromkeys(SITES, answer), 1 / 3, 1 / 3, 1 / 3)
+    assert all(np.all(array >= 0) for array in new.adam.square.values())
+
+
+def test_a_site_that_withholds_the_selector_has_no_part_in_its_step(begin):
+    part = begin(learning="local_steps")
+    some = filled(sent(part), 9.0)
+    some.popitem()
+    answers = {"east": filled(sent(part), 1.0), "north": {}, "west": filled(sent(part), 3.0), "zoo": some}
+    new = after(part, answers, 0.2, 0.5, 0.2, 0.1)
+    np.testing.assert_allclose(new.parameters[HEAD], part.parameters[HEAD] + 2, rtol=1e-6)
+    assert after(part, {"east": {}}, 1.0) is part
+
+
+def test_exchanges_that_it_takes_no_part_in_leave_it_as_it_is(begin):
+    part = begin(learning="local_steps")
+    for exchange in (Exchange("validate", 1), Exchange("test", 1), Exchange("assemble", 1)):
+        assert part.merged(exchange, Replies({}), None, None) is part
+    assert part.to_send("east", Exchange("test", 1), None) == Message()
+    later = begin(labels="best_model", extra_rounds=1)
+    assert later.to_send("east", Exchange(TRAIN, 1), None) == Message()
+    assert later.expected("east", Exchange(TRAIN, 1), None) == {}
+
+
+def test_a_checkpoint_brings_back_outputs_weights_and_moments(begin):
+    part = begin()
+    new = after(part, dict.fromkeys(SITES, filled(sent(part), 0.5)), 1 / 3, 1 / 3, 1 / 3)
+    again = part.restored(new.state())
+    assert again.outputs == new.outputs and again.adam.steps == 1
+    for name, array in new.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], array)
+        np.testing.assert_array_equal(again.adam.mean[name], new.adam.mean[name])
+    assert all(isinstance(tensor, torch.Tensor) for tensor in new.state()["parameters"].values())
+
+
+def test_a_new_output_starts_undecided_and_the_others_keep_what_they_know(begin):
+    part = begin()
+    new = after(part, dict.fromkeys(SITES, filled(sent(part), 0.5)), 1 / 3, 1 / 3, 1 / 3).joined("zoo")
+    assert new.outputs == (*SITES, "zoo")
+    for arrays in (new.parameters, new.adam.mean, new.adam.square):
+        assert np.all(arrays[HEAD][3] == 0) and arrays[HEAD].shape[0] == 4
+    assert np.all(new.adam.mean[HEAD][:3] != 0)
+
+
+def test_it_weighs_its_parameters_and_is_no_mean_over_images(begin, make_study):
+    part = begin(learning="moments")
+    assert part.num_bytes == sum(array.nbytes for array in part.parameters.values())
+    (kind,) = [kind for kind in list_kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "selector"]
+    assert not kind.is_of_images and kind.holds("selector", f"{AVERAGE}/{HEAD}")
+
+
+# --- with its sites
+
+
+def test_three_models_travel_and_the_selector_is_told_the_sites_by_name(beside):
+    game = beside()
+    game.round()
+    roles = {"global", "personal", "selector"}
+    assert {read_role(name) for name in game.answers["train"]["east"].arrays} == roles
+    task = game.upcoming("train")["west"]
+    assert task.find_entry("selector")["outputs"] == ["east", "north", "west"]
+    assert {read_role(name) for name in task.arrays} == roles
+
+
+def test_the_gradients_selector_takes_the_step_of_adam_on_the_pooled_gradient(beside):
+    game = beside()
+    before = game.server.parts["selector"].parameters
+    game.round()
+    answers = {site: select_role("selector", answer.arrays) for site, answer in game.answers["train"].items()}
+    # 5, 4 and 3 training images
+    for name, array in before.items():
+        mean = sum(answers[site][name].astype(np.float64) * n for site, n in (("east", 5), ("north", 4), ("west", 3)))
+        # Adam's first step: lr * g / (|g| + eps)
+        step = 1e-3 * (mean / 12) / (np.abs(mean / 12) + 1e-8)
+        np.testing.assert_allclose(game.server.parts["selector"].parameters[name], array - step, rtol=1e-3, atol=2e-5)
+
+
+def test_a_site_of_the_codes_selector_takes_one_adam_step_on_its_full_batch(beside):
+    game = beside(learning="moments", sites=("east", "west"))
+    before = game.server.parts["selector"].parameters
+    game.round()
+    arrays = select_role("selector", game.answers["train"]["east"].arrays)
+    mean, square = select_role(AVERAGE, arrays), select_role(SQUARE, arrays)
+    for name in before:
+        gradient = mean[name] / np.float32(0.1)
+        np.testing.assert_allclose(square[name], 0.001 * gradient**2, rtol=1e-3, atol=1e-12)
+        # Adam's first step is lr * g / (|g| + eps)
+        step = 1e-3 * gradient / (np.abs(gradient) + 1e-8)
+        np.testing.assert_allclose(arrays[name], -step, rtol=1e-2, atol=1e-6)
+
+
+def test_half_precision_on_the_wire_takes_no_square_away(beside):
+    single, half = (beside(folder=f, federation={"precision": f}, learning="moments") for f in ("float32", "float16"))
+    for game in (single, half):
+        game.rounds(2)
+    ours, theirs = (game.server.parts["selector"] for game in (half, single))
+    assert {array.dtype.name for array in ours.adam.square.values()} == {"float32"}
+    # Half precision has nothing between 0 and 6e-8.
+    tiny = [sum(((0 < one) & (one < 1e-8)).sum() for one in part.adam.square.values()) for part in (ours, theirs)]
+    assert tiny[0] == pytest.approx(tiny[1], rel=0.01) and tiny[1] > 0
+    # Two steps of Adam are at most 1e-3 each.
+    begun = beside(folder="begun", learning="moments").server.parts["selector"].parameters
+    assert max(np.abs(array - begun[name]).max() for name, array in ours.parameters.items()) < 3e-3
+
+
+def test_local_steps_keep_their_optimiser_at_home(beside):
+    game = beside(learning="local_steps")
+    game.round()
+    assert game.kept("east", 1)["selector"]["optimizer"]["state"]
+    gradients = beside(folder="gradients")
+    gradients.round()
+    assert "selector" not in gradients.kept("east", 1)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_further_steps_follow_the_first_one_of_a_round(beside, steps):
+    game = beside(steps=steps)
+    game.rounds(2)
+    assert game.asked == (["train"] + ["selector"] * (steps - 1)) * 2
+    assert game.server.parts["selector"].adam.steps == 2 * steps
+    if steps > 1:
+        assert {read_role(name) for name in game.sent["selector"]["east"].arrays} == {"selector"}
+        assert game.sent["selector"]["east"].meta["step"] == steps
+
+
+def test_a_further_step_that_too_few_sites_take_ends_the_run(beside):
+    game = beside(steps=2)
+    failed = lambda task, site, answer: answer.failed("no GPU") if task == "selector" else answer  # noqa: E731
+    with pytest.raises(
+        AggregationError, match="round 1 must have answers of at least 1 sites, not 0: east, north, west: no"
+    ):
+        game.round(change=failed)
+
+
+def test_a_site_that_the_outputs_do_not_name_says_so(beside):
+    game = beside()
+    task = game.upcoming("train")["east"]
+    wrong = replace(task, meta=task.meta | {"selector": {"outputs": ["north", "south", "west"], "step": 0}})
+    answer = game.sites["east"].answer("train", wrong)
+    assert "the selector's outputs must name site 'east', not only ['north', 'south', 'west']" in answer.meta["error"]
+
+
+@pytest.mark.parametrize("learning", ["gradients", "local_steps", "moments"])
+def test_a_site_that_joins_late_gets_an_output(beside, learning):
+    game, late = (beside(sites=s, folder=s[0], learning=learning) for s in (("east", "west"), ("north",)))
+    game.round()
+    before = game.server.parts["selector"]
+    game.server.join("north")
+    game.sites["north"] = late.sites["north"]
+    new = game.server.parts["selector"]
+    assert new.outputs == ("east", "west", "north")
+    np.testing.assert_array_equal(new.parameters[HEAD][:2], before.parameters[HEAD])
+    assert list(game.server.parts["personal"].own) == ["east", "north", "west"]
+    assert game.upcoming("train")["north"].find_entry("selector")["outputs"] == ["east", "west", "north"]
+    assert game.round().answered == ["east", "north", "west"]
+
+
+@pytest.mark.parametrize(("name", "role"), [("fedavg", "global"), ("softpull", "personal")])
+def test_its_two_models_are_those_that_fedavg_and_softpull_train_alone(play, beside, name, role):
+    ours, theirs = beside(), play(folder="other", name=name, model=INSTANCE)
+    for game in (ours, theirs):
+        game.rounds(2)
+    for site in ours.sites:
+        mine, other = select_role(role, ours.models(site)), select_role("model", theirs.models(site))
+        assert mine.keys() == other.keys()
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], other[key])
+
+
+def test_an_absent_site_gets_its_own_personalised_model_back_and_the_shared_global_one(beside):
+    game = beside(rounds=3)
+    game.round()
+    before = game.models("north")
+    record = game.round(absent=("north",))
+    now, east = game.models("north"), game.models("east")
+    for name in now:
+        np.testing.assert_array_equal(now[name], before[name] if read_role(name) == "personal" else east[name])
+    # 0.7 of the own model, 0.3 of the only other site that answered
+    assert record.weights["east"] == pytest.approx({"east": 0.7, "west": 0.3})
+    assert game.round().missed == []
+
+
+# --- the selector that learns the best model
+
+
+def test_it_learns_after_the_others_are_done(play):
+    options = {"selector": {"labels": "best_model"}, "extra_rounds": 5, "model": INSTANCE, "rounds": 2}
+    game = play(name="fedsm", **options)
+    game.rounds(2)
+    assert {read_role(name) for name in game.answers["train"]["east"].arrays} == {"global", "personal"}
+    models = game.models("east")
+    before = game.server.parts["selector"]
+    game.rounds(2)
+    assert game.server.finished_rounds == 4 and game.asked[-4:] == ["validate", "assemble", "selector", "selector"]
+    assert all(np.array_equal(array, models[name]) for name, array in game.models("east").items())
+    assert before.adam.steps == 0 and game.server.parts["selector"].adam.steps == 2
+    path = game.folder("east") / "best_models.pt"
+    best = load_state(path, 4, {"run": "run", "site": "east"})["models"]
+    # 5 training images, and an output for the global model and each site
+    assert best.shape == (5,) and set(best.tolist()) <= set(range(4))
+    # Damaged, it is made again; with the whole folder gone, the models come again in the next round.
+    path.write_bytes(path.read_bytes()[:-1])
+    assert game.round().answered == list(SITES)
+    assert torch.equal(load_state(path, 4, {"run": "run", "site": "east"})["models"], best)
+    shutil.rmtree(game.folder("east"))
+    assert game.round().failed.keys() == {"east"}
+    assert game.round().answered == list(SITES)
+
+
+# --- the selector that learns from the ensemble's loss
+
+
+class Constant(nn.Module):
+    """A model with the same logits for every image."""
+
+    def __init__(self, *logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, images):
+        return self.logits.expand(len(images), -1)
+
+
+def test_the_ensembles_logits_are_those_of_the_mean_probability():
+    selector = Constant(np.log(0.25), np.log(0.75))
+    # probabilities 0.5, 0.5 and 0.75, 0.25: 0.25 * 0.5 + 0.75 * 0.75 = 0.6875
+    models = [Constant(0.0, 0.0), Constant(np.log(3.0), 0.0)]
+    logits = TrainedEnsemble(selector, models)(torch.zeros(2, 1, 4, 4))
+    np.testing.assert_allclose(logits.softmax(dim=1).numpy(), [[0.6875, 0.3125]] * 2, rtol=1e-6)
+    # of one output: sigmoids 0.5 and 0.75
+    binary = TrainedEnsemble(selector, [Constant(0.0), Constant(np.log(3.0))])(torch.zeros(2, 1, 4, 4))
+    np.testing.assert_allclose(binary.sigmoid().numpy(), [[0.6875]] * 2, rtol=1e-6)
+
+
+def test_sure_models_give_finite_logits_and_gradients():
+    selector = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    logits = TrainedEnsemble(selector, [Constant(100.0), Constant(100.0)])(torch.ones(1, 1, 2, 2))
+    logits.sum().backward()
+    assert torch.isfinite(logits).all() and torch.isfinite(selector[1].weight.grad).all()
+
+
+def test_it_learns_the_scores_with_which_the_ensemble_has_the_least_loss(play):
+    selector = {"labels": "ensemble", "steps": 5, "learning_rate": 0.01}
+    options = {"super_model": {"answer": "ensemble"}, "extra_rounds": 4, "model": INSTANCE, "rounds": 2}
+    game = play(name="fedsm", selector=selector, **options)
+    game.rounds(2)
+    models = game.models("east")
+    losses = [game.round().metrics["east"]["loss"] for _ in range(4)]
+    assert losses[-1] < losses[0]
+    # the models stay as they were, and the selector's gradients alone travel
+    assert all(np.array_equal(array, models[name]) for name, array in game.models("east").items())
+    assert {read_role(name) for name in game.answers["selector"]["east"].arrays} == {"selector"}
+    tests = game.finish()
+    assert tests.scores.keys() == set(SITES)
+
+
+# --- what it makes of a validation
+
+
+def test_a_combined_score_is_only_given_where_the_selector_came(make_study):
+    work = SimpleNamespace(message=Message(), study=make_study(name="fedsm", model=INSTANCE))
+    assert SiteSelector(work).combine_scores({}, None) is None

@@ -1,0 +1,393 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.harmofl import (
+    PRESETS,
+    AmplitudeNorm,
+    Perturbation,
+    drift,
+    mean_amplitude,
+    perturbed_step,
+)
+from silofl.algorithms.harmofl.amplitude import amplitude_level, find_odd_levels
+from silofl.algorithms.harmofl.normalization import half_spectrum
+from silofl.core.presets import find_recipe
+from silofl.core.steps import frozen_statistics, plain_step, squared_distance
+from silofl.errors import ConfigError, TrainingError
+from silofl.study_sections import TrainingSettings
+from silofl.training.loop import set_learning_rate
+
+PRECISIONS = [(torch.float64, 1e-6), (torch.float32, 1e-4)]
+
+
+def close(actual, expected, rtol):
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), PRECISIONS)
+@pytest.mark.parametrize(("band", "key"), [("full", "full"), (0, "dc")])
+def test_training_follows_the_reference_over_three_batches(vectors, dtype, rtol, band, key):
+    v = vectors("amplitude_norm")
+    norm = AmplitudeNorm((2, 16, 12), momentum=float(v["momentum"]), band=band).to(dtype)
+    for i, batch in enumerate(torch.from_numpy(v["batches"]).to(dtype)):
+        close(norm(batch), v[f"{key}_{i}"], rtol)
+        close(norm.running_amplitude, v[f"running_{i}"], rtol)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (1, 4, 5, 6)])
+def test_the_half_spectrum_has_the_shape_that_rfftn_returns(shape):
+    assert half_spectrum(shape) == np.fft.rfftn(np.zeros(shape), axes=range(1, len(shape))).shape
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), PRECISIONS)
+def test_fixed_amplitude_follows_the_reference(vectors, dtype, rtol):
+    v = vectors("amplitude_norm")
+    amplitude = mean_amplitude(v["site_amplitudes"])
+    close(amplitude, v["global_amplitude"], 1e-12)
+    for band, key in (("full", "fixed_full"), (int(v["radius"]), "fixed_radius")):
+        norm = AmplitudeNorm((2, 16, 12), band=band).to(dtype)
+        norm.fix(amplitude)
+        close(norm(torch.from_numpy(v["fixed_input"]).to(dtype)), v[key], rtol)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), PRECISIONS)
+def test_volumes_follow_the_reference(vectors, dtype, rtol):
+    v = vectors("amplitude_norm")
+    norm = AmplitudeNorm((1, 6, 8, 10)).to(dtype)
+    close(norm(torch.from_numpy(v["volumes"]).to(dtype)), v["volume_full"], rtol)
+    close(norm.running_amplitude, v["volume_running"], rtol)
+
+
+def test_an_image_with_the_running_amplitude_comes_back_unchanged():
+    image = torch.rand(1, 2, 9, 11, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(AmplitudeNorm((2, 9, 11))(image), image, rtol=1e-4, atol=1e-5)
+
+
+def test_band_zero_sets_every_image_to_the_running_mean_intensity():
+    norm = AmplitudeNorm((1, 4, 4), band=0)
+    out = norm(torch.stack([torch.full((1, 4, 4), 1.0), torch.full((1, 4, 4), 3.0)]))
+    # the amplitude at frequency 0 is 16 * mean: (16 + 48) / 2 = 32, so every image gets mean 2
+    torch.testing.assert_close(out, torch.full((2, 1, 4, 4), 2.0))
+
+
+def test_a_wide_radius_equals_the_full_band():
+    images = torch.rand(3, 1, 8, 10, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(AmplitudeNorm((1, 8, 10), band=5)(images), AmplitudeNorm((1, 8, 10))(images))
+
+
+def test_a_blank_slice_gives_finite_numbers():
+    norm = AmplitudeNorm((1, 8, 8))
+    images = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    images[1] = 0
+    assert torch.isfinite(norm(images)).all()
+
+
+def test_an_image_of_one_value_has_phase_zero_off_its_mean():
+    norm = AmplitudeNorm((1, 4, 4))
+    norm.fix(np.ones((1, 4, 3)))
+    # every bin 1 with phase 0 is a unit impulse at the origin
+    impulse = torch.zeros(1, 1, 4, 4)
+    impulse[0, 0, 0, 0] = 1
+    torch.testing.assert_close(norm(torch.full((1, 1, 4, 4), 7.0)), impulse)
+
+
+def test_the_callers_images_are_not_changed():
+    images = torch.rand(2, 1, 8, 8)
+    before = images.clone()
+    AmplitudeNorm((1, 8, 8))(images)
+    assert torch.equal(images, before)
+
+
+def test_a_blank_first_batch_counts_like_any_other_and_the_second_one_does_not_replace_it():
+    norm, images = AmplitudeNorm((1, 8, 8), momentum=0.25), torch.rand(2, 1, 8, 8)
+    norm(torch.zeros(2, 1, 8, 8))
+    assert norm.is_known and not norm.running_amplitude.any()
+    norm(images)
+    # 0.75 * 0 of the blank batch + 0.25 * the mean amplitude of the second
+    mean = torch.fft.rfft2(images).abs().mean(dim=0)
+    torch.testing.assert_close(norm.running_amplitude, 0.25 * mean)
+
+
+def test_momentum_zero_stays_at_the_first_batch():
+    norm = AmplitudeNorm((1, 8, 8), momentum=0.0)
+    norm(torch.rand(2, 1, 8, 8))
+    first = norm.running_amplitude.clone()
+    norm(torch.rand(2, 1, 8, 8))
+    assert torch.equal(norm.running_amplitude, first)
+
+
+def test_a_fixed_amplitude_does_not_move_in_training_and_travels_with_the_state():
+    norm = AmplitudeNorm((1, 8, 8))
+    norm.fix(np.full((1, 8, 5), 2.0))
+    norm.train()(torch.rand(2, 1, 8, 8))
+    assert (norm.running_amplitude == 2).all()
+    copy = AmplitudeNorm((1, 8, 8))
+    copy.load_state_dict(norm.state_dict())
+    assert copy.is_fixed and (copy.running_amplitude == 2).all()
+
+
+def test_evaluation_uses_the_amplitude_and_leaves_it_alone():
+    norm = AmplitudeNorm((1, 8, 8))
+    norm(torch.rand(2, 1, 8, 8))
+    running = norm.running_amplitude.clone()
+    norm.eval()(torch.rand(2, 1, 8, 8))
+    assert torch.equal(norm.running_amplitude, running)
+
+
+def test_autocast_keeps_float32():
+    with torch.autocast("cpu", torch.bfloat16):
+        out = AmplitudeNorm((1, 8, 8))(torch.rand(2, 1, 8, 8))
+    assert out.dtype == torch.float32
+    assert AmplitudeNorm((1, 8, 8))(torch.rand(2, 1, 8, 8).bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gives_the_cpus_numbers():
+    images = torch.rand(4, 3, 32, 30)
+    with torch.autocast("cuda", torch.bfloat16):
+        on_gpu = AmplitudeNorm((3, 32, 30)).cuda()(images.cuda())
+    torch.testing.assert_close(on_gpu.cpu(), AmplitudeNorm((3, 32, 30))(images), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_flow_to_the_images():
+    images = torch.rand(1, 1, 8, 8, requires_grad=True)
+    AmplitudeNorm((1, 8, 8))(images).sum().backward()
+    assert torch.isfinite(images.grad).all()
+
+
+def test_another_size_is_refused_with_both_sizes():
+    with pytest.raises(TrainingError, match=r"\(1, 8, 8\), not \(1, 9, 8\)"):
+        AmplitudeNorm((1, 8, 8))(torch.rand(1, 1, 9, 8))
+
+
+def test_evaluation_without_an_amplitude_is_refused():
+    with pytest.raises(TrainingError, match="before evaluation"):
+        AmplitudeNorm((1, 8, 8)).eval()(torch.rand(1, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shape": (8, 8)}, "shape must be"),
+        ({"shape": (1, 0, 8)}, "at least 1"),
+        ({"shape": (1, 8, 8), "momentum": 1.5}, "momentum must lie in"),
+        ({"shape": (1, 8, 8), "band": -1}, "band must be"),
+        ({"shape": (1, 8, 8), "band": "low"}, "band must be"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        AmplitudeNorm(**arguments)
+
+
+@pytest.mark.parametrize("amplitude", [np.ones((1, 8, 8)), np.full((1, 8, 5), np.nan), np.full((1, 8, 5), -1.0)])
+def test_a_bad_amplitude_is_refused(amplitude):
+    with pytest.raises(ConfigError, match="the amplitude must"):
+        AmplitudeNorm((1, 8, 8)).fix(amplitude)
+
+
+# --- the perturbed step
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), PRECISIONS)
+def test_perturbed_step_follows_the_reference(vectors, dtype, rtol):
+    v = vectors("weight_perturbation")
+    alpha, learning_rate, momentum, weight_decay = v["hyper"].tolist()
+    model = nn.Linear(4, 2).to(dtype)
+    with torch.no_grad():
+        model.weight.copy_(torch.from_numpy(v["w0"].T))
+        model.bias.copy_(torch.from_numpy(v["b0"]))
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate, momentum=momentum, weight_decay=weight_decay)
+    step = perturbed_step(alpha)
+    for i in range(4):
+        batch = torch.from_numpy(v["x"][i]).to(dtype), torch.from_numpy(v["y"][i]).to(dtype)
+        step(model, optimizer, nn.functional.mse_loss, batch)
+        close(model.weight.detach().T, v[f"w{i + 1}"], rtol)
+        close(model.bias.detach(), v[f"b{i + 1}"], rtol)
+
+
+def small_network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        AmplitudeNorm((1, 8, 8)),
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(144, 2),
+    )
+
+
+def batch_of(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(4, 1, 8, 8, generator=generator), torch.randint(2, (4,), generator=generator)
+
+
+def test_a_vanishing_perturbation_equals_the_plain_step():
+    models = small_network(), small_network()
+    for model, step in zip(models, (perturbed_step(1e-12), plain_step), strict=True):
+        torch.manual_seed(5)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
+    for left, right in zip(*(m.state_dict().values() for m in models), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_perturbation_that_follows_the_rate_falls_in_its_proportion():
+    models = small_network(), small_network()
+    for model, step in zip(models, (perturbed_step(0.4, follows_rate=True), perturbed_step(0.1)), strict=True):
+        torch.manual_seed(5)
+        optimizer = torch.optim.SGD(model.parameters(), 0.2)
+        set_learning_rate(optimizer, 0.05)
+        step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
+    for left, right in zip(*(m.state_dict().values() for m in models), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_perturbation_follows_only_a_rate_that_falls():
+    answer = Perturbation(follows_rate=True)
+    answer.check_training(TrainingSettings(schedule="poly"))
+    with pytest.raises(ConfigError, match="perturbation.follows_rate must be false with a constant training.schedule"):
+        answer.check_training(TrainingSettings(schedule="constant"))
+
+
+def test_statistics_move_once_and_the_loss_is_the_one_at_theta():
+    perturbed, plain = small_network(), small_network()
+    losses = []
+    for model, step in ((perturbed, perturbed_step(0.5)), (plain, plain_step)):
+        torch.manual_seed(5)
+        losses.append(step(model, torch.optim.SGD(model.parameters(), 0.1), nn.functional.cross_entropy, batch_of(1)))
+    assert losses[0] == losses[1]
+    for (name, left), right in zip(perturbed.named_buffers(), plain.buffers(), strict=True):
+        assert torch.equal(left, right), name
+    assert perturbed[2].momentum == 0.1 and perturbed[0].momentum == 0.1
+
+
+def test_both_passes_draw_the_same_dropout_and_the_next_step_another():
+    masks = []
+    model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5))
+    model[1].register_forward_hook(lambda module, inputs, output: masks.append(output == 0))
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    for _ in range(2):
+        perturbed_step(0.05)(model, optimizer, nn.functional.mse_loss, (torch.ones(2, 16), torch.zeros(2, 16)))
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[1], masks[2])
+
+
+def test_the_direction_is_found_in_full_precision_alone(casting):
+    optimizer = torch.optim.SGD(casting.parameters(), 0.1)
+    perturbed_step(0.05)(casting, optimizer, nn.functional.mse_loss, (torch.rand(2, 3), torch.zeros(2, 1)))
+    assert casting.dtypes == [torch.float32, torch.bfloat16] and casting.is_autocast
+
+
+def test_zero_gradient_means_no_perturbation():
+    model = nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    perturbed_step(0.05)(model, optimizer, lambda output, targets: 0 * output.sum(), (torch.ones(1, 2), None))
+    assert torch.equal(model.weight, before)
+
+
+def test_learning_rate_zero_restores_the_weights_bit_by_bit():
+    model = small_network()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    perturbed_step(0.3)(model, torch.optim.SGD(model.parameters(), 0.0), nn.functional.cross_entropy, batch_of(3))
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name])
+
+
+def test_optimizer_state_survives_save_and_load(tmp_path):
+    together, apart = small_network(), small_network()
+    optimizer = torch.optim.Adam(together.parameters(), 0.01)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        perturbed_step(0.05)(together, optimizer, nn.functional.cross_entropy, batch_of(seed))
+    first = torch.optim.Adam(apart.parameters(), 0.01)
+    torch.manual_seed(1)
+    perturbed_step(0.05)(apart, first, nn.functional.cross_entropy, batch_of(1))
+    torch.save(first.state_dict(), tmp_path / "optimizer.pt")
+    second = torch.optim.Adam(apart.parameters(), 0.01)
+    second.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+    torch.manual_seed(2)
+    perturbed_step(0.05)(apart, second, nn.functional.cross_entropy, batch_of(2))
+    for left, right in zip(together.parameters(), apart.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_frozen_statistics_lets_them_move_again_afterwards():
+    model = small_network().train()
+    inputs, _ = batch_of(1)
+    with frozen_statistics(model):
+        model(inputs)
+    assert model[2].num_batches_tracked == 0
+    model(inputs)
+    assert model[2].num_batches_tracked == 1
+
+
+@pytest.mark.parametrize("alpha", [0, -0.1, float("nan")])
+def test_a_perturbation_that_is_not_above_zero_is_refused(alpha):
+    with pytest.raises(ConfigError, match="perturbation must be above 0"):
+        perturbed_step(alpha)
+
+
+def test_drift_follows_the_reference(vectors):
+    v = vectors("server_rules")
+    np.testing.assert_allclose(drift(v["drift_trajectory"], v["global"]), v["drift"], rtol=1e-12)
+
+
+def test_drift_is_the_mean_of_the_sites_squared_distances():
+    start = [torch.zeros(2), torch.zeros(1)]
+    here = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
+    # 3^2 + 4^2 = 25
+    assert squared_distance(here, start) == 25
+    assert drift([[[3, 0, 4]]], [0, 0, 0]) == 25
+
+
+# --- levels of amplitudes
+
+
+def test_the_level_of_frequency_0_is_the_mean_intensity():
+    image = np.full((1, 4, 6), 0.25)
+    assert amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), (4, 6)) == pytest.approx(0.25)
+
+
+def test_the_level_of_all_frequencies_is_near_the_root_mean_square():
+    image = np.random.default_rng(0).normal(0, 2, (1, 32, 32))
+    level = amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), (32, 32))
+    rms = np.sqrt(np.mean(image**2))
+    assert np.sqrt(0.5) * rms < level < rms
+
+
+def test_a_level_far_beyond_all_others_is_odd_either_way():
+    levels = {"a": 1.0, "b": 2.0, "c": 10.0}
+    assert find_odd_levels(levels, 5.0, 3) == {}
+    assert find_odd_levels(levels | {"c": 10.1}, 5.0, 3) == {"c": pytest.approx(5.05)}
+    assert find_odd_levels(levels | {"c": 0.19}, 5.0, 3) == {"c": pytest.approx(0.19)}
+    assert find_odd_levels(levels | {"c": 0.0}, 5.0, 3) == {"c": 0.0}
+
+
+def test_honest_levels_of_two_kinds_are_not_odd():
+    # As those of the nuclei: three bright sites, four dark ones, none alone.
+    levels = {"a": 0.7, "b": 0.55, "c": 0.6, "d": 0.01, "e": 0.012, "f": 0.008, "g": 0.02}
+    assert find_odd_levels(levels, 5.0, 3) == {}
+    assert find_odd_levels(levels | {"a": 7.0}, 5.0, 3).keys() == {"a"}
+
+
+def test_of_three_levels_far_apart_the_farthest_is_odd_and_two_are_left():
+    assert find_odd_levels({"a": 1.0, "b": 10.0, "c": 200.0}, 5.0, 3) == {"c": 20.0}
+    assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 1.0}, 5.0, 3) == {"c": np.inf}
+    assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 0.0}, 5.0, 3) == {}
+    assert find_odd_levels({"a": 1.0, "c": 200.0}, 5.0, 2) == {"a": 1 / 200} and find_odd_levels({}, 5.0, 3) == {}
+
+
+@pytest.mark.parametrize("value", [1, 0.5, -1, True])
+def test_a_factor_that_would_leave_out_everybody_is_refused(value):
+    with pytest.raises(ConfigError, match="algorithm.amplitude.amplitude_factor must be"):
+        find_recipe("harmofl", "recommended", {"amplitude": {"amplitude_factor": value}})
+
+
+def test_only_the_recommended_preset_leaves_amplitudes_out():
+    factors = {name: recipe.input.amplitude_factor for name, recipe in PRESETS.items()}
+    assert factors == {"paper": None, "reference": None, "recommended": 5.0}

@@ -1,0 +1,154 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from silofl.algorithms.plan.patch import FEATURES, NetworkForm
+from silofl.algorithms.plan.rules import Draft, SiteFacts, make_plan, target_spacing
+from silofl.data.data_fingerprint import pool_fingerprints
+from silofl.errors import ConfigError
+
+from ...data.test_data_fingerprint import fingerprint
+
+LABELS = {1: "organ"}
+UNET = NetworkForm.of("unet", (32, 32, 64, 128, 256), is_classifying=False, dimensions=3)
+DRAFT = Draft(3, "segmentation", LABELS, (), None, "percentiles", "RAS", UNET)
+
+
+def alike(*values):
+    """Return quartiles that are all the same."""
+    return [values] * 3
+
+
+def planned(draft=DRAFT, **sites):
+    """Return the plan's values by key."""
+    return {one.key: one.value for one in make_plan(draft, sites or {"north": fingerprint()}).decisions}
+
+
+def spacing_of(plan):
+    return plan["data.volume_transforms"][1]["Spacing"]["pixdim"]
+
+
+def test_isotropic_volumes_are_brought_to_their_median_spacing():
+    thin = fingerprint(cases=1, spacing_mm=alike(1, 1, 1), shape=alike(100, 100, 90))
+    thick = fingerprint(cases=3, spacing_mm=alike(1.5, 1.5, 2), shape=alike(80, 80, 45))
+    plan = planned(north=thin, south=thick)
+    assert spacing_of(plan) == [1.5, 1.5, 2]
+    # medians by case: 80 x 80 x 45 voxels, in multiples of 16
+    assert plan["data.patches.size"] == [80, 80, 48]
+    assert plan["data.intensity"] == "zscore" and plan["data.transforms"] == []
+    assert plan["data.volume_transforms"][0] == {"Orientation": {"axcodes": "RAS"}}
+
+
+def test_a_patch_that_is_longer_than_the_median_says_why():
+    site = fingerprint(cases=1, spacing_mm=alike(1, 1, 1), shape=alike(21, 64, 20))
+    reason = next(one.reason for one in make_plan(DRAFT, {"a": site}).decisions if one.key == "data.patches.size")
+    assert reason.endswith("; X and Z beyond the median, as nnU-Net pads a side that it halves")
+    whole = replace(site, shape=np.array(alike(32.0, 64.0, 16.0)))
+    reason = next(one.reason for one in make_plan(DRAFT, {"a": whole}).decisions if one.key == "data.patches.size")
+    assert "beyond the median" not in reason
+
+
+def test_thick_slices_of_anisotropic_volumes_are_brought_to_the_10th_percentile():
+    site = fingerprint(spacing_mm=[[0.6, 0.6, 2], [0.6, 0.6, 3], [0.6, 0.6, 4]], shape=alike(512, 512, 40))
+    # 3 / 0.6 = 5 and 512 / 40 = 12.8; the tail begins at 4 / 3, and 0.4 of the way from there to 2 mm are 1.6 mm
+    np.testing.assert_allclose(target_spacing(pool_fingerprints([site])), [0.6, 0.6, 1.6])
+    # 40 slices of 3 mm are 75 of 1.6 mm
+    reason = next(one.reason for one in make_plan(DRAFT, {"a": site}).decisions if one.key == "data.patches.size")
+    assert "measures 512 x 512 x 75 voxels" in reason
+
+
+@pytest.mark.parametrize(
+    ("spacing", "shape"),
+    [
+        # 3 / 1.1 is less than 3
+        ([[1.1, 1.1, 2], [1.1, 1.1, 3], [1.1, 1.1, 4]], (512, 512, 40)),
+        # 512 / 200 is less than 3
+        ([[0.6, 0.6, 2], [0.6, 0.6, 3], [0.6, 0.6, 4]], (512, 512, 200)),
+    ],
+)
+def test_only_long_and_few_voxels_make_a_set_anisotropic(spacing, shape):
+    site = fingerprint(spacing_mm=spacing, shape=alike(*shape))
+    assert target_spacing(pool_fingerprints([site]))[2] == 3
+
+
+def test_no_axis_becomes_finer_than_the_others():
+    site = fingerprint(spacing_mm=[[1, 1, 0.6], [1, 1, 3], [1, 1, 3]], shape=alike(512, 512, 40))
+    # the 10th percentile is 0.12 + 0.4 * 0.48 = 0.312
+    assert target_spacing(pool_fingerprints([site])).tolist() == [1, 1, 1]
+
+
+def test_images_in_2d_are_resized_to_their_median_plane():
+    draft = replace(DRAFT, dimensions=2, network=NetworkForm.of("unet", (32,) * 5, is_classifying=False, dimensions=2))
+    plan = planned(draft, a=fingerprint(shape=alike(100, 130, 30)))
+    assert plan["data.transforms"] == [{"Resize": {"spatial_size": [112, 144]}}]
+    assert not {"data.patches.size", "data.volume_transforms"} & plan.keys()
+    # 5 % of 4 * 100 * 130 * 30 voxels are 78000, 4 images of 112 x 144
+    assert plan["training.batch_size"] == 4
+    square = planned(replace(draft, has_square_sides=True), a=fingerprint(shape=alike(100, 130, 30)))
+    assert square["data.transforms"] == [{"Resize": {"spatial_size": [112, 112]}}]
+
+
+def test_ct_is_clipped_to_its_foreground_and_scaled_by_it():
+    site = fingerprint(intensity=[[-100, 40, 300, 50, 25]])
+    plan = planned(replace(DRAFT, modality="CT"), a=site)
+    # (-100 - 50) / 25 and (300 - 50) / 25
+    scale = {"a_min": -100, "a_max": 300, "b_min": -6, "b_max": 10, "clip": True}
+    assert plan["data.intensity"] == "raw" and plan["data.transforms"] == [{"ScaleIntensityRange": scale}]
+
+
+def test_pictures_keep_the_scale_of_their_type_and_magnetic_resonance_gets_one_by_case():
+    assert "data.intensity" not in planned(replace(DRAFT, intensity="dtype"))
+    assert planned(replace(DRAFT, modality="MR"))["data.intensity"] == "zscore"
+
+
+def test_an_only_channel_of_the_name_ct_is_ct_unless_the_modality_says_otherwise():
+    named = replace(DRAFT, channel_names=("ct",))
+    assert planned(named)["data.intensity"] == "raw"
+    assert planned(replace(named, modality="MR"))["data.intensity"] == "zscore"
+    assert planned(replace(DRAFT, channel_names=("T1",)))["data.intensity"] == "zscore"
+
+
+def test_channels_stay_and_their_comment_counts_the_sites_that_have_them():
+    draft = replace(DRAFT, channel_names=("T1", "T2"))
+    numbers = [[0, 1, 2, 1, 1]] * 2
+    plan = make_plan(
+        draft,
+        {"a": fingerprint(intensity=numbers, channels=[1, 0]), "b": fingerprint(intensity=numbers, channels=[1, 1])},
+    )
+    assert [one.value for one in plan.decisions[:2]] == [2, ["T1", "T2"]]
+    assert plan.decisions[1].reason.startswith("T1 at 2, T2 at 1 of 2 sites")
+    assert plan.warnings == ("site 'a' lacks the channel T2, or too few patients have it",)
+
+
+def test_a_dynunet_gets_its_levels_from_the_spacing():
+    network = NetworkForm.of("DynUNet", FEATURES, is_classifying=False, dimensions=3)
+    plan = planned(replace(DRAFT, network=network), a=fingerprint(shape=alike(64, 64, 16), spacing_mm=alike(1, 1, 1)))
+    # 64 is halved four times, 16 twice
+    assert plan["model.arguments.strides"] == [[1, 1, 1], [2, 2, 2], [2, 2, 2], [2, 2, 1], [2, 2, 1]]
+    assert plan["model.arguments.upsample_kernel_size"] == plan["model.arguments.strides"][1:]
+    assert plan["model.arguments.kernel_size"] == [[3, 3, 3]] * 5
+    assert plan["model.arguments.filters"] == [32, 64, 128, 256, 320]
+
+
+def test_a_site_is_warned_of_where_it_is_far_from_the_plan():
+    usual = fingerprint(cases=9, spacing_mm=alike(1, 1, 2))
+    odd = fingerprint(cases=1, spacing_mm=alike(1, 0.4, 5), classes=[1, 0])
+    assert make_plan(DRAFT, {"a": usual}).warnings == ()
+    plan = make_plan(DRAFT, {"a": usual, "b": odd})
+    assert plan.sites["b"] == SiteFacts(1, spacing_mm=(1, 0.4, 5), shape=(100, 100, 30), classes=(1, 0))
+    assert plan.warnings == (
+        "site 'b' has a median spacing of 0.4 mm along Y, 0.4 times the plan's 1 mm",
+        "site 'b' has a median spacing of 5 mm along Z, 2.5 times the plan's 2 mm",
+        "site 'b' has no case, or too few patients, annotated with organ",
+    )
+
+
+def test_a_plan_needs_a_site():
+    with pytest.raises(ConfigError, match="must have at least 1 site's fingerprint, not 0"):
+        make_plan(DRAFT, {})
+
+
+def test_the_same_sites_in_another_order_give_the_same_plan():
+    sites = {"a": fingerprint(cases=5), "b": fingerprint(cases=2, spacing_mm=alike(2, 2, 2), classes=[0.5, 0.5])}
+    assert planned(**sites) == planned(**dict(reversed(sites.items())))

@@ -1,0 +1,216 @@
+import pytest
+
+from silofl.data.domain import Domain, Range
+from silofl.errors import AggregationError
+from silofl.parts.answer import LONGEST_META, LONGEST_TEXT, explain_refusal, plain_text, read_answer
+from silofl.parts.asked_once import Withheld
+from silofl.schema import dump_record
+from silofl.training.site_score import SuperScore
+
+SCORE = {
+    "value": 0.75,
+    "num_cases": 4,
+    "num_excluded": 0,
+    "labels": {"0": 1.0, "2": 0.5},
+    "also": {"accuracy": 0.75, "auroc": 0.9},
+    "label_cases": {"0": 2, "2": 2},
+}
+NUMBERS = {"round": 2, "num_examples": 5, "num_patients": 3, "image_shape": [1, 32, 32], "steps": 3}
+
+
+def read(test=None, **changes):
+    metrics = {"loss": 0.5, "loss_selector": 1, "drift": 0.25, "validation": None, "test": test}
+    return read_answer("east", {}, NUMBERS | {"metrics": metrics} | changes, {"statistics": Withheld})
+
+
+def test_an_answer_is_read_as_it_was_sent():
+    answer = read(SCORE, statistics={"withheld": "policy"})
+    assert answer.numbers.model_dump(exclude={"metrics"}) == NUMBERS | {
+        "image_shape": (1, 32, 32),
+        "software": None,
+        "is_recorded": False,
+    }
+    assert answer.numbers.metrics.training == {"loss": 0.5, "drift": 0.25, "loss_selector": 1.0}
+    assert answer.numbers.metrics.validation is None and dump_record(answer.numbers.metrics.test) == SCORE
+    assert answer.entries["statistics"].withheld == "policy" and read().entries["statistics"].withheld == ""
+
+
+def test_images_as_large_as_any_study_may_make_them_pass_and_no_larger_ones():
+    assert read(image_shape=[1, 16384, 16384]).numbers.image_shape == (1, 16384, 16384)
+    for shape in ([2, 16384, 16384], [1, 1024, 1024, 512]):
+        with pytest.raises(AggregationError, match="image_shape must be of at most 268435456 pixels or voxels of all"):
+            read(image_shape=shape)
+
+
+def test_an_empty_test_and_one_without_numbers_of_classes_pass():
+    nothing = {"value": None, "num_cases": 0, "num_excluded": 2, "labels": {}}
+    assert dump_record(read(nothing).numbers.metrics.test) == nothing
+    segmentation = {key: value for key, value in SCORE.items() if key not in ("also", "label_cases")}
+    assert dump_record(read(segmentation).numbers.metrics.test) == segmentation
+
+
+SURFACE = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 3, "num_undefined": 1, "unit": "mm"}
+
+
+def test_the_surface_distances_of_a_test_pass_with_and_without_a_case_that_counts():
+    none = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 4}
+    for surface in (SURFACE, none):
+        assert dump_record(read(SCORE | {"surface": surface}).numbers.metrics.test)["surface"] == surface
+    # pixels where nothing else is said, as sites of version 0.2 and before say nothing
+    assert read(SCORE | {"surface": none}).numbers.metrics.test.surface.unit == "pixels"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hd95": 1e6}, "metrics.test.surface.hd95 must be less than or equal to 100000, not 1000000"),
+        ({"unit": "miles"}, "metrics.test.surface.unit must be 'mm' or 'pixels', not 'miles'"),
+        ({"hd95": -1.0}, "metrics.test.surface.hd95 must be greater than or equal to 0, not -1"),
+        ({"hd95": float("inf")}, "metrics.test.surface.hd95 must be "),
+        ({"surface_dice": 1.5}, "metrics.test.surface.surface_dice must be less than or equal to 1, not 1.5"),
+        ({"hd95": None}, "surface_dice must be null where no case counts and only there, not None and 0.5 of 3"),
+        ({"num_cases": 0}, "must be null where no case counts and only there, not 12.5 and 0.5 of 0"),
+        ({"by_case": {"Doe": 1.0}}, "metrics.test.surface.by_case must be a known key"),
+    ],
+)
+def test_malformed_surface_distances_are_refused(changes, message):
+    with pytest.raises(AggregationError, match=message):
+        read(SCORE | {"surface": SURFACE | changes})
+
+
+EXTRA = {"value": 0.5, "num_cases": 3}
+
+
+def test_the_metrics_of_packages_pass_with_a_case_without_any_and_after_a_failure():
+    nothing = {"value": None, "num_cases": 0}
+    for extra in (EXTRA, nothing, nothing | {"has_failed": True}):
+        test = read(SCORE | {"extra_metrics": {"acme==1/overlap": extra}}).numbers.metrics.test
+        assert dump_record(test)["extra_metrics"] == {"acme==1/overlap": extra}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": 1.5}, "metrics.test.extra_metrics.a.value must be less than or equal to 1, not 1.5"),
+        ({"value": -0.5}, "metrics.test.extra_metrics.a.value must be greater than or equal to 0, not -0.5"),
+        ({"value": float("nan")}, "metrics.test.extra_metrics.a.value must be "),
+        ({"value": None}, "value must be null where no case counts or the metric has failed, .* not None of 3"),
+        ({"num_cases": 0}, "and only there, not 0.5 of 0"),
+        ({"has_failed": True}, "and only there, not 0.5 of 3"),
+        ({"has_failed": "division by zero at Doe"}, "metrics.test.extra_metrics.a.has_failed must be "),
+        ({"reason": "Doe"}, "metrics.test.extra_metrics.a.reason must be a known key"),
+    ],
+)
+def test_a_malformed_metric_of_a_package_is_refused(changes, message):
+    with pytest.raises(AggregationError, match=message):
+        read(SCORE | {"extra_metrics": {"a": EXTRA | changes}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"value": float("nan")}, "metrics.test.value must be a finite number, not nan"),
+        ({"value": 99}, "metrics.test.value must be less than or equal to 1, not 99"),
+        ({"value": None}, "value must be null where no case counts and only there, not None of 4"),
+        ({"num_cases": 0}, "value must be null where no case counts and only there, not 0.75 of 0"),
+        ({"by_case": {"Doe": 1.0}}, "metrics.test.by_case must be a known key; it is not"),
+        ({"also": {"auroc": float("nan")}}, "metrics.test.also.auroc must be a finite number"),
+        ({"also": {"auroc": "0.9"}}, "metrics.test.also.auroc must be a valid number, not '0.9'"),
+        ({"also": [0.9]}, "metrics.test.also must be "),
+        ({"also": {"a\nb": 0.9}}, "must "),
+        ({"labels": {"0": None, "2": 0.5}}, "metrics.test.labels.0 must be a valid number, not None"),
+        ({"label_cases": {"0": 2.5, "2": 2}}, "metrics.test.label_cases.0 must be a valid integer, not 2.5"),
+        ({"label_cases": {"0": -1, "2": 2}}, "metrics.test.label_cases.0 must be greater than or equal to 0, not -1"),
+        ({"label_cases": {"0": True, "2": 2}}, "metrics.test.label_cases.0 must be a valid integer, not True"),
+        ({"label_cases": {"0": 2}}, r"label_cases must be given for the labels \['0', '2'\], not for \['0'\]"),
+    ],
+)
+def test_a_malformed_score_is_refused_with_site_and_key(changes, message):
+    with pytest.raises(AggregationError, match=message):
+        read(SCORE | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"round": None}, "the answer of site 'east': round must be a valid integer, not None"),
+        ({"num_examples": 10**12}, "num_examples must be less than or equal to 10000000, not 1000000000000"),
+        ({"image_shape": [1, 32]}, "image_shape must be at least 3 values, not [1, 32]"),
+        ({"image_shape": [1, 32, 10**6]}, "image_shape.2 must be less than or equal to 16384, not 1000000"),
+        ({"metrics": 5}, "metrics must be keys and values, not 5"),
+        ({"metrics": {"loss": 10**400}}, "metrics.loss must be a valid number, not 1000"),
+        ({"metrics": {"loss_": 1.0}}, "metrics.loss_"),
+        ({"metrics": {"patient": 1.0}}, "metrics.patient"),
+        ({"statistics": "none"}, "statistics must hold keys and values, not str"),
+        ({"statistics": {"withheld": 5}}, "statistics: withheld must be a text, not 5"),
+        ({"selector": {}}, "selector must be a known key; it is not"),
+        pytest.param({"round": 10**5000}, "must hold plain numbers and texts", id="5000 digits"),
+        ({"round": {1, 2}}, "must hold plain numbers and texts"),
+        ({"metrics": {"loss": "x" * LONGEST_META}}, f"must hold at most {LONGEST_META} characters"),
+    ],
+)
+def test_numbers_that_are_none_are_refused_with_site_and_key(changes, sentence):
+    with pytest.raises(AggregationError) as caught:
+        read(**changes)
+    assert str(caught.value).startswith("the answer of site 'east'") and sentence in str(caught.value)
+
+
+def test_a_list_within_lists_without_end_is_refused():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(AggregationError, match="the answer of site 'east' must hold plain numbers and texts"):
+        read(metrics=endless)
+    for _ in range(10**5):
+        endless = [endless]
+    with pytest.raises(AggregationError, match="the answer of site 'east' must hold plain numbers and texts"):
+        read(metrics=endless)
+
+
+def test_the_test_of_another_kind_has_its_own_keys():
+    with pytest.raises(AggregationError, match="metrics.test.choices must be given; it is missing"):
+        read_answer("east", {}, NUMBERS | {"metrics": {"test": SCORE | {"models": {}}}}, {}, SuperScore)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("no\x1b[31m GPU\r\n\tat all\x00", "no [31m GPU at all"),
+        ("x" * 10**7, "x" * (LONGEST_TEXT - 3) + "..."),
+        (["no", "GPU"], "['no', 'GPU']"),
+        (10**5000, "a int that cannot be written"),
+    ],
+    ids=["control characters", "10 MB", "a list", "5000 digits"],
+)
+def test_a_sites_text_becomes_one_bounded_line(value, text):
+    assert plain_text(value) == text
+
+
+def test_the_reason_of_a_refusal_is_a_bounded_line_that_names_the_site():
+    assert explain_refusal("east", AggregationError("it\nis so")) == "it is so"
+    reason = explain_refusal("east", TypeError("unhashable" * 1000))
+    assert reason.startswith("site 'east' must send an answer that can be read; TypeError: unhashable")
+    assert len(reason) == LONGEST_TEXT
+
+
+def test_an_answer_says_what_its_images_are_like_or_nothing():
+    sent = {"kinds": ["volumes"], "intensities": [{"measure": "mean", "low": 0, "high": 0.5}]}
+    assert read(domain=sent).domain == Domain(("volumes",), intensities=(Range("mean", 0, 0.5),))
+    assert read().domain == Domain()
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ("volumes", "the answer of site 'east': domain: the content must be keys and values"),
+        ({"kinds": ["holograms"]}, "site 'east': domain: kinds.0 must be pictures, volumes, windows"),
+        ({"modalities": ["Doe^Jane"]}, "site 'east': domain: modalities.0 must be"),
+        ({"axes": ["/home/jane"]}, "site 'east': domain: axes must be three letters as 'LPS', not '/home/jane'"),
+        ({"path": "/home/jane"}, "site 'east': domain: path must be a known key"),
+        ({"intensities": [{"measure": "mean", "low": 0, "high": float("nan")}]}, "intensities.0.high must be between"),
+        ({"intensities": [{"measure": "mean", "low": 1, "high": 0}]}, "mean must have a finite range, not 1 to 0"),
+        ({"intensities": [{"measure": "mean", "low": float("-inf"), "high": 0}]}, "intensities.0.low must be between"),
+    ],
+)
+def test_a_domain_that_is_none_is_refused_with_the_site(sent, message):
+    with pytest.raises(AggregationError, match=message):
+        read(domain=sent)

@@ -1,0 +1,180 @@
+"""The mean of the last rounds' models, against one taken by hand from what the server and the sites held."""
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.federation.checkpoint import FORMAT, checkpoint, restore_run
+from silofl.files import load_state, save_state
+from silofl.parts.average import Mean
+from silofl.parts.task import TEST
+
+SITES = ("east", "north", "west")
+HALF = {"average_last": 0.5, "rounds": 4}
+ALGORITHMS = {
+    "shared": {"name": "fedavg"},
+    "batchnorm at home": {"name": "fedbn"},
+    "amplitude": {"name": "harmofl"},
+    "own models": {"name": "softpull"},
+    "head at home": {"name": "fedper"},
+    "alone": {"name": "local"},
+    "personal beside shared": {"name": "ditto"},
+    "own from round 4 on": {"name": "adafed", "statistics": {"rounds": 3}},
+}
+
+
+def scored(value):
+    """Return a change that gives the means one validation, and all rounds' models 0.5."""
+
+    def change(task, site, answer):
+        metrics = answer.meta.get("metrics", {})
+        if metrics.get("validation"):
+            metrics["validation"] = {
+                "value": value if task == "validate_average" else 0.5,
+                "num_cases": 2,
+                "num_excluded": 0,
+            }
+        return answer
+
+    return change
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 7, 8])
+def test_the_mean_is_that_of_the_reference(vectors, rounds):
+    known = vectors("baselines/swa_and_schedule")
+    mean = Mean()
+    for model in known["models"][:rounds][-((rounds + 3) // 4) :]:
+        mean = mean.with_model({"w": model})
+    np.testing.assert_allclose(mean.arrays["w"], known[f"swa_{rounds}"], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "share", "averaged"), [(4, 0.5, [3, 4]), (8, 0.25, [7, 8]), (30, 0.1, [28, 29, 30])]
+)
+def test_the_last_rounds_are_averaged_and_never_a_single_one(make_study, rounds, share, averaged):
+    assert list(make_study(rounds=rounds, average_last=share).closing_rounds) == averaged
+    assert not make_study(rounds=2, average_last=0.25).closing_rounds
+    assert not make_study(rounds=rounds).closing_rounds
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_site_tests_the_mean_of_the_models_that_it_validated(play, name):
+    game = play(**HALF, **ALGORITHMS[name])
+    held = {site: [] for site in SITES}
+    for number in range(1, 5):
+        game.round()
+        for site in SITES:
+            # What it has at home, and what the server will send it over that.
+            home = {n: t.numpy() for n, t in game.kept(site, number)["models"]["home"].items()}
+            held[site].append(home | game.models(site))
+    tests = game.finish(change=scored(0.9))
+    assert game.asked[-2:] == ["validate_average", "test"]
+    assert tests.scores.keys() == set(SITES)
+    for site in SITES:
+        model = torch.load(game.folder(site) / "supermodel" / "weights" / f"{site}.pt", weights_only=True)
+        for key, tensor in model.items():
+            values = [models[f"{game.study.recipe.roles[-1]}/{key}"] for models in held[site][2:]]
+            wanted = np.mean(values, axis=0, dtype=np.float64) if tensor.is_floating_point() else values[-1]
+            np.testing.assert_allclose(tensor.numpy(), wanted, rtol=1e-6, atol=1e-7, err_msg=f"{site} {key}")
+
+
+@pytest.mark.parametrize(("value", "is_reported"), [(0.9, True), (0.5, False), (0.1, False)])
+def test_the_mean_is_reported_only_where_it_is_better_on_validation(play, value, is_reported):
+    game = play(**HALF, name="fedbn")
+    game.finish(change=scored(value))
+    reported = game.server.reported
+    assert (reported.how == "best validation, mean of the models of rounds 3 to 4") == is_reported
+    assert reported.round == (4 if is_reported else 1)
+    assert reported.validation["east"].value == (0.9 if is_reported else 0.5)
+    means = game.server.parts["average"].means["model"][""].model()
+    is_mean = all(np.array_equal(array, means[name]) for name, array in reported.parts["model"].common.items())
+    assert is_mean == is_reported
+    what = "is reported" if is_reported else "is not better than round 1, which is reported"
+    sentence = f"the mean of the models of rounds 3 to 4, validation {value:.4f} against 0.5000, {what}"
+    assert game.warnings == game.server.ledger[-1].notes == [sentence]
+
+
+def test_training_goes_on_from_the_rounds_own_models(play):
+    with_mean, without = play(**HALF, name="fedbn", folder="with"), play(rounds=4, name="fedbn", folder="without")
+    with_mean.rounds(4), without.rounds(4)
+    for name, array in without.models("east").items():
+        np.testing.assert_array_equal(array, with_mean.models("east")[name])
+    assert [r.validated for r in with_mean.server.ledger] == [r.validated for r in without.server.ledger]
+
+
+@pytest.mark.parametrize("name", ["batchnorm at home", "own models"])
+def test_a_run_that_is_taken_up_in_the_last_rounds_has_the_same_mean(play, tmp_path, name):
+    straight, broken = (play(folder=folder, **HALF, **ALGORITHMS[name]) for folder in ("straight", "broken"))
+    for number in range(3):
+        broken.round()
+        save_state(tmp_path / f"{number}.pt", FORMAT, {"run": "run"}, checkpoint(broken.server))
+        broken.server = restore_run(broken.study, load_state(tmp_path / f"{number}.pt", FORMAT, {"run": "run"}))
+    tests = [game.finish(change=scored(0.9)) for game in (straight, broken)]
+    assert tests[0].scores == tests[1].scores
+    ours, theirs = (torch.load(g.folder("east") / "supermodel/weights/east.pt") for g in (straight, broken))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_what_was_decided_is_not_asked_again_after_a_restart(play, tmp_path):
+    game = play(**HALF, name="fedbn")
+    game.finish(change=scored(0.9))
+    save_state(tmp_path / "end.pt", FORMAT, {"run": "run"}, checkpoint(game.server))
+    again = restore_run(game.study, load_state(tmp_path / "end.pt", FORMAT, {"run": "run"}))
+    assert again.reported.how == game.server.reported.how
+    assert again.reported.validation == game.server.reported.validation
+    game.server, game.asked = again, []
+    game.finish()
+    assert game.asked == [TEST]
+
+
+@pytest.mark.parametrize("name", ["shared", "batchnorm at home", "own models"])
+@pytest.mark.parametrize("rounds", [5, 8])
+def test_a_complete_run_that_is_asked_for_more_rounds_has_the_mean_of_the_run_of_so_many(play, name, rounds):
+    straight = play(folder="straight", **HALF | {"rounds": rounds}, **ALGORITHMS[name])
+    more = play(folder="more", **HALF, **ALGORITHMS[name])
+    more.finish(change=scored(0.8))
+    assert more.server.reported.how == "best validation, mean of the models of rounds 3 to 4"
+    more.ask_for(rounds)
+    more.round(change=scored(0.8))
+    assert more.server.reported.how == "best validation, round 1"
+    tests = [game.finish(change=scored(0.9)) for game in (straight, more)]
+    first = {5: 3, 8: 5}[rounds]
+    assert more.server.reported.how == f"best validation, mean of the models of rounds {first} to {rounds}"
+    assert tests[0].scores == tests[1].scores
+    for site in SITES:
+        file = f"supermodel/weights/{site}.pt"
+        ours, theirs = (torch.load(game.folder(site) / file, weights_only=True) for game in (straight, more))
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_a_site_that_misses_the_first_averaged_round_after_a_continuation_forgets_the_mean_of_before(play):
+    straight, more = (play(folder=f, rounds=n, average_last=0.5, name="fedbn") for f, n in (("a", 8), ("b", 4)))
+    more.finish()
+    more.ask_for(8)
+    straight.rounds(4)
+    for game in (straight, more):
+        game.round(absent=("north",))
+        game.rounds(3)
+    ours, theirs = (game.kept("north", 8)["average"] for game in (straight, more))
+    assert ours["count"] == theirs["count"] == 3
+    assert all(torch.equal(ours["home"][key], theirs["home"][key]) for key in ours["home"])
+
+
+def test_a_site_that_was_absent_tests_the_mean_too(play):
+    game = play(**HALF, name="fedbn", federation={"max_missed_rounds": 2})
+    game.rounds(2)
+    game.round(absent=("north",))
+    tests = game.finish(change=scored(0.9))
+    assert tests.scores.keys() == set(SITES)
+
+
+def test_the_super_model_is_made_of_means(play):
+    options = {"name": "fedsm", "model": {"normalization": "instance"}}
+    game = play(**HALF, **options)
+    game.finish(change=scored(0.9))
+    assert game.asked[-3:] == ["validate_average", "assemble", "test_super_model"]
+    means = game.server.parts["average"].means
+    for file, mean in {"global": means["global"][""], "east": means["personal"]["east"]}.items():
+        stored = torch.load(game.folder("west") / "supermodel" / "weights" / f"{file}.pt", weights_only=True)
+        for name, array in mean.model().items():
+            np.testing.assert_array_equal(stored[name].numpy(), array)

@@ -1,0 +1,344 @@
+"""FedSM with another personalisation in SoftPull's place: the personal models travel once, in the end."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.algorithms.fedsm.assembly import ASSEMBLE, TEST
+from silofl.errors import ConfigError
+from silofl.federation.egress import Gate, Request
+from silofl.models.networks import build_plain_model
+from silofl.models.roles import add_role
+from silofl.parts import guard
+from silofl.parts.task import COLLECT
+from silofl.site import Site
+from silofl.studies.methods import find_method_algorithm
+from silofl.studies.traffic import count_traffic
+from silofl.training.losses import make_loss
+
+pytestmark = pytest.mark.long
+
+SITES = ("east", "north", "west")
+COUNTS = {"east": 5, "north": 4, "west": 3}
+SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
+NAMES = ("ditto", "apfl", "pfedme")
+
+
+@pytest.fixture
+def inside(play):
+    """Begin a run of an algorithm with a personal model inside FedSM."""
+
+    def start(name="ditto", folder="inside", **options):
+        return play(folder=folder, training=SGD, **find_method_algorithm(f"fedsm-{name}"), **options)
+
+    return start
+
+
+def models_of(game):
+    return game.server.parts["super_model"].contents(game.server).models
+
+
+def assert_equal(left, right):
+    for name, value in right.items():
+        np.testing.assert_array_equal(np.asarray(left[name]), np.asarray(value), err_msg=name)
+
+
+def collected(game, site):
+    return game.answers[COLLECT][site].of("collected")
+
+
+def best_at(best):
+    """Return a change by which one round validates best."""
+
+    def change(task, site, answer):
+        metrics = answer.meta.get("metrics", {})
+        if metrics.get("validation"):
+            # a training task validates the round before
+            number = answer.meta["round"] - (task == "train")
+            value = 0.9 if number == best else 0.5
+            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
+        return answer
+
+    return change
+
+
+# --- those that stay at home in training
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_super_model_holds_the_very_models_of_the_algorithm_alone(inside, play, name):
+    game, alone = inside(name, rounds=2), play(folder="alone", training=SGD, rounds=2, name=name)
+    game.finish()
+    alone.rounds(2)
+    states = models_of(game)
+    assert list(states) == ["global", *SITES]
+    # one round may be better than the other in one run alone: what is compared is the last one's
+    assert_equal(game.server.parts["global"].common, alone.server.parts["global"].common)
+    for site in SITES:
+        assert_equal(states[site], collected(game, site))
+        kept, of_alone = (one.kept(site, 2)["models"]["home"] for one in (game, alone))
+        own = {key: value for key, value in of_alone.items() if key.startswith("personal/")}
+        assert own and all(np.array_equal(kept[key], value) for key, value in own.items())
+
+
+def test_of_the_mean_of_the_last_rounds_the_personal_models_are_collected_too(inside):
+    game, held = inside(rounds=4, average_last=0.5), {site: [] for site in SITES}
+    for number in range(1, 5):
+        game.round()
+        for site in SITES:
+            held[site].append(game.kept(site, number)["models"]["home"])
+
+    def means_first(task, site, answer):
+        return best_at(4)("validate", site, answer) if task == "validate_average" else best_at(None)(task, site, answer)
+
+    game.finish(change=means_first)
+    assert game.server.reported.how.endswith("mean of the models of rounds 3 to 4")
+    for site in SITES:
+        for name, array in collected(game, site).items():
+            wanted = sum(models[f"personal/{name}"].double() for models in held[site][2:]) / 2
+            np.testing.assert_allclose(array, wanted, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_what_is_collected_is_the_personal_model_of_the_reported_round(inside):
+    game = inside(rounds=3)
+    game.finish()
+    number = game.server.reported.round
+    for site in SITES:
+        home = add_role("personal", collected(game, site))
+        assert_equal(game.kept(site, number)["models"]["home"], home)
+        other = game.kept(site, 3 if number < 3 else 2)["models"]["home"] if number < 3 else None
+        assert other is None or any(not np.array_equal(other[key], home[key]) for key in home)
+
+
+def test_it_is_asked_for_once_and_before_the_super_model_is_assembled(inside):
+    game = inside(rounds=2)
+    game.finish()
+    assert game.asked.count(COLLECT) == 1
+    assert game.asked.index(COLLECT) < game.asked.index(ASSEMBLE) < game.asked.index(TEST)
+    # every other answer holds nothing of a personal model
+    for task, answers in game.answers.items():
+        names = {name.partition("/")[0] for answer in answers.values() for name in answer.arrays}
+        assert ("collected" in names) == (task == COLLECT) and "personal" not in names
+
+
+def test_the_global_model_answers_for_a_site_whose_own_did_not_come(inside):
+    game = inside(rounds=1)
+
+    def refuse(task, site, answer):
+        return answer.failed("it may not leave") if (task, site) == (COLLECT, "north") else answer
+
+    game.finish(change=refuse)
+    states = models_of(game)
+    assert_equal(states["north"], states["global"])
+    said = "site 'north' sent no personal model, and the global one answers in its place: it may not leave"
+    assert said in game.warnings
+    assert_equal(states["east"], collected(game, "east"))
+
+
+def test_an_array_of_another_shape_costs_the_model(inside):
+    game = inside(rounds=1)
+
+    def cut(task, site, answer):
+        if (task, site) == (COLLECT, "west"):
+            name = next(iter(answer.arrays))
+            answer.arrays[name] = answer.arrays[name][..., :1]
+        return answer
+
+    game.finish(change=cut)
+    (note,) = [warning for warning in game.warnings if "sent no personal model" in warning]
+    assert "'west'" in note and "shape" in note
+    states = models_of(game)
+    assert_equal(states["west"], states["global"])
+
+
+def test_a_resumed_run_asks_once_more(inside):
+    game = inside(rounds=1)
+    game.finish()
+    before = models_of(game)
+    game.resume()
+    assert game.server.parts["collected"].received == {}
+    game.finish()
+    for site in SITES:
+        assert_equal(models_of(game)[site], before[site])
+
+
+def test_a_site_may_keep_its_personal_model(inside, tmp_path):
+    game = inside(rounds=1)
+    game.finish()
+    message = game.answers[COLLECT]["east"]
+    request = Request(COLLECT, "run", 1)
+    assert Gate.of(game.study, Site(data="d", state_dir=str(tmp_path))).refusal(request, message) is None
+    kinds = ["weights", "batchnorm", "selector"]
+    gate = Gate.of(game.study, Site(data="d", state_dir=str(tmp_path), may_leave=kinds))
+    assert "not personal_model" in gate.refusal(request, message)
+
+
+def test_the_estimate_counts_the_models_that_travel_once(inside):
+    game = inside(rounds=1)
+    game.finish()
+    size = game.answers[COLLECT]["east"].num_bytes
+    traffic = count_traffic(game.study, 3, (1, 32, 32))
+    assert size > 0 and traffic.finish_bytes_from == size
+    assert traffic.bytes_from == [game.answers["train"]["east"].num_bytes]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sentence"),
+    [
+        ({"name": "fedavg", "parts": ["fedsm"]}, "with an algorithm that keeps a personal model at each site"),
+        ({"name": "ditto", "parts": ["ditto", "apfl", "fedsm"]}, "one algorithm with a personal model"),
+        ({"name": "ditto", "parts": ["ditto", "fedsm"], "mixing": "softpull"}, "mixing must be shared"),
+        ({"name": "ditto", "parts": ["ditto", "fedsm"], "selector": {"labels": "best_model"}}, "extra_rounds"),
+        (
+            {"name": "finetuning", "parts": ["fedsm"], "average_last": 0.5},
+            "average_last must be 0 where each",
+        ),
+        ({"name": "finetuning", "parts": ["fedsm"], "mixing": "softpull"}, "or with mixing: shared"),
+        ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
+        ({"name": "finetuning", "parts": ["fedsm"], "stays_home": "batchnorm"}, "stays_home must be nothing"),
+        ({"name": "perfedavg", "parts": ["fedsm"], "extra_rounds": 2}, "extra_rounds must be 0 with meta-steps"),
+        ({"name": "perfedavg", "parts": ["ditto", "fedsm"]}, "step must go with one model of all sites"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(play, algorithm, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        play(**algorithm)
+
+
+# --- those that come from a shared model: of fine-tuning and of Per-FedAvg
+
+FROM_SHARED = {
+    "finetuning": {"rounds": 2, "extra_rounds": 2, "training": {"optimizer": "adam", "batch_size": 2}},
+    "perfedavg": {"rounds": 4, "training": SGD | {"local_epochs": 3}, "meta_step": {"alpha": 0.2, "deployed_steps": 2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [
+        ("finetuning", 1),
+        pytest.param("finetuning", 3, marks=pytest.mark.slow),
+        pytest.param("finetuning", 4, marks=pytest.mark.slow),
+        pytest.param("perfedavg", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algorithm_alone(play, name, best):
+    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}}
+    game = play(folder="inside", **options | find_method_algorithm(f"fedsm-{name}"))
+    alone = play(folder="alone", **options, name=name)
+    fedavg = play(folder="fedavg", rounds=4, training=options["training"], model=options["model"])
+    for one in (game, alone, fedavg):
+        one.finish(change=best_at(best))
+        assert one.server.reported.round == best and one.server.finished_rounds == 4
+    states = models_of(game)
+    assert_equal(states["global"], fedavg.server.best_parts["model"].common)
+    for site in SITES:
+        tested = torch.load(alone.folder(site) / "supermodel" / "weights" / f"{site}.pt", weights_only=True)
+        floats = {key: value for key, value in tested.items() if value.is_floating_point()}
+        assert_equal(states[site], floats)
+        # before its extra rounds fine-tuning has one model
+        is_shared = all(np.array_equal(states["global"][key], value) for key, value in floats.items())
+        assert is_shared == (name == "finetuning" and best == 1)
+
+
+def plain_finetuning(game, absent):
+    """Return the global model and each site's own after FedAvg's rounds and the extra ones, in another way."""
+
+    def trained(model, site, number):
+        model = copy.deepcopy(model).train()
+        for batch in (batch for epoch in game.epochs(site, number) for batch in epoch):
+            model.zero_grad()
+            make_loss(game.study)(model(batch[0]), batch[1]).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.05 * parameter.grad
+        return model
+
+    shared, own = build_plain_model(game.study, game.study.seed), {}
+    for number in range(1, game.study.total_rounds + 1):
+        sites = [site for site in SITES if site not in absent.get(number, ())]
+        ends = {site: trained(shared, site, number).state_dict() for site in sites}
+        whole = sum(COUNTS[site] for site in sites)
+        if number > game.study.rounds:
+            # from the model that the site receives in its first extra round, then from its own
+            own |= {site: trained(own.get(site, shared), site, number) for site in sites}
+        means = {
+            key: sum(COUNTS[site] / whole * ends[site][key] for site in sites)
+            for key, value in shared.state_dict().items()
+            if value.is_floating_point()
+        }
+        shared.load_state_dict(means, strict=False)
+    return shared, own
+
+
+def test_fine_tuning_in_it_follows_a_plain_implementation(play):
+    absent = {3: ("north",)}
+    game = play(training=SGD, rounds=2, **find_method_algorithm("fedsm-finetuning") | {"extra_rounds": 2})
+    for number in range(1, 5):
+        game.round(absent=absent.get(number, ()))
+    game.finish(change=best_at(4))
+    shared, own = plain_finetuning(game, absent)
+    for site, model in {"global": shared, **own}.items():
+        for key, value in model.state_dict().items():
+            if value.is_floating_point():
+                found = models_of(game)[site][key]
+                np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5, err_msg=f"{site} {key}")
+
+
+def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_fedavg_both(play):
+    roles = {}
+    for name, options in FROM_SHARED.items():
+        game, roles[name] = play(folder=name, **options | find_method_algorithm(f"fedsm-{name}")), []
+        for _ in range(4):
+            game.round()
+            answers, sent = game.answers["train"]["east"].arrays, game.sent["train"]["east"].arrays
+            assert {key.partition("/")[0] for key in answers} == {key.partition("/")[0] for key in sent}
+            roles[name].append({key.partition("/")[0] for key in answers} - {"selector"})
+    assert roles == {"finetuning": [{"global"}] * 4, "perfedavg": [{"global", "personal"}] * 4}
+
+
+@pytest.mark.parametrize("name", ["finetuning", pytest.param("perfedavg", marks=pytest.mark.slow)])
+def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
+    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}} | find_method_algorithm(f"fedsm-{name}")
+    whole, halved = play(folder="whole", **options), play(folder="halved", **options)
+    halved.goes_on_as(whole)
+    assert whole.finish().scores == halved.finish().scores
+    for site, state in models_of(whole).items():
+        assert_equal(models_of(halved)[site], state)
+
+
+def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
+    game = play(training=SGD, rounds=1, **find_method_algorithm("fedsm-finetuning") | {"extra_rounds": 2})
+    game.rounds(2)
+    # what is left is the state of the first round, before the fine-tuning
+    (game.folder("north") / "rounds" / "round_0002.pt").unlink()
+    record = game.round()
+    assert record.answered == ["east", "west"]
+    assert "site 'north' must hold its personal model of round 2, which is not in its state" in record.failed["north"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *FROM_SHARED])
+def test_to_the_guard_the_super_model_is_one_candidate_and_mixed_with_the_local_model(play, monkeypatch, name):
+    seen = []
+    choose = guard.SiteGuard._choose
+    monkeypatch.setattr(guard.SiteGuard, "_choose", lambda self, u: seen.append(self._contents) or choose(self, u))
+    options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
+    game = play(guard=True, **options | find_method_algorithm(f"fedsm-{name}"))
+    game.finish()
+    assert game.server.parts["guard"].choices.keys() == set(SITES)
+    assert len(seen) == 3 and all(found.keys() == {"federated", "local", "blend"} for found in seen)
+    assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
+    assert all(found["blend"].models.keys() == {*found["federated"].models, "local"} for found in seen)
+
+
+@pytest.mark.parametrize("name", FROM_SHARED)
+def test_the_estimate_counts_what_they_send(play, name):
+    game = play(**FROM_SHARED[name] | find_method_algorithm(f"fedsm-{name}"))
+    record = game.round()
+    game.finish()
+    traffic = count_traffic(game.study, 3, (1, 32, 32))
+    assert traffic.finish_bytes_from == game.answers[COLLECT]["east"].num_bytes > 0
+    assert (traffic.bytes_to[0], traffic.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
+    assert len(traffic.bytes_to) == 4

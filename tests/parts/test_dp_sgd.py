@@ -1,0 +1,205 @@
+"""Differential privacy in whole runs: what is counted, what leaves, and what a site refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from silofl.errors import ConfigError, PinError
+from silofl.federation.egress import Gate
+from silofl.federation.outcome import finished_results
+from silofl.federation.site import SiteRounds
+from silofl.parts.dp_sgd import FILE, SiteDpSgd
+from silofl.parts.task import TRAIN, Message
+from silofl.settings import parse
+from silofl.study import Study
+from silofl.training.private import Spent, compute_epsilon
+
+from ..conftest import SMALL_UNET, UNET
+from ..federation.test_egress import request
+
+NOISE = {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}
+
+
+@pytest.fixture
+def private(make_study):
+    def make(privacy=NOISE, normalization="instance", **options):
+        options = {"network": SMALL_UNET | {"normalization": normalization}} | options
+        values = make_study(**options).model_dump(mode="json", exclude={"privacy"})
+        return parse(Study, values | {"privacy": privacy}, "study.yaml")
+
+    return make
+
+
+def test_the_ledger_holds_what_each_site_has_spent_and_no_loss(play, private):
+    run = play(study=private())
+    for number in (1, 2):
+        record = run.round()
+        # Five, four and three patients in batches of two: three, two and one batch.
+        steps, rates = {"east": 2, "north": 2, "west": 1}, {"east": 0.4, "north": 0.5, "west": 2 / 3}
+        wanted = {s: compute_epsilon([Spent(2.0, rates[s], number * steps[s])], 0.01) for s in steps}
+        assert record.metrics == {site: {"epsilon": pytest.approx(value)} for site, value in wanted.items()}
+    assert "loss" not in json.dumps(run.answers[TRAIN]["east"].meta)
+    results = finished_results(run.server, run.finish())
+    assert results.privacy.epsilon.keys() == {"east", "north", "west"}
+    assert results.privacy.epsilon["east"] > wanted["east"]
+
+
+def test_a_restarted_server_still_knows_what_was_spent(play, private):
+    run = play(study=private(rounds=2))
+    run.rounds(2)
+    run.resume()
+    spent = finished_results(run.server, run.finish()).privacy.epsilon
+    assert spent == {site: values["epsilon"] for site, values in run.server.ledger[-1].metrics.items()}
+
+
+def test_all_runs_of_a_study_at_a_site_are_counted_together(play, private):
+    first = play(study=private()).round()
+    again = play(study=private())
+    again.server.id = "another"
+    assert again.round().metrics["east"]["epsilon"] > first.metrics["east"]["epsilon"]
+
+
+def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
+    first, second = play(study=private()), play(study=private())
+    second.server.id = "another"
+    original = SiteDpSgd.draw
+
+    def overtaken(part, examples):
+        # While a round of the one trains, one of the other begins and ends.
+        if part.work.site == "east" and part.work.folder.name == "run":
+            second.round()
+        return original(part, examples)
+
+    monkeypatch.setattr(SiteDpSgd, "draw", overtaken)
+    record = first.round()
+    count = json.loads((first.folder("east").parent / FILE).read_text())
+    assert [one["steps"] for one in count["spent"]] == [4]
+    assert record.metrics["east"]["epsilon"] == pytest.approx(compute_epsilon([Spent(2.0, 0.4, 4)], 0.01))
+
+
+def test_a_site_spends_no_more_than_it_lets(play, private):
+    run = play(study=private(rounds=9))
+    before = run.round().metrics["east"]["epsilon"]
+    site = run.sites["east"]
+    site.site = site.site.model_copy(update={"max_epsilon": before * 1.01})
+    record = run.round()
+    assert "must not spend more than epsilon" in record.failed["east"]
+    assert record.answered == ["north", "west"]
+    count = json.loads((run.folder("east").parent / FILE).read_text())
+    assert [one["steps"] for one in count["spent"]] == [2]
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"spent": []}', '{"spent": [{"noise": 1}]}'])
+def test_a_site_whose_count_is_lost_trains_no_more(play, private, content):
+    run = play(study=private())
+    run.round()
+    path = run.folder("east").parent / FILE
+    path.unlink() if content is None else path.write_text(content)
+    record = run.round()
+    assert f"{FILE} in its state folder is missing, broken or older" in record.failed["east"]
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"spent": []}'])
+def test_a_new_run_does_not_begin_the_count_anew_where_it_is_lost(play, private, content):
+    first = play(study=private())
+    first.round()
+    path = first.folder("east").parent / FILE
+    path.unlink() if content is None else path.write_text(content)
+    again = play(study=private())
+    again.server.id = "another"
+    assert f"{FILE} in its state folder is missing, broken or older" in again.round().failed["east"]
+
+
+def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):
+    run = play(study=private())
+    run.round()
+    study, answer = run.study, run.answers[TRAIN]["east"]
+    gate = Gate.of(study, run.settings)
+    asked = replace(request(), shapes={name: array.shape for name, array in answer.arrays.items()})
+    assert gate.refusal(asked, answer) is None
+    for name in ("loss", "loss_other", "drift"):
+        more = Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | {name: 0.5}})
+        assert "lets only the numbers of an answer leave" in gate.refusal(asked, more)
+    assert answer.meta["domain"].keys() & {"intensities", "voxels"} == set()
+    sizes = {"least": [1.0, 1.0, 1.0], "most": [1.0, 1.0, 1.0]}
+    measured = Message(answer.arrays, answer.meta | {"domain": {"voxels": sizes}})
+    assert "lets only the numbers of an answer leave" in gate.refusal(asked, measured)
+
+
+def test_the_same_study_and_seed_give_other_weights_each_time(play, private):
+    models = []
+    for folder in ("first", "second"):
+        run = play(study=private(), folder=folder)
+        run.round()
+        models.append(run.models("east"))
+    assert any((models[0][name] != models[1][name]).any() for name in models[0])
+
+
+def test_it_goes_with_half_precision_on_the_wire(play, private):
+    run = play(study=private(federation={"precision": "float16"}))
+    run.round()
+    assert {array.dtype.name for array in run.answers[TRAIN]["east"].arrays.values()} == {"float16"}
+
+
+def test_a_site_with_a_limit_answers_no_study_without_privacy(make_study, settings_in, tmp_path):
+    for key, value in {"max_epsilon": 8.0, "max_delta": 0.001, "privacy_unit": "example"}.items():
+        site = settings_in(tmp_path).model_copy(update={key: value})
+        with pytest.raises(PinError, match=f"'small' must have privacy.dp_sgd, as {key} of the site asks; add it, or"):
+            SiteRounds("east", make_study(), site)
+
+
+LIMITS = {"max_epsilon": 8.0, "max_delta": 0.01, "privacy_unit": "patient"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": 0.1}, "must have a privacy.dp_sgd.delta of at most 0.01, as max_delta of the site asks, not 0.1;"),
+        ({"unit": "example"}, "must have privacy.dp_sgd.unit: patient, as privacy_unit of the site asks, not example;"),
+    ],
+)
+def test_a_lead_does_not_stay_below_the_limit_by_a_promise_that_means_less(
+    private, settings_in, tmp_path, changes, said
+):
+    lax = private({"dp_sgd": NOISE["dp_sgd"] | changes})
+    with pytest.raises(PinError, match=said):
+        SiteRounds("east", lax, settings_in(tmp_path).model_copy(update=LIMITS))
+
+
+@pytest.mark.parametrize("unit", ["patient", "example"])
+def test_a_study_within_a_sites_limits_is_taken(private, settings_in, tmp_path, unit):
+    # Who protects a patient protects each of the patient's examples.
+    site = settings_in(tmp_path).model_copy(update=LIMITS | {"privacy_unit": unit})
+    assert SiteRounds("east", private(), site).study.is_private
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"guard": True}, "guard must be false"),
+        ({"normalization": "batch"}, "must be instance or group with privacy.dp_sgd, not 'batch'"),
+        ({"normalization": "batch_stateless"}, "not 'batch_stateless'"),
+        ({"training": {"has_batch_dice": True}}, "has_batch_dice must be false"),
+        ({"training": {"measures_drift": True}}, "measures_drift must be false with privacy.dp_sgd"),
+        ({"name": "fedsm"}, "not 'fedsm' with selector"),
+        ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with control"),
+        ({"name": "moon", "network": UNET | {"normalization": "instance"}}, "take fedavg"),
+        ({"input": "harmofl"}, "nothing but models leaves"),
+    ],
+)
+def test_what_would_leak_past_the_noise_is_refused(private, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        private(**changes)
+
+
+# Of all the longest.
+FINETUNING = pytest.param("finetuning", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedopt", "fedper", "softpull", "local", FINETUNING])
+def test_algorithms_of_which_only_models_leave_train_with_it(play, private, name):
+    run = play(study=private(name=name, rounds=1))
+    record = run.round()
+    assert sorted(record.metrics) == ["east", "north", "west"] and not record.failed
+    assert run.finish().scores.keys() == {"east", "north", "west"}

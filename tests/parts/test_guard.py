@@ -1,0 +1,453 @@
+"""The guard: its local model is the one of local training, what it does not touch, and what it chooses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.cli import main
+from silofl.core.guard_rule import BIASES, SHARES, GuardChoice
+from silofl.federation.egress import Request
+from silofl.federation.outcome import finished_results
+from silofl.federation.site import SiteRounds
+from silofl.inference import SuperModel
+from silofl.parts import guard
+from silofl.parts.task import Message
+from silofl.schema import dump_record
+from silofl.settings import parse, read_yaml
+from silofl.study import Study
+from silofl.training import grid_scores, local_model
+from silofl.training.evaluation import score_predictions
+from silofl.training.local_model import copy_state
+from silofl.training.metrics import Score, group_positions
+from silofl.training.units import average_by_unit, find_units
+
+from ..conftest import JOBS, WINDOWS
+
+pytestmark = pytest.mark.long
+
+SITES, PARTS = ("east", "north", "west"), ("validation", "test")
+CPU = torch.device("cpu")
+ALGORITHMS = {
+    "shared": {"name": "fedavg"},
+    "batchnorm at home": {"name": "fedbn"},
+    "amplitude": {"name": "harmofl"},
+    "own models": {"name": "softpull"},
+    "fine-tuning": {"name": "finetuning", "extra_rounds": 1},
+    "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
+    "dropout": {"name": "fedavg", "model": {"dropout": 0.3}},
+    "a falling rate": {"name": "fedprox", "training": {"schedule": "poly"}},
+    "normalised steps": {"name": "fednova", "training": {"optimizer": "sgd", "momentum": 0.9}},
+    "a contrast": {"name": "moon", "model": {"dropout": 0.3}},
+    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "model": {"dropout": 0.3}},
+    "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
+}
+# The longest.
+LONG = ("a contrast", "meta-steps", "dropout")
+
+
+@pytest.fixture(autouse=True)
+def without_local_models(site_data):
+    """Forget what other runs have trained: the tests share their data, and its cache."""
+    for path in (site_data / ".cache").glob("*/local-*.pt"):
+        path.unlink()
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(torch.as_tensor(left[name]), torch.as_tensor(right[name])), name
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ALGORITHMS]
+)
+def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what_it_would_be_without(play, name):
+    options = ALGORITHMS[name]
+    guarded, without = play(guard=True, folder="with", **options), play(folder="without", **options)
+    alone = play(
+        folder="alone", **(options | {"name": "local", "extra_rounds": 0}), rounds=guarded.study.training_rounds
+    )
+    for game in (guarded, without, alone):
+        game.tests = game.finish()
+    for site in SITES:
+        assert_equal(guarded.models(site), without.models(site))
+        number = guarded.study.training_rounds
+        local = alone.kept(site, number)["models"]["home"]
+        mine = guarded.kept(site, number)["guard"]["local"]["state"]
+        assert_equal({f"model/{key}": value for key, value in mine.items()}, local)
+    assert guarded.tests.scores == without.tests.scores
+    before = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
+    after = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
+    assert before == after
+    assert guarded.server.parts["guard"].choices.keys() == set(SITES)
+
+
+def stubbed(monkeypatch, share, bias=0.0, own_bias=0.5, federated_bias=-0.3):
+    """Let every site make one choice."""
+    choice = GuardChoice(share, bias, own_bias, federated_bias, 0.3, 2)
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: choice)
+
+
+def label_cases(model, part):
+    """Return the label maps of a part, each case answered at once."""
+    return np.concatenate([model.predict(part.images[rows]).label_map for rows in group_positions(part.cases).values()])
+
+
+def state_at_test(game, site):
+    (state,) = SuperModel.load(game.folder(site) / "supermodel", "cpu").contents.models.values()
+    return state
+
+
+@pytest.mark.parametrize(("values", "best"), [((0.3, 0.2, 0.1), 1), ((0.2, 0.2, 0.2), 3)], ids=["falling", "level"])
+def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(play, monkeypatch, values, best):
+    states = []
+
+    def judge(model, *others):
+        states.append(copy_state(model))
+        # Two sites a round.
+        return None, Score.of({"a": values[(len(states) - 1) // 2]})
+
+    stubbed(monkeypatch, 1.0)
+    monkeypatch.setattr(local_model, "evaluate", judge)
+    game = play(("east", "north"), guard=True, seed=81)
+    game.finish()
+    kept = game.kept("east", 3)["guard"]["local"]
+    (chosen,) = SuperModel.load(game.folder("east") / "chosen", "cpu").contents.models.values()
+    assert kept["best"]["round"] == best
+    assert_equal(chosen, states[2 * best - 2])
+    assert_equal(kept["state"], states[-2])
+
+
+@pytest.mark.parametrize(
+    ("share", "bias", "name"), [(0.0, 0.4, "federated"), (0.3, -0.6, "blend"), (1.0, 0.5, "local"), (0.7, 0.0, "blend")]
+)
+def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_than_that(
+    play, monkeypatch, share, bias, name
+):
+    stubbed(monkeypatch, share, bias)
+    game = play(guard=True, name="harmofl")
+    game.finish()
+    assert game.asked[-2:] == ["test", "guard_choose"]
+    answer = game.answers["guard_choose"]["east"]
+    assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
+    assert not any(message.arrays for message in game.sent["guard_choose"].values())
+    joined = game.server.parts["guard"].choices["east"]
+    assert (joined.chosen, joined.local_share, joined.bias, joined.own_bias) == (name, share, bias, 0.5)
+    assert (joined.unit, joined.num_units) == ("patient", 2)
+    assert joined.verdict == ("keeps its own model" if name == "local" else "too few to say")
+    assert (joined.needed_units is None) == (name == "local")
+    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    contents, data = model.contents, game.sites["east"].data
+    assert (contents.bias, contents.facts["candidate"]) == (bias, name)
+    assert contents.rule == ("mean" if name == "blend" else "only") and "surface" not in contents.facts
+    # The test of what it keeps, and not that of the federated model.
+    score = score_predictions(label_cases(model, data.test), data.test, game.study)
+    assert contents.facts["value"] == joined.test["chosen"] == pytest.approx(score.value, abs=1e-3)
+    assert contents.facts["data"]["east"]["training"]["cases"] == len({*data.training.cases})
+    assert SuperModel.load(game.folder("east") / "supermodel", "cpu").contents.bias == 0
+    local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
+    image = data.test.images[:1]
+    if name != "blend":
+        assert_equal(next(iter(contents.models.values())), local if name == "local" else state_at_test(game, "east"))
+        return
+    assert_equal(contents.models["local"], local)
+    prediction = model.predict(image)
+    assert prediction.model == "mean of the federated and the local model"
+    assert (prediction.beside, prediction.beside_share, prediction.bias) == ("local", share, bias)
+    theirs, ours = (model.probabilities(one, image) for one in ("federated", "local"))
+    mean = ((1 - share) * theirs + share * ours)[:, 0]
+    np.testing.assert_array_equal(prediction.label_map, np.log(mean / (1 - mean)) + bias > 0)
+
+
+def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(play, monkeypatch):
+    stubbed(monkeypatch, 1.0, 0.5)
+    game = play(("east", "north"), guard=True)
+    game.finish()
+    joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
+    assert joined.test.keys() == {"federated", "federated_calibrated", "local", "local_uncalibrated", "chosen"}
+    assert joined.test["local"] == joined.test["chosen"]
+    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    labels = {bias: label_cases(SuperModel(replace(contents, bias=bias), CPU), part) for bias in (0.5, 0.0)}
+    scores = {bias: score_predictions(found, part, game.study) for bias, found in labels.items()}
+    assert joined.test["local_uncalibrated"] == pytest.approx(scores[0.0].value, abs=1e-3)
+    gains = [scores[0.5].compared[case] - value for case, value in scores[0.0].compared.items()]
+    assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
+    with np.load(game.folder("east") / "pictures.npz") as shown:
+        pictures = dict(shown.items())
+    assert pictures["kept"].shape == pictures["predictions"].shape
+    rows = group_positions(part.cases)[str(pictures["cases"][0])]
+    row = max(rows, key=lambda i: np.count_nonzero(part.targets[i]))
+    plane = labels[0.5][row] if part.slices[row] is None else labels[0.5][row].T
+    np.testing.assert_array_equal(pictures["kept"][0], plane)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
+def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, monkeypatch, name):
+    found, choice = [], GuardChoice(0.9, 0.7, 0.5, 0.0, 0.3, 2)
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)
+    game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
+    game.finish()
+    validation = game.sites["east"].data.validation
+    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    assert (contents.beside_share, contents.bias) == (0.9, 0.7) and found[0].shape == (len(SHARES), len(BIASES), 2)
+    for row, column in ((0, 30), (3, 37), (9, 37), (10, 0), (10, 60)):
+        model = SuperModel(replace(contents, beside_share=float(SHARES[row]), bias=float(BIASES[column])), CPU)
+        compared = score_predictions(label_cases(model, validation), validation, game.study).compared
+        # A voxel on the border of two biases may be rounded either way.
+        np.testing.assert_allclose(found[0][row, column], list(compared.values()), atol=1e-3)
+
+
+def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
+    play, windows_to_choose_by, monkeypatch
+):
+    training = {"loss": "cross_entropy", "batch_size": 4}
+    settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
+    found, choose = [], guard.choose_kept
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choose(scores, biases))
+    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
+    game.finish()
+    data, model = game.sites["ann"].data, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
+    part, (name,) = data.validation, model.contents.models
+    wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
+    by_case = {case: wanted[rows].mean() for case, rows in group_positions(part.cases).items()}
+    # Two windows are a recording, in each part.
+    unit_of, tested = (find_units(getattr(data, one), getattr(data.manifest, one)).unit_of for one in PARTS)
+    num_units, num_tested = (len({*one.values()}) for one in (unit_of, tested))
+    assert num_units <= (len(unit_of) + 1) // 2 and found[0].shape == (len(SHARES), 1, num_units)
+    np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, unit_of), rtol=1e-6)
+    choices = game.server.parts["guard"].choices
+    one = choices["ann"]
+    assert (one.unit, one.num_units, one.num_test_units) == ("recording", num_units, num_tested)
+    assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
+
+
+def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
+    def scored(self, part, predictions):
+        void, *others = dict.fromkeys(part.cases)
+        found = {case: 0.8 for case in others}
+        silent, alarm = (
+            Score.of(found | {void: None}, empty={void: False}),
+            Score.of(found | {void: 0}, empty={void: 1}),
+        )
+        return {name: silent if name.startswith("local") else alarm for name in predictions}
+
+    stubbed(monkeypatch, 0.0)
+    monkeypatch.setattr(guard.SiteGuard, "_score", scored)
+    game = play(("east", "north"), guard=True)
+    game.finish()
+    joined = game.server.parts["guard"].choices["east"]
+    num_cases = len({*game.sites["east"].data.test.cases})
+    assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
+
+
+@pytest.mark.parametrize(("answer", "name", "beside"), [("choice", "local", "local"), ("ensemble", "north", "north_")])
+def test_a_super_model_of_several_is_mixed_with_the_local_one_though_a_site_has_its_name(
+    play, monkeypatch, answer, name, beside
+):
+    monkeypatch.setattr(guard, "LOCAL", name)
+    stubbed(monkeypatch, 0.9, 0.7)
+    game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
+    game.finish()
+    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
+    assert (model.contents.rule, model.contents.beside) == ("selector", beside)
+    assert {*model.contents.models} == {*tested.contents.models, beside}
+    local = game.kept("east", game.study.rounds)["guard"][name]["best"]["state"]
+    assert_equal(model.contents.models[beside], local)
+    image = game.sites["east"].data.test.images[:1]
+    mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities(beside, image)
+    wanted = 1 / (1 + np.exp(-(np.log(mean / (1 - mean)) + 0.7)))
+    np.testing.assert_allclose(model.answer(image).probabilities, wanted, atol=1e-5)
+
+
+def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_unless_damaged(play, site_data):
+    first, second, other = (
+        play(guard=True, folder=name, **options)
+        for name, options in {
+            "first": {"name": "fedavg", "seed": 77},
+            "second": {"name": "fedbn", "seed": 77},
+            "other": {"name": "fedbn", "seed": 77, "training": {"learning_rate": 0.02}},
+        }.items()
+    )
+    for game in (first, second, other):
+        game.finish()
+    ours, theirs, others = (game.kept("east", 3)["guard"]["local"] for game in (first, second, other))
+    assert (ours.get("is_borrowed"), theirs.get("is_borrowed"), others.get("is_borrowed")) == (None, True, None)
+    assert_equal(ours["best"]["state"], theirs["best"]["state"])
+    assert_equal(ours["state"], theirs["state"])
+    joined = [game.server.parts["guard"].choices["east"] for game in (first, second)]
+    assert joined[0].test["local"] == joined[1].test["local"]
+    assert joined[0].validation["local"] == joined[1].validation["local"]
+    for path in site_data.glob(".cache/*/local-*.pt"):
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    anew = play(guard=True, folder="damaged", seed=77)
+    anew.finish()
+    assert "is_borrowed" not in anew.kept("east", 3)["guard"]["local"]
+
+
+@pytest.mark.parametrize("optimizer_state", ["kept", "fresh"])
+def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_data, optimizer_state):
+    options = {"guard": True, "seed": 80, "training": {"optimizer_state": optimizer_state}}
+    first, more, straight = (play(folder=name, **options | {"rounds": n}) for name, n in (("a", 2), ("b", 2), ("c", 4)))
+    first.finish(), more.finish()
+    assert more.kept("east", 2)["guard"]["local"]["is_borrowed"]
+    more.ask_for(4)
+    more.round()
+    more.finish()
+    for path in site_data.glob(".cache/*/local-*.pt"):
+        path.unlink()
+    straight.finish()
+    ours, theirs = (game.kept("east", 4)["guard"]["local"] for game in (more, straight))
+    assert ours.keys() == theirs.keys() and ours["rounds"] == theirs["rounds"] == 4
+    assert_equal(ours["state"], theirs["state"])
+    assert_equal(ours["best"]["state"], theirs["best"]["state"])
+    assert ours["best"]["round"] == theirs["best"]["round"]
+    assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
+
+
+def test_a_local_model_that_missed_a_round_says_since_when_it_learns_and_is_left_to_nobody(play):
+    absent, later = (play(guard=True, folder=name, seed=78, federation={"max_missed_rounds": 1}) for name in "ab")
+    absent.round(absent=("west",))
+    absent.finish(), later.finish()
+    joined = absent.server.parts["guard"].choices
+    assert (joined["west"].local_since, joined["east"].local_since) == (2, 1)
+    assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
+    assert later.server.parts["guard"].choices["west"].local_since == 1
+    assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
+
+
+def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):
+    game = play(guard=True)
+    part = game.sites["north"].data
+    game.sites["north"].__dict__["data"] = replace(part, validation=part.validation.select_rows([]))
+
+    def change(task, site, answer):
+        return answer.failed("no memory") if (task, site) in {("test", "west"), ("guard_choose", "east")} else answer
+
+    found = finished_results(game.server, game.finish(change=change))
+    assert found.joining is None and "guard" not in game.kept("north", 3)
+    assert found.unchosen == {
+        "east": "no memory",
+        "north": "it has no validation data",
+        "west": "it did not test the model",
+    }
+    assert "site 'north' made no choice: it has no validation data" in game.server.ledger[-1].notes
+
+
+def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
+    game = play(("east", "north"), guard=True)
+
+    def change(task, site, answer):
+        # From the exchange after the test on.
+        game.absent = ("north",) if task == "test" else ()
+        return answer
+
+    found = finished_results(game.server, game.finish(change=change))
+    assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
+
+
+def test_a_run_without_the_guard_has_nobody_without_a_choice(play):
+    game = play(("east", "north"))
+    assert finished_results(game.server, game.finish()).unchosen is None
+
+
+def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
+    game = play(guard=True)
+    for site, part in (("north", "validation"), ("west", "test")):
+        data = game.sites[site].data
+        # One patient alone in one part, two in the other.
+        game.sites[site].__dict__["data"] = replace(data, **{part: getattr(data, part).select_rows([0])})
+    found = finished_results(game.server, game.finish())
+    counts = {site: (one.num_units, one.unit, one.num_test_units) for site, one in found.joining.items()}
+    assert counts == {"east": (2, "patient", 2), "north": (1, "patient", 2), "west": (2, "case", 1)}
+    assert found.unchosen is None
+
+
+def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(play):
+    game = play(guard=True, rounds=2)
+    game.finish()
+    assert game.server.parts["guard"].choices.keys() == set(SITES)
+    game.ask_for(4)
+
+    def change(task, site, answer):
+        return answer.failed("no memory") if (task, site) == ("test", "west") else answer
+
+    game.finish(change=change)
+    assert game.server.parts["guard"].choices.keys() == {"east", "north"}
+    assert game.sent["guard_choose"].keys() == {"east", "north"}
+
+
+def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
+    straight, broken = (play(guard=True, name="fedbn", folder=folder) for folder in ("straight", "broken"))
+    broken.rounds(2)
+    for site in SITES:
+        # A new process at the site, which has its files alone.
+        broken.sites[site] = SiteRounds(site, broken.study, broken.settings)
+    for game in (straight, broken):
+        game.finish()
+    assert straight.server.parts["guard"].choices == broken.server.parts["guard"].choices
+
+
+def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
+    game = play(guard=True)
+    game.finish()
+    gate = game.sites["east"].gate
+    message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]
+    request = Request.of("guard_choose", message)
+    assert gate.refusal(request, answer) is None
+    assert gate.refusal(request, Message(meta=answer.meta | {"guard": {"reason": "it has no validation data"}})) is None
+    named = answer.meta | {"guard": {"reason": "no scan of Anna Smith"}}
+    assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=named))
+    weights = Message({"guard/local": np.zeros(3, np.float32)}, answer.meta)
+    assert "UNKNOWN" in gate.refusal(request, weights) or "not unknown" in gate.refusal(request, weights)
+    text = answer.meta | {"guard": {"joined": answer.meta["guard"]["joined"] | {"chosen": "anna_smith.png"}}}
+    assert "only the numbers of an answer leave" in gate.refusal(request, Message(meta=text))
+
+
+@pytest.mark.parametrize(("shape", "bias"), [((3, 2), 0.0), ((2, 1, 9, 7), 0.7), ((1, 4, 9, 7, 5), 0.7)])
+def test_the_labels_of_a_mean_are_the_same_in_pieces(monkeypatch, shape, bias):
+    federated, local = np.random.default_rng(0).random((2, *shape), np.float32)
+    mean = federated * np.float32(0.7) + local * np.float32(0.3)
+    if shape[1] == 1:
+        wanted = np.log(mean / (1 - mean))[:, 0] + bias > 0
+    else:
+        foreground = mean[:, 1:]
+        is_found = np.log(foreground.max(axis=1) / mean[:, 0]) + bias > 0
+        wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
+    monkeypatch.setattr(grid_scores, "PIECE", 10)
+    np.testing.assert_array_equal(guard._decide(federated, local, 0.3, bias), wanted)
+
+
+# Federated model -> the foreground's probability that it answers, of as many pixels.
+USELESS = {
+    "zeros": np.zeros,
+    "a constant": lambda shape: np.full(shape, 0.3),
+    "random numbers": lambda shape: np.random.default_rng(0).random(shape),
+}
+NUCLEI = ("fluo_256", "fluo_360", "histo_purple")
+
+
+@pytest.mark.slow
+def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(play, monkeypatch, tmp_path, real_data):
+    assert main(["import", "nuclei-dsb2018", str(real_data("nuclei_dsb2018")), str(tmp_path / "data")]) == 0
+    values = read_yaml(JOBS / "harmofl_nuclei" / "app" / "config" / "study.yaml")
+    values["data"]["transforms"] = [{"Resize": {"spatial_size": [64, 64]}}]
+    values |= {"rounds": 6, "guard": True, "algorithm": {"name": "fedavg"}, "device": "cpu"}
+    game = play(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
+    game.finish()
+    yield_answers = guard.SITE._yield_answers
+    for name, answer in USELESS.items():
+
+        def yield_useless(self, part, answer=answer):
+            for members, federated, local in yield_answers(self, part):
+                # One channel, of the foreground: the study has one label.
+                yield members, answer(federated.shape).astype(federated.dtype), local
+
+        monkeypatch.setattr(guard.SITE, "_yield_answers", yield_useless)
+        for site in NUCLEI:
+            reply = game.sites[site].answer("guard_choose", game.sent["guard_choose"][site])
+            joined = reply.meta["guard"]["joined"]
+            assert joined["test"]["local"] > 0.3, "the own model has learnt something"
+            assert joined["num_test_units"] >= 6 and joined["verdict"] != "gains", (name, site)

@@ -1,0 +1,657 @@
+import csv
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.data.batches import training_batches
+from silofl.data.transforms import build_augmentation
+from silofl.federation.known_sites import find_recipe_in_use
+from silofl.files import load_tensors
+from silofl.models import build_model, build_plain_model, networks
+from silofl.models.names import batchnorm_names, traveling_names
+from silofl.parts.load import list_kinds, start_parts
+from silofl.parts.model import complete_state, mix_models
+from silofl.parts.part import to_tensors
+from silofl.parts.task import TRAIN, Exchange, Message
+from silofl.training.device import derive_seed
+from silofl.training.losses import make_loss
+
+from ..conftest import UNET
+from .conftest import assert_same_course
+
+pytestmark = pytest.mark.long
+
+NETWORK = UNET
+
+INSTANCE = {"normalization": "instance"}
+NAME = "model/network.final_conv.weight"
+
+
+def assert_alike(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def without(wrong, *names):
+    """Return a change by which a site, or every site where it is None, keeps arrays back."""
+
+    def change(task, site, answer):
+        if task != "train" or wrong not in (site, None):
+            return answer
+        return Message({name: array for name, array in answer.arrays.items() if name not in names}, answer.meta)
+
+    return change
+
+
+# --- mixing
+
+
+def test_the_mean_is_that_of_what_the_sites_trained_by_examples(play):
+    game = play(sites=("east", "west"))
+    start = game.models("east")
+    record = game.round()
+    diffs = {site: answer.arrays[NAME] for site, answer in game.answers["train"].items()}
+    # 5 and 3 training images
+    expected = start[NAME] + (5 * diffs["east"] + 3 * diffs["west"]) / 8
+    np.testing.assert_allclose(game.models("east")[NAME], expected, rtol=1e-5, atol=1e-7)
+    assert record.weights["west"] == {"east": 0.625, "west": 0.375}
+
+
+def test_one_site_alone_goes_on_with_its_own_model(play):
+    game = play(sites=("east",))
+    start = game.models("east")
+    game.round()
+    for name, value in game.models("east").items():
+        expected = start[name] + game.answers["train"]["east"].arrays[name]
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_name_that_a_site_withholds_is_mixed_over_the_others_and_written_down(play):
+    game = play(sites=("east", "west"))
+    start = game.models("east")
+    name, other = list(start)[:2]
+    record = game.round(change=without("west", name))
+    assert record.withheld == {"west": [name]} and record.answered == ["east", "west"]
+    east, west = (game.answers["train"][site].arrays for site in ("east", "west"))
+    np.testing.assert_array_equal(game.models("west")[name], start[name] + east[name])
+    mixed = start[other] + (5 * east[other] + 3 * west[other]) / 8
+    np.testing.assert_allclose(game.models("west")[other], mixed, rtol=1e-5, atol=1e-7)
+
+
+def test_a_name_that_nobody_sends_stays_as_it_was(play):
+    game = play(sites=("east", "west"))
+    start = game.models("east")
+    game.round(change=without(None, NAME))
+    np.testing.assert_array_equal(game.models("east")[NAME], start[NAME])
+
+
+def test_each_array_is_mixed_over_the_sites_that_sent_it():
+    started = {site: {"w": np.zeros(1), "b": np.full(1, 8.0)} for site in "abc"}
+    trained = {"a": {"w": np.array([1.0]), "b": np.array([2.0])}, "b": {"w": np.array([5.0])}, "c": {}}
+    weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
+    mixed = mix_models(started, trained, weights)
+    # w by a and b: (0.5 * 1 + 0.25 * 5) / 0.75, (0.25 * 1 + 0.5 * 5) / 0.75; c listens to neither and keeps its own
+    np.testing.assert_allclose([mixed[site]["w"][0] for site in "abc"], [1.75 / 0.75, 2.75 / 0.75, 0])
+    # b by a alone
+    np.testing.assert_allclose([mixed[site]["b"][0] for site in "abc"], [2, 2, 8])
+
+
+def test_half_a_server_step_goes_half_the_way_on_parameters_only(play):
+    whole, half = play(folder="one"), play(folder="two", server_lr=0.5)
+    start = whole.models("east")
+    whole.round()
+    half.round()
+    for name, full in whole.models("east").items():
+        expected = full if "running" in name else start[name] + 0.5 * (full - start[name])
+        np.testing.assert_allclose(half.models("east")[name], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_all_share_one_model_until_sites_have_their_own(play):
+    shared, own = play(), play(folder="own", name="softpull")
+    shared.round()
+    own.round()
+    assert shared.server.parts["model"].own == {} and shared.server.parts["model"].models().keys() == {""}
+    assert own.server.parts["model"].models().keys() == {"east", "north", "west"}
+
+
+# --- BatchNorm that sites' filters take out
+
+
+def excluding(*sites):
+    """Return a change by which sites' filters take BatchNorm out of every answer."""
+
+    def change(task, site, answer):
+        if site not in sites:
+            return answer
+        return Message({name: array for name, array in answer.arrays.items() if ".adn.N." not in name}, answer.meta)
+
+    return change
+
+
+EVERYONE = excluding("east", "north", "west")
+
+
+def homes(game, number):
+    """Return BatchNorm's arrays that each site keeps at home after a round."""
+    kept = {site: game.kept(site, number)["models"]["home"] for site in game.sites}
+    return {f"{site} {n}": array for site, home in kept.items() for n, array in home.items() if ".adn.N." in n}
+
+
+def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
+    ours, fedbn = play(), play(folder="fedbn", name="fedbn")
+    ours.rounds(1, change=EVERYONE)
+    ours.resume()
+    ours.rounds(2, change=EVERYONE)
+    fedbn.rounds(3)
+    assert_alike({name: ours.models("east")[name] for name in fedbn.models("east")}, fedbn.models("east"))
+    assert_alike(homes(ours, 3), homes(fedbn, 3))
+    assert [one.validated for one in ours.server.ledger] == [one.validated for one in fedbn.server.ledger]
+    # From the second round on it travels no more, either way.
+    assert ours.sent["train"]["east"].arrays.keys() == fedbn.sent["train"]["east"].arrays.keys()
+    assert ours.server.ledger[2].withheld == {}
+    assert find_recipe_in_use(ours.server).stays_home == "batchnorm" != ours.study.recipe.stays_home
+    tests = [game.finish(change=EVERYONE).scores for game in (ours, fedbn)]
+    assert tests[0] == tests[1]
+
+
+def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(play):
+    game = play()
+    start = game.models("east")
+    record = game.round(change=excluding("north"))
+    name = next(name for name in start if ".adn.N." in name)
+    sent = {site: answer.arrays.get(name) for site, answer in game.answers["train"].items()}
+    # 5 training images at east and 3 at west; north has none of a say
+    expected = start[name] + (5 * sent["east"] + 3 * sent["west"]) / 8
+    np.testing.assert_allclose(game.models("north")[name], expected, rtol=1e-5, atol=1e-7)
+    assert find_recipe_in_use(game.server).stays_home == "nothing" and not record.unlike
+    assert record.notes == ["BatchNorm excluded at north: what some sites still send is mixed over these"]
+    game.round(change=excluding("north"))
+    assert name in game.sent["train"]["north"].arrays and game.server.ledger[-1].notes == []
+
+
+def test_the_ledger_says_once_that_everybody_excludes_batchnorm(play):
+    game = play()
+    game.rounds(2, change=EVERYONE)
+    said = "BatchNorm excluded at east, north, west: each site goes on with its own from here on, as in FedBN"
+    assert [one.notes for one in game.server.ledger] == [[said], []] and game.warnings == [said]
+
+
+def test_a_sender_that_is_away_for_a_round_still_shares_batchnorm(play):
+    game = play(rounds=4)
+    game.round(change=excluding("north", "west"))
+    game.round(absent=("east",), change=excluding("north", "west"))
+    assert find_recipe_in_use(game.server).stays_home == "nothing"
+    game.round(change=EVERYONE)
+    assert find_recipe_in_use(game.server).stays_home == "batchnorm"
+    # What each site trained in that round, not what was shared before it.
+    own = homes(game, 3)
+    game.round(change=EVERYONE)
+    assert not [name for name in game.sent["train"]["north"].arrays if ".adn.N." in name]
+    assert own.keys() == homes(game, 4).keys()
+
+
+def test_a_site_that_comes_late_gets_batchnorm_once_and_keeps_its_own_as_the_others(play):
+    game = play()
+    game.round(absent=("west",), change=EVERYONE)
+    game.round()
+    assert [name for name in game.sent["train"]["west"].arrays if ".adn.N." in name]
+    # It has no filter, and is told that nobody sends it.
+    assert not [name for name in game.answers["train"]["west"].arrays if ".adn.N." in name]
+    assert game.server.ledger[-1].refused == {}
+
+
+def test_a_site_that_lost_batchnorm_of_its_own_goes_on_without_and_the_run_says_so(play):
+    game = play()
+    game.rounds(2, change=EVERYONE)
+    for path in (game.folder("west") / "rounds").iterdir():
+        path.unlink()
+    record = game.round(change=EVERYONE)
+    assert "began the train of round 3 without its state of round 2" in record.notes[0]
+    assert "its BatchNorm, which no site sends" in record.notes[0]
+
+
+def test_a_run_of_excluded_batchnorm_has_no_model_for_everybody_and_its_sites_have_whole_ones(play):
+    game, shared = play(rounds=2), play(rounds=2, folder="shared")
+    game.finish(change=EVERYONE), shared.finish()
+    part = game.server.parts["model"]
+    assert shared.server.parts["model"].contents(shared.server) and part.contents(game.server) is None
+    assert not [name for name in part.models()[""] if ".adn.N." in name]
+    model = torch.load(game.folder("east") / "supermodel" / "weights" / "east.pt", weights_only=True)
+    norm = next(name for name in model if ".adn.N." in name)
+    own = game.kept("east", game.server.reported.round)["models"]["home"][f"model/{norm}"]
+    np.testing.assert_array_equal(model[norm].numpy(), own.numpy())
+
+
+# --- what stays at home
+
+
+def test_what_stays_home_is_not_sent_and_local_training_sends_nothing(play):
+    home, local = play(name="fedbn"), play(folder="local", name="local")
+    home.round()
+    sent = home.answers["train"]["east"].arrays
+    assert sent and not [name for name in sent if ".adn.N." in name]
+    record = local.round()
+    assert local.answers["train"]["east"].arrays == {} and record.metrics["east"]["loss"] > 0
+    assert local.upcoming("train")["east"].arrays == {}
+
+
+def test_a_site_goes_on_from_what_it_kept_and_what_it_received(play):
+    game = play(name="fedbn")
+    game.rounds(2)
+    home, received = game.kept("east", 1)["models"]["home"], game.sent["train"]["east"].of("model")
+    # A step of training away from both: BatchNorm's counter has gone on, and nothing of the shared model is kept.
+    counter = next(name for name in home if name.endswith("num_batches_tracked"))
+    after = game.kept("east", 2)["models"]["home"]
+    assert after[counter] == 2 * home[counter] > 0
+    assert not {f"model/{name}" for name in received} & home.keys()
+
+
+def test_the_head_stays_home_in_fedper(play):
+    game = play(name="fedper")
+    game.round()
+    assert NAME not in game.answers["train"]["east"].arrays and NAME in game.kept("east", 1)["models"]["home"]
+
+
+# --- own models
+
+
+def test_lambda_of_one_over_k_is_the_uniform_mean(play):
+    pulled = play(name="softpull", softpull={"self_weight": 1 / 3}, model=INSTANCE)
+    shared = play(folder="other", name="fedavg", weights="uniform", model=INSTANCE)
+    for game in (pulled, shared):
+        game.rounds(2)
+    for site in pulled.sites:
+        for name, array in pulled.models(site).items():
+            np.testing.assert_allclose(array, shared.models(site)[name], rtol=1e-6)
+
+
+def test_lambda_of_one_is_local_training_exactly(play):
+    pulled = play(name="softpull", softpull={"self_weight": 1.0}, rounds=3)
+    alone = play(folder="other", name="local", rounds=3)
+    for game in (pulled, alone):
+        game.rounds(3)
+    for site in pulled.sites:
+        left, right = (game.kept(site, 3)["models"]["home"] for game in (pulled, alone))
+        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_lambda_is_at_least_one_over_the_sites_that_answered(play):
+    game = play(name="softpull", softpull={"self_weight": 0.4})
+    assert game.round(absent=("north",)).weights["east"] == {"east": 0.5, "west": 0.5}
+
+
+def test_lambda_below_one_over_k_is_a_note_and_holds_while_all_sites_answer(play):
+    game = play(name="softpull", softpull={"self_weight": 0.2})
+    # 0.2 of its own, the rest in halves
+    first = game.round()
+    assert first.weights["east"] == pytest.approx({"east": 0.2, "north": 0.4, "west": 0.4})
+    assert [note for note in first.notes if "softpull.self_weight 0.2 is below 1/3" in note] == game.warnings
+    second = game.round(absent=("north",))
+    assert second.weights["east"] == {"east": 0.5, "west": 0.5} and second.notes == []
+
+
+def test_lambda_of_one_over_k_and_above_has_no_note(play):
+    assert play(name="softpull", softpull={"self_weight": 0.4}).round().notes == []
+
+
+def test_an_absent_site_keeps_its_own_model(play):
+    game = play(name="softpull")
+    game.round()
+    before = game.models("north")
+    record = game.round(absent=("north",))
+    assert_alike(game.models("north"), before)
+    # 0.7 of the own model, 0.3 of the only other site that answered
+    assert record.weights["east"] == pytest.approx({"east": 0.7, "west": 0.3})
+    assert_alike(game.upcoming("train")["north"].arrays, before)
+
+
+def test_a_model_that_nobody_else_listens_to_does_not_travel_back(play):
+    game = play(name="softpull", softpull={"self_weight": 1.0})
+    game.round()
+    assert game.sent["train"]["east"].arrays
+    task = game.upcoming("train")["east"]
+    assert task.arrays == {} and task.meta["held"] == 1
+    assert game.round().answered == ["east", "north", "west"]
+
+
+def test_a_site_that_lost_its_own_model_gets_it_back_in_the_same_round(play):
+    game = play(name="softpull", softpull={"self_weight": 1.0})
+    game.round()
+    before = game.models("east")
+    for path in (game.folder("east") / "rounds").iterdir():
+        path.unlink()
+    record = game.round()
+    assert game.asked == ["train", "train", "train"] and game.sent["train"].keys() == {"east"}
+    assert_alike(game.sent["train"]["east"].arrays, before)
+    assert record.answered == ["east", "north", "west"] and record.failed == {}
+    assert game.upcoming("train")["east"].arrays == {}
+
+
+def test_a_site_that_lost_all_gets_what_stays_home_of_the_pretrained_model_again(play, make_study):
+    study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
+    state = build_plain_model(make_study(), 7).state_dict()
+    pretrained = {name: value.numpy() + 0.25 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=pretrained)
+    game.round()
+    assert game.upcoming("train")["east"].of("model").keys() < pretrained.keys()
+    for path in (game.folder("east") / "rounds").iterdir():
+        path.unlink()
+    game.round()
+    task = game.sent["train"]["east"].of("model")
+    name = next(iter(batchnorm_names(build_plain_model(study, 0)) & pretrained.keys()))
+    assert task.keys() == pretrained.keys()
+    np.testing.assert_array_equal(task[name], pretrained[name])
+
+
+def test_a_site_that_comes_late_gets_the_mean_of_the_others_models(play):
+    game = play(name="softpull", sites=("east", "west"))
+    game.round()
+    east, west = game.models("east"), game.models("west")
+    game.server.join("north")
+    np.testing.assert_allclose(game.models("north")[NAME], (east[NAME] + west[NAME]) / 2, rtol=1e-6)
+    assert list(game.server.parts["model"].own) == ["east", "north", "west"]
+    assert_alike(game.models("east"), east)
+
+
+def test_fine_tuning_goes_on_alone_from_the_shared_model(play):
+    game = play(name="finetuning", rounds=1, extra_rounds=2)
+    game.round()
+    assert_alike(game.models("east"), game.models("west"))
+    record = game.round()
+    assert record.weights["east"] == {"east": 1.0, "north": 0.0, "west": 0.0}
+    assert not np.array_equal(game.models("east")[NAME], game.models("west")[NAME])
+    # The shared model of round 1 had to travel; a site's own one stays where it is.
+    assert game.sent["train"]["east"].arrays and game.upcoming("train")["east"].arrays == {}
+
+
+def test_the_server_has_the_models_that_sites_fine_tune_whatever_its_learning_rate(play):
+    game = play(name="finetuning", rounds=1, extra_rounds=2, server_lr=0.5)
+    game.rounds(3)
+    for site in ("east", "north", "west"):
+        home = game.kept(site, 3)["models"]["home"]
+        for name, array in game.models(site).items():
+            np.testing.assert_allclose(array, home[name].numpy(), rtol=1e-6, atol=1e-7)
+
+
+# --- a network that has tensors under several names
+
+DYNUNET = {
+    "network": "monai.networks.nets.DynUNet",
+    "arguments": {
+        "kernel_size": [3, 3, 3],
+        "strides": [1, 2, 2],
+        "upsample_kernel_size": [2, 2],
+        "filters": [4, 8, 16],
+    },
+    "normalization": "instance",
+}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "softpull"])
+def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, name):
+    game = play(name=name, network=DYNUNET, rounds=2)
+    game.rounds(2)
+    model = build_plain_model(game.study, 0)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert sum(array.size for array in game.answers["train"]["east"].arrays.values()) == parameters
+    home = game.kept("east", 2)["models"]["home"]
+    assert sum(value.numel() for value in home.values()) == (parameters if name == "softpull" else 0)
+    for arrays in game.server.parts["model"].models().values():
+        assert arrays.keys() == model.state_dict().keys()
+        model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
+
+
+def test_a_checkpoint_in_which_tensors_stand_under_all_their_names_is_read(play):
+    options = {"name": "softpull", "network": DYNUNET, "rounds": 3}
+    game, straight = (play(folder=folder, **options) for folder in ("game", "straight"))
+    game.rounds(2)
+    part = game.server.parts["model"]
+    common = part.common | {name: part.common[one] for name, one in part.aliases.items()}
+    older = {"common": to_tensors(common), "own": {site: to_tensors(one) for site, one in part.models().items()}}
+    game.server.parts["model"] = part.restored(older)
+    game.finish(), straight.finish()
+    assert_alike(game.models("east"), straight.models("east"))
+
+
+def test_a_late_site_gets_what_the_others_have_learnt_under_no_older_name(play, make_study):
+    study = make_study(network=DYNUNET, name="fedper", rounds=3, start_from_pretrained=True)
+    state = build_plain_model(study, 7).state_dict()
+    game = play(study=study, pretrained={name: value.numpy() for name, value in state.items()})
+    game.round(absent=("north",))
+    sent = game.upcoming("train")["north"].of("model")
+    assert sum(array.size for array in sent.values()) == sum(
+        p.numel() for p in build_plain_model(study, 0).parameters()
+    )
+    learnt = game.models("east")
+    assert all(np.array_equal(sent[name.removeprefix("model/")], array) for name, array in learnt.items())
+
+
+# --- from a pretrained model
+
+
+def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_travels_once(play, make_study):
+    study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
+    state = build_plain_model(make_study(), 7).state_dict()
+    pretrained = {name: value.numpy() + 0.25 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=pretrained)
+    assert_alike(game.upcoming("train")["east"].of("model"), pretrained)
+    game.round(absent=("north",))
+    tasks, home = game.upcoming("train"), batchnorm_names(build_plain_model(study, 0))
+    assert not home & tasks["east"].of("model").keys()
+    # A site that has not trained yet still needs it.
+    assert tasks["north"].of("model").keys() == pretrained.keys()
+
+
+def test_local_training_begins_with_the_pretrained_model_which_every_site_gets_once(play, make_study):
+    study = make_study(name="local", start_from_pretrained=True, seed=1)
+    state = build_plain_model(make_study(), 7).state_dict()
+    pretrained = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=pretrained)
+    game.round()
+    assert_alike(game.sent["train"]["east"].of("model"), pretrained)
+    assert game.answers["train"]["east"].arrays == {} and game.upcoming("train")["east"].arrays == {}
+    # By hand: plain Adam from the pretrained model over the same batches.
+    data = game.sites["east"].data.training
+    model = build_plain_model(study, study.seed)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in pretrained.items()}, strict=False)
+    optimizer, loss, losses = torch.optim.Adam(model.parameters(), lr=0.01), make_loss(study), []
+    augment, seed = build_augmentation(study, has_label_map=True), derive_seed(study.seed, "east", 1, 1)
+    for images, targets in training_batches(data, 2, augment, seed, torch.device("cpu")):
+        optimizer.zero_grad()
+        losses.append(loss(model.train()(images), targets))
+        losses[-1].backward()
+        optimizer.step()
+    trained = {f"model/{name}": value.numpy() for name, value in model.state_dict().items()}
+    home = {name: value.numpy() for name, value in game.kept("east", 1)["models"]["home"].items()}
+    assert home.keys() == trained.keys()
+    for name, value in trained.items():
+        np.testing.assert_allclose(home[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
+    mean = sum(value.item() for value in losses) / len(losses)
+    np.testing.assert_allclose(game.answers["train"]["east"].meta["metrics"]["loss"], mean, rtol=1e-6)
+
+
+# --- the test
+
+
+def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
+    game = play(name="harmofl", rounds=2)
+    tests = game.finish()
+    model = build_model(game.study, (1, 32, 32), seed=5)
+    weights = load_tensors(game.folder("east") / "supermodel" / "weights" / "east.pt")
+    model.load_state_dict(weights, strict=True)
+    assert model.input_norm.is_fixed
+    rows = list(csv.DictReader((game.folder("east") / "scores.csv").open()))
+    assert tests.scores["east"].num_cases == len(rows) == 2
+    mean = sum(float(row["value"]) for row in rows) / 2
+    np.testing.assert_allclose(tests.scores["east"].value, mean)
+    pictures = np.load(game.folder("east") / "pictures.npz")
+    assert pictures["images"].shape == pictures["normalized"].shape == (4, 1, 32, 32)
+    assert not np.allclose(pictures["images"], pictures["normalized"])
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "models"),
+    [("fedavg", "only", {"global"}), ("softpull", "mean", {"east", "north", "west"}), ("fedbn", None, None)],
+)
+def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(play, name, rule, models):
+    game = play(name=name, rounds=1)
+    game.finish()
+    contents = game.server.parts["model"].contents(game.server)
+    if rule is None:
+        assert contents is None
+    else:
+        assert contents.rule == rule and contents.models.keys() == models
+        assert contents.facts["reported_round"] == 1
+
+
+def test_a_state_dict_is_whole_with_what_travels_of_it(make_study):
+    study = make_study()
+    travels = traveling_names(build_plain_model(study, 0), study.recipe)
+    state = build_plain_model(study, 5).state_dict()
+    found = complete_state(study, (1, 32, 32), {name: state[name].numpy() for name in travels})
+    assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in travels)
+
+
+# --- the parts themselves
+
+
+def test_there_is_a_part_for_each_model_that_a_site_trains(make_study):
+    both = start_parts(make_study(name="fedsm", model=INSTANCE), ["a", "b"], None)
+    assert list(both)[:2] == ["global", "personal"]
+    assert_alike(both["global"].common, both["personal"].common)
+    assert list(start_parts(make_study(), ["a"], None)) == ["model"]
+
+
+def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
+    found = {(kind.role, kind.name): kind for kind in list_kinds(make_study())}
+    assert found.keys() == {("model", "weights"), ("model", "batchnorm")}
+    assert found["model", "batchnorm"].names == batchnorm_names(build_plain_model(make_study(), 0))
+    assert not any(kind.is_of_images for kind in found.values())
+
+
+def test_a_site_may_keep_back_any_array_of_its_update_and_none_is_expected_of_an_evaluation(play):
+    server = play().server
+    expected = server.expected("east", Exchange(TRAIN, 1))
+    assert expected.keys() == server.task("east", Exchange(TRAIN, 1)).arrays.keys()
+    assert not any(one.is_required for one in expected.values())
+    assert server.expected("east", Exchange("validate", 1)) == {}
+
+
+def test_the_optimisers_rate_falls_by_the_studys_rounds_and_not_by_those_since_its_state_was_loaded(play):
+    game, rates = play(rounds=4, training={"schedule": "poly", "learning_rate": 0.1}), []
+    for number in range(1, 5):
+        game.round()
+        rates.append(game.kept("east", number)["models"]["optimizer"]["model"]["param_groups"][0]["lr"])
+    np.testing.assert_allclose(rates, [0.1, 0.1 * 0.75**0.9, 0.1 * 0.5**0.9, 0.1 * 0.25**0.9], rtol=1e-12)
+
+
+# --- the optimisers' buffers
+
+
+def trained_afresh(game, site, number, x):
+    """Return a site's model after a round of SGD with momentum from x: few lines of torch, with a new optimiser."""
+    model = build_plain_model(game.study, 0)
+    model.load_state_dict(x)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        optimizer.zero_grad()
+        make_loss(game.study)(model(images), targets).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_with_fresh_optimisers_rounds_are_those_of_a_plain_implementation_and_kept_ones_give_others(play):
+    sgd = {"optimizer": "sgd", "learning_rate": 0.05}
+    game, kept = play(training=sgd | {"optimizer_state": "fresh"}), play(folder="kept", training=sgd)
+    start = build_plain_model(game.study, game.study.seed).state_dict()
+    x = dict(start)
+    shares = {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12}
+    for number in (1, 2):
+        game.round(), kept.round()
+        ends = {site: trained_afresh(game, site, number, x) for site in ("east", "north", "west")}
+        for name in (name for name, value in x.items() if value.is_floating_point()):
+            x[name] = sum(shares[site] * end[name] for site, end in ends.items())
+        assert_same_course(game.models("east"), x, start)
+        # Before round 1 there are no buffers to keep.
+        assert np.array_equal(game.models("east")[NAME], kept.models("east")[NAME]) == (number == 1)
+    assert "optimizer" not in game.kept("east", 2)["models"] and "optimizer" in kept.kept("east", 2)["models"]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_with_fresh_optimisers_goes_on_from_its_checkpoint_and_a_site_that_lost_its_state_loses_nothing(
+    play, optimizer
+):
+    training = {"optimizer": optimizer, "optimizer_state": "fresh"}
+    whole, halved, lossy = (play(folder=name, training=training) for name in ("whole", "halved", "lossy"))
+    halved.goes_on_as(whole)
+    lossy.rounds(2)
+    for path in (lossy.folder("north") / "rounds").iterdir():
+        path.unlink()
+    assert lossy.round().notes == []
+    assert_alike(whole.models("east"), lossy.models("east"))
+
+
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("ditto", marks=pytest.mark.slow)])
+def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
+    training = {"optimizer_state": "fresh"}
+    guarded = play(guard=True, folder="guarded", name=name, training=training)
+    alone = play(folder="alone", name="local", training=training)
+    for game in (guarded, alone):
+        game.rounds(3)
+    local, own = guarded.kept("east", 3)["guard"]["local"]["state"], alone.kept("east", 3)["models"]["home"]
+    assert_alike(local, {name: own[f"model/{name}"] for name in local})
+    assert "optimizer" not in guarded.kept("east", 3)["models"]
+
+
+# --- from weights in a file
+
+STARTS = {
+    "shared": {"name": "fedavg"},
+    "batchnorm at home": {"name": "fedbn"},
+    "everything at home": {"name": "local"},
+    "amplitude": {"name": "harmofl"},
+    "own models": {"name": "softpull"},
+    "a personal model": {"name": "ditto"},
+    "fine-tuning": {"name": "finetuning", "extra_rounds": 1},
+    "two models and a selector": {"name": "fedsm", "model": INSTANCE, "selector": {"steps": 2}},
+}
+
+
+# The longest; each is another answer of a part to the same question.
+LONG = ("batchnorm at home", "own models", "a personal model", "fine-tuning", "two models and a selector")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(STARTS[name], id=name, marks=pytest.mark.slow if name in LONG else ()) for name in STARTS],
+)
+def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would_make_it(
+    play, make_study, monkeypatch, options
+):
+    given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
+    study = make_study(guard=True, **options | {"rounds": 2, "model": options.get("model", {}) | given})
+    state = build_plain_model(study, 7).state_dict()
+    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    from_file, build = play(study=study, folder="file", pretrained=arrays), networks._build_network
+    from_file.finish()
+    # The oracle draws the numbers in the file wherever a network is built, and reads none.
+    monkeypatch.setattr(networks, "_build_network", lambda study, seed: build(study, 7))
+    drawn = play(guard=True, folder="drawn", **options | {"rounds": 2})
+    drawn.finish()
+    assert drawn.study.model.weights is None and drawn.study.seed == study.seed == 0
+    for site in ("east", "north", "west"):
+        assert_alike(from_file.models(site), drawn.models(site))
+        left, right = (game.kept(site, study.total_rounds) for game in (from_file, drawn))
+        assert_alike(left["models"]["home"], right["models"]["home"])
+        if study.is_guarded:
+            assert_alike(left["guard"]["local"]["state"], right["guard"]["local"]["state"])
+
+
+def test_arrays_keep_their_shapes_as_tensors():
+    arrays = {"one number": np.array(True), "turned": np.arange(6.0).reshape(2, 3).T, "none": np.zeros((0, 2))}
+    for name, tensor in to_tensors(arrays).items():
+        assert tuple(tensor.shape) == arrays[name].shape
+        np.testing.assert_array_equal(tensor.numpy(), arrays[name])

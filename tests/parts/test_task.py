@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+
+from silofl.errors import AggregationError
+from silofl.parts.answer import Numbers, SiteAnswer
+from silofl.parts.task import Expected, Message, Replies, check_arrays
+
+
+def test_a_message_knows_its_arrays_by_their_role():
+    message = Message({"model/network.a": np.zeros(3, np.float32), "selector/average/b": np.ones(2)}, {"round": 2})
+    assert message.num_bytes == 3 * 4 + 2 * 8
+    assert list(message.of("model")) == ["network.a"] and list(message.of("selector")) == ["average/b"]
+    assert message.of("average") == {}
+
+
+def test_two_messages_become_one_and_neither_changes():
+    left, right = Message({"a/x": np.zeros(1)}, {"round": 1}), Message({"b/x": np.ones(1)}, {"a": {"is_wanted": True}})
+    both = left | right
+    assert list(both.arrays) == ["a/x", "b/x"] and both.meta == {"round": 1, "a": {"is_wanted": True}}
+    assert left.meta == {"round": 1} and list(right.arrays) == ["b/x"]
+    assert both.find_entry("a") == {"is_wanted": True} and both.find_entry("b") == {}
+
+
+def test_an_answer_that_failed_holds_no_arrays_and_the_round_of_its_task():
+    failed = Message({"a/x": np.zeros(1)}, {"round": 3, "run": "r"}).failed("no GPU")
+    assert failed == Message(meta={"round": 3, "error": "no GPU"})
+
+
+def test_what_is_expected_like_some_arrays_has_their_shapes_and_may_be_withheld():
+    expected = Expected.like({"model/a": np.zeros((2, 3), np.float32)})
+    assert expected == {"model/a": Expected((2, 3), dtype="float32", num_bytes=24)}
+    assert check_arrays("north", {}, expected) == {}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"a": 1.0, "c": 1.0}, "site 'north' must send only arrays that were asked for; 'c' is none of them"),
+        ({}, "site 'north' must send 'a'; it is missing from its answer"),
+        ({"a": np.zeros(2)}, "site 'north' must send 'a' with shape () as others do, not (2,)"),
+        ({"a": np.inf}, "site 'north' must send finite numbers; 'a' holds NaN or infinity"),
+        ({"a": -0.5}, "site 'north' must send 'a' with values of at least 0"),
+        ({"a": 1.0, "b": np.array([1.0, np.nan])}, "site 'north' must send finite numbers; 'b' holds NaN or infinity"),
+    ],
+)
+def test_arrays_that_are_not_as_expected_are_refused_by_name(arrays, sentence):
+    expected = {"a": Expected((), is_required=True, minimum=0, origin=" as others do"), "b": Expected(None)}
+    with pytest.raises(AggregationError) as caught:
+        check_arrays("north", {name: np.asarray(array) for name, array in arrays.items()}, expected)
+    assert str(caught.value) == sentence
+
+
+def test_a_shape_that_is_not_known_yet_may_be_any():
+    check_arrays("north", {"a": np.zeros((4, 5))}, {"a": Expected(None, is_required=True)})
+    with pytest.raises(AggregationError, match=r"shape \(4,\), not \(5,\)"):
+        check_arrays("north", {"a": np.zeros(5)}, {"a": Expected((4,))})
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (np.array("text"), "<U4"),
+        (np.array({}), "object"),
+        (np.array(1j), "complex128"),
+        (np.array(1), "int64"),
+        (np.array(True), "bool"),
+        (np.float16(1), "float16"),
+        (None, "NoneType"),
+        ([1.0], "list"),
+    ],
+)
+def test_what_is_no_array_of_floats_is_refused_by_its_kind(array, kind):
+    with pytest.raises(AggregationError) as caught:
+        check_arrays("north", {"a": array}, {"a": Expected(None)})
+    assert f"site 'north' must send 'a' as an array of float32 or float64, not of {kind}" in str(caught.value)
+
+
+def test_a_number_that_no_model_has_is_refused():
+    check_arrays("north", {"a": np.float32([-1e15])}, {"a": Expected((1,))})
+    with pytest.raises(AggregationError, match=r"site 'north' must send 'a' with values of at most 1e\+15"):
+        check_arrays("north", {"a": np.float32([0, -1e30])}, {"a": Expected((2,))})
+
+
+def test_an_array_is_turned_into_the_type_that_is_expected_and_otherwise_left_alone():
+    expected = Expected.like({"a": np.zeros(2, np.float32), "b": np.zeros(2)})
+    sent = {"a": np.ones(2), "b": np.ones(2)}
+    found = check_arrays("north", sent, expected)
+    assert {name: array.dtype for name, array in found.items()} == {"a": np.float32, "b": np.float64}
+    assert found["b"] is sent["b"]
+
+
+def test_replies_know_their_sites_and_their_examples():
+    answers = {
+        site: SiteAnswer(numbers=Numbers(round=1, num_examples=count)) for site, count in {"a": 5, "b": 3}.items()
+    }
+    replies = Replies(answers, {"c": "no"})
+    assert replies.sites == ["a", "b"] and replies.examples == {"a": 5, "b": 3}

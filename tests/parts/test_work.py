@@ -1,0 +1,284 @@
+"""One task at a site; what the site's own models, and the models of a selector, come to on its data."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from silofl.algorithms.fedsm import selector
+from silofl.data.domain import Form, measure_domain
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+from silofl.errors import TrainingError
+from silofl.models.names import read_arrays, traveling_names
+from silofl.parts.answer import read_answer
+from silofl.parts.task import Message
+from silofl.parts.work import Work
+from silofl.schema import dump_record
+from silofl.settings import parse
+from silofl.study import Study
+from silofl.training.evaluation import predict, score_predictions
+from silofl.training.metrics import Score, accuracy_by_case
+
+from ..conftest import UNET
+
+NETWORK = UNET
+
+CPU = torch.device("cpu")
+SITES = ["east", "north", "west"]
+CLASSES = np.array([0, 0, 0, 1])
+
+
+def classification(**changes):
+    settings = {
+        "name": "small",
+        "task": "classification",
+        "labels": {0: "normal", 1: "odd", 2: "rare"},
+        "rounds": 1,
+        "metric": "balanced_accuracy",
+        "model": {"name": "lenet5", "normalization": "group"},
+        "training": {"loss": "cross_entropy", "batch_size": 2},
+        "algorithm": {"name": "fedavg"},
+    }
+    return parse(Study, settings | changes, "study.yaml")
+
+
+@pytest.fixture
+def part():
+    """Four images, of which three are of class 0 and one of class 1."""
+    images = np.random.default_rng(0).random((4, 1, 28, 28), dtype=np.float32)
+    return Examples(images, CLASSES, tuple("abcd"), (None,) * 4, tuple("abcd"))
+
+
+@pytest.fixture
+def blobs():
+    """Four slices of two cases with a label map each."""
+    rng, cases = np.random.default_rng(0), ("a", "a", "b", "b")
+    images = rng.random((4, 1, 32, 32), dtype=np.float32)
+    return Examples(images, rng.integers(0, 2, (4, 32, 32), dtype=np.uint8), cases, (0, 1, 0, 1), cases)
+
+
+def begin(study, part, about=None, **options):
+    """Begin a task at a site whose three parts of data are alike."""
+    message = Message(meta={"run": "run", "round": 1, "step": 1} | (about or {}))
+    return Work("east", study, SiteData(part, part, part), message, CPU, **options)
+
+
+def says(model, label):
+    """Make a model take every image for one class."""
+    with torch.no_grad():
+        model.network.head.weight.zero_()
+        model.network.head.bias.copy_(torch.tensor([9.0 * (number == label) for number in range(3)]))
+
+
+class Always(nn.Module):
+    """A selector that takes every image for one site."""
+
+    def __init__(self, site):
+        super().__init__()
+        self.logits = torch.tensor([[9.0 * (name == site) for name in SITES]])
+
+    def forward(self, images):
+        return self.logits.expand(len(images), -1)
+
+
+@pytest.fixture
+def with_selector(monkeypatch):
+    """Give a task a selector of a test's own, which stands for the one that was received."""
+
+    def begin_with(study, part, model, outputs):
+        monkeypatch.setattr(selector.SiteSelector, "_load_received", lambda self: (model, outputs))
+        return begin(study, part, {"selector": {"outputs": outputs, "step": 0}})
+
+    return begin_with
+
+
+# --- segmentation
+
+
+def role_score(work, role):
+    part = work.data.validation
+    return score_predictions(predict(work.models[role], part, 2, CPU), part, work.study)
+
+
+@pytest.mark.parametrize(("taken_for", "role"), [("east", "personal"), ("north", "global")])
+def test_a_case_counts_with_the_personalised_model_where_the_selector_knows_the_site(
+    make_study, blobs, with_selector, taken_for, role
+):
+    study = make_study(name="fedsm", model={"normalization": "instance"})
+    work = with_selector(study, blobs, Always(taken_for), SITES)
+    with torch.no_grad():
+        work.models["personal"].network.final_conv.bias += 10
+    found = work.validation()
+    assert found["value"] == role_score(work, role).value
+    assert found["selector_accuracy"] == float(taken_for == "east")
+    assert found["models"] == {name: role_score(work, name).value for name in ("global", "personal")}
+    assert found["models"]["global"] != found["models"]["personal"]
+
+
+def test_without_a_selector_the_personalised_model_counts(make_study, blobs):
+    work = begin(make_study(name="fedsm", model={"normalization": "instance"}), blobs)
+    with torch.no_grad():
+        work.models["personal"].network.final_conv.bias += 10
+    found = work.validation()
+    assert found["value"] == role_score(work, "personal").value and "selector_accuracy" not in found
+
+
+def test_one_model_has_no_table_of_models_and_no_data_no_score(make_study, blobs):
+    work = begin(make_study(), blobs)
+    assert "models" not in work.validation()
+    work.data = SiteData(blobs, blobs.select_rows([]), blobs)
+    assert work.validation() is None
+
+
+def test_what_leaves_of_a_score_names_no_case():
+    result = Score.of({"Doe^Jane": 0.5, "other": None}, {1: {"Doe^Jane": 0.5}})
+    assert result.numbers() == {"value": 0.5, "num_cases": 1, "num_excluded": 1, "labels": {"1": 0.5}}
+    assert Score.of({}).numbers()["value"] is None
+
+
+def test_a_segmentation_sends_nothing_of_classes():
+    found = Score.of({"a": 0.5}, {1: {"a": 0.5}}).numbers()
+    assert found.keys() == {"value", "num_cases", "num_excluded", "labels"}
+
+
+# --- classification
+
+
+def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metrics(part):
+    work = begin(classification(), part)
+    says(work.own, 0)
+    found = work.validation()
+    # class 0 is right in 3 of 3, class 1 in 0 of 1; all images have the same probabilities
+    assert found == {
+        "value": 1 / 2,
+        "num_cases": 4,
+        "num_excluded": 0,
+        "labels": {"0": 1.0, "1": 0.0},
+        "also": {"accuracy": 3 / 4, "balanced_accuracy": 1 / 2, "auroc": 1 / 2},
+        "label_cases": {"0": 3, "1": 1},
+    }
+    meta = {"round": 1, "metrics": {"validation": found}}
+    answer = read_answer("east", {}, json.loads(json.dumps(meta)), {})
+    assert dump_record(answer.numbers.metrics.validation) == found
+
+
+class BySite(nn.Module):
+    """A selector that takes an image for its own site where its first pixel is zero."""
+
+    def forward(self, images):
+        is_own = images[:, 0, 0, 0] == 0
+        return torch.stack([is_own, ~is_own], dim=1).float()
+
+
+def test_the_super_models_balanced_accuracy_is_that_of_the_answers_together(part, with_selector):
+    work = with_selector(classification(algorithm={"name": "fedsm"}), part, BySite(), ["east", "west"])
+    says(work.models["personal"], 0)
+    says(work.models["global"], 1)
+    part.images[:2, 0, 0, 0] = 0
+    found = work.validation()
+    # the personalised model answers a and b with 0, the global one c and d with 1: 2 of 3 and 1 of 1
+    assert found["labels"] == {"0": pytest.approx(2 / 3), "1": 1.0}
+    assert found["value"] == pytest.approx((2 / 3 + 1) / 2) and found["also"]["accuracy"] == 3 / 4
+    assert found["models"] == {"global": 1 / 2, "personal": 1 / 2}
+
+
+def test_the_test_of_a_single_model_says_the_same_as_its_validation(part, tmp_path):
+    work = begin(classification(), part, folder=tmp_path)
+    test, validation = (replace(work, task=task).answer().meta["metrics"] for task in ("test", "validate"))
+    patients = {"num_patients": part.num_patients}
+    assert test["test"] == validation["validation"] | patients and patients["num_patients"] > 0
+    # A class has no picture.
+    assert (tmp_path / "scores.csv").is_file() and not (tmp_path / "pictures.npz").exists()
+
+
+def test_what_leaves_of_a_classification_names_no_case():
+    result = accuracy_by_case(CLASSES, CLASSES, ("Doe^Jane", "b", "c", "d"), "accuracy", np.eye(3)[CLASSES])
+    assert "Doe" not in json.dumps(result.numbers())
+
+
+# --- a task
+
+
+def test_an_answer_holds_the_round_the_counts_and_the_size_of_the_images(make_study, blobs):
+    answer = begin(make_study(), blobs).answer()
+    assert answer.meta["round"] == 1 and answer.meta["num_examples"] == 4
+    assert answer.meta["image_shape"] == [1, 32, 32] and answer.meta["metrics"].keys() == {"loss"}
+    # The first round's model has no validation: nothing has been trained.
+    later = begin(make_study(), blobs, {"round": 2}).answer()
+    assert later.meta["metrics"].keys() == {"validation", "loss"}
+
+
+def test_an_answer_says_what_the_training_images_are_like_but_not_of_few_patients(make_study, blobs):
+    many = blobs.select_rows([0, 1, 2, 3, 0])
+    many = replace(many, patients=tuple("vwxyz"))
+    sent = begin(make_study(), many).answer().meta["domain"]
+    assert [one["measure"] for one in sent["intensities"]] == ["mean", "contrast", "roughness"]
+    few_patients = replace(many, patients=tuple("vwxyy"))
+    assert "intensities" not in begin(make_study(), few_patients, min_patients=5).answer().meta["domain"]
+
+
+def test_the_sizes_of_voxels_leave_from_enough_patients_alone(make_study, blobs, monkeypatch):
+    monkeypatch.setattr(SiteData, "domain", measure_domain([Form("volumes", voxel_mm=(0.5, 0.5, 3.0))], []))
+    sent = [begin(make_study(), blobs, min_patients=least).answer().meta["domain"] for least in (0, 1000)]
+    voxels = {"least": [0.5, 0.5, 3.0], "most": [0.5, 0.5, 3.0]}
+    assert sent == [{"kinds": ["volumes"], "voxels": voxels}, {"kinds": ["volumes"]}]
+
+
+def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):
+    study = make_study()
+    named = study.model_copy(update={"data": study.data.model_copy(update={"modality": "MR"})})
+    assert begin(named, blobs).domain.modalities == ("MR",)
+    assert begin(study, blobs).domain.modalities == ()
+
+
+def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs, with_selector):
+    study = make_study(name="fedsm", step="harmofl", model={"normalization": "instance"})
+    server_half = selector.PART.start(study, SITES, None)[0]
+    about = {"selector": {"outputs": SITES, "step": 0}}
+    work = begin(study, blobs, about)
+    work.message.arrays.update({f"selector/{name}": array for name, array in server_half.parameters.items()})
+    metrics = work.answer().meta["metrics"]
+    assert metrics.keys() == {"loss", "drift", "loss_global", "loss_selector"}
+
+
+def test_a_task_keeps_what_stays_home_only_after_training(make_study, blobs, tmp_path):
+    work = begin(make_study(), blobs, folder=tmp_path)
+    replace(work, task="validate").answer()
+    assert work.to_keep == {}
+    work.answer()
+    assert work.to_keep.keys() == {"models"}
+
+
+def test_the_models_begin_where_the_message_and_the_home_leave_them(make_study, blobs):
+    study = make_study(name="fedbn")
+    work = begin(study, blobs)
+    names = traveling_names(work.own, study.recipe)
+    received = {f"model/{name}": array + 1 for name, array in read_arrays(work.own.state_dict(), names).items()}
+    home = {f"model/{name}": value + 2 for name, value in work.own.state_dict().items()}
+    other = begin(study, blobs, kept={"models": {"home": home, "optimizer": {}}})
+    other.message.arrays.update(received)
+    for name, value in other.own.state_dict().items():
+        expected = received.get(f"model/{name}", home[f"model/{name}"])
+        np.testing.assert_array_equal(value, np.asarray(expected), err_msg=name)
+
+
+def test_a_task_that_no_part_knows_is_refused(make_study, blobs):
+    with pytest.raises(TrainingError, match="must be one of train, validate, test, statistics in .* not 'fly'"):
+        begin(make_study(name="adafed"), blobs, task="fly").answer()
+
+
+def test_a_fault_in_training_names_site_and_round(make_study, blobs):
+    work = begin(make_study(rounds=7), blobs, {"round": 7})
+    blobs.images[:] = np.nan
+    with pytest.raises(TrainingError, match=r"^site 'east', round 7: the loss of the model must be finite, not nan"):
+        work.answer()
+
+
+def test_what_learns_in_a_round_is_prepared_first(make_study, blobs):
+    work = begin(make_study(), blobs)
+    learners = work.learners()
+    assert learners.keys() == {"model"} and learners["model"].model is work.own
