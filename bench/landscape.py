@@ -26,7 +26,6 @@ from loss_surface import (
 )
 from numpy.typing import NDArray
 
-from silofl.analyses.finished import read_sites
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
@@ -38,6 +37,7 @@ from silofl.inference.contents import Contents
 from silofl.options import RUN, add_moved, make_console, parse_count, parse_natural
 from silofl.report.run_records import RunRecords, read_run, run_names
 from silofl.report.tables import print_lines, print_table
+from silofl.studies.finished import read_sites
 from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.study import Study

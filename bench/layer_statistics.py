@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
-from silofl.analyses.finished import read_finished_run, report_measurement
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
@@ -24,6 +23,7 @@ from silofl.inference.contents import Contents
 from silofl.options import RUN, add_json, add_moved
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
+from silofl.studies.finished import read_finished_run, report_measurement
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.training.device import choose_device

@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 from torch import Tensor, nn
 
-from silofl.analyses.finished import read_finished_run
 from silofl.data.batches import evaluation_batches
 from silofl.data.parts import Examples
 from silofl.models import build_plain_model
 from silofl.report.canvas import encode_png, make_panels
+from silofl.studies.finished import read_finished_run
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import UNMOVED
 from silofl.training.losses import Loss, make_loss

@@ -41,9 +41,8 @@ for _room, _below in (
     ("report", ("federation",)),
     ("studies", ("report", "flare", "algorithms")),
     ("arguments", ("studies",)),
-    ("analyses", ("studies",)),
     ("hospital", ("flare",)),
-    ("cli", ("arguments", "analyses", "hospital")),
+    ("cli", ("arguments", "hospital")),
     ("recipes", ("studies",)),
     ("__main__", ("cli",)),
 ):
@@ -140,6 +139,21 @@ def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
     for path, names in imported.items():
         if room_of(path) == "core":
             assert crossings(names, ["nvflare", "monai"]) == [], name_of(path)
+
+
+# --- the package of public sets
+
+PAPERS = sorted((CUSTOM / "silofl_papers").rglob("*.py"))
+
+
+def test_the_package_knows_nothing_of_the_public_sets(imported):
+    assert {name_of(path) for path, names in imported.items() if crossings(names, ["silofl_papers"])} == set()
+
+
+def test_the_public_sets_need_only_what_reads_and_splits_data():
+    wanted = {"data", "errors", "files", "settings"}
+    found = {path.name: imports_of(ast.parse(path.read_text(encoding="utf-8")), module_of(path)) for path in PAPERS}
+    assert found and {name: extra for name, names in found.items() if (extra := rooms_in(names) - wanted)} == {}
 
 
 # --- provisioning

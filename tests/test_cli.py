@@ -9,7 +9,7 @@ import pytest
 
 from silofl import __version__
 from silofl.cli import COMMANDS, FORMER, ROLES, CommandParser
-from silofl.data.importers import LAYOUTS
+from silofl.data.importers import list_layouts
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import make_console
 from silofl.studies.methods import method_names
@@ -17,7 +17,7 @@ from silofl.studies.methods import method_names
 from .conftest import JOBS
 
 TESTS = [path.read_text() for path in Path(__file__).parent.rglob("test_*.py")]
-ENDINGS = {"import": LAYOUTS, "compare": method_names()}
+ENDINGS = {"import": list_layouts(), "compare": method_names()}
 
 
 def arguments_of(command):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from setuptools import find_packages
 
 import silofl
 
@@ -42,8 +43,22 @@ def test_every_requirement_is_pinned():
     assert all(pin.count("==") == 1 for pin in pins())
 
 
-def test_the_package_and_the_wheel_have_one_version():
-    assert silofl.__version__ == PROJECT["version"]
+def test_the_package_the_wheel_and_the_package_of_public_sets_have_one_version():
+    papers = tomllib.loads((ROOT / "custom" / "silofl_papers" / "pyproject.toml").read_text())["project"]
+    assert silofl.__version__ == PROJECT["version"] == papers["version"]
+    assert papers["dependencies"] == [f"silofl=={PROJECT['version']}"]
+
+
+def test_the_wheel_of_hospitals_holds_no_public_set():
+    found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
+    assert {"silofl", "silofl.data.layouts"} <= {*found} and not any(name.startswith("silofl_papers") for name in found)
+
+
+def test_every_public_set_is_announced():
+    papers = tomllib.loads((ROOT / "custom" / "silofl_papers" / "pyproject.toml").read_text())["project"]
+    files = {path.stem for path in (ROOT / "custom" / "silofl_papers" / "sets").glob("*.py")} - {"__init__", "examples"}
+    announced = papers["entry-points"]["silofl.layouts"]
+    assert announced == {name.replace("_", "-"): f"silofl_papers.sets.{name}:LAYOUT" for name in files}
 
 
 def packed_files():

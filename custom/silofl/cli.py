@@ -62,7 +62,7 @@ RESEARCHER = {
     "prepare": ("studies.prepare", "make a workspace of nvflare simulator or nvflare poc ready for a job"),
     "resume": ("studies.resume", "go on with an interrupted simulation"),
     "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
-    "cross-test": ("analyses.cross_test", "test each site's model of a run on every site's test data"),
+    "cross-test": ("studies.cross_test", "test each site's model of a run on every site's test data"),
     "report": ("report.pages", "write report.html of one run, or compare several"),
 }
 LEAD = {

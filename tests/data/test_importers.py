@@ -1,13 +1,15 @@
 import json
 import shutil
+from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
+import silofl
 from silofl.cli import main
 from silofl.data import importers
-from silofl.data.importers import LAYOUTS, ImportOptions, import_layout
+from silofl.data.importers import ImportOptions, import_layout, list_layouts
 from silofl.data.layouts import cases
 from silofl.data.layouts.plan import SitePlan
 from silofl.data.manifest import read_manifest
@@ -37,7 +39,7 @@ def content_of(folder):
 def test_the_layouts_are_known_by_name():
     nuclei = {"nuclei-dsb2018", "nuclei-histology"}
     segmentation = nuclei | {"folders", "nnunet", "brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
-    assert set(LAYOUTS) == segmentation | {
+    assert set(list_layouts()) == segmentation | {
         "camelyon17-wilds",
         "covid-xray",
         "hmp",
@@ -45,6 +47,43 @@ def test_the_layouts_are_known_by_name():
         "nuclei-tiles",
         "pamap2",
     }
+
+
+class Installed:
+    """A stand-in for an installed package of public sets."""
+
+    def __init__(self, version):
+        self.version, self.entry_points = version, ()
+
+
+@pytest.fixture
+def with_papers(monkeypatch):
+    """Let the package of public sets be missing, or of a version."""
+
+    def change(version):
+        def find(name):
+            if version is None:
+                raise PackageNotFoundError(name)
+            return Installed(version)
+
+        list_layouts.cache_clear()
+        monkeypatch.setattr("silofl.data.importers.distribution", find)
+
+    yield change
+    list_layouts.cache_clear()
+
+
+def test_without_the_package_of_public_sets_the_layouts_are_those_of_hospitals(with_papers, source, tmp_path):
+    with_papers(None)
+    assert [*list_layouts()] == ["folders", "nnunet", "brats"]
+    with pytest.raises(ConfigError, match="not 'medmnist'; those of public sets come with the package silofl-papers"):
+        import_layout("medmnist", source, tmp_path / "target")
+
+
+def test_a_package_of_public_sets_of_another_version_is_refused(with_papers, source, tmp_path):
+    with_papers("0.0.1")
+    with pytest.raises(ConfigError, match=f"silofl-papers must be of version {silofl.__version__}, .*, not 0.0.1"):
+        import_layout("folders", source, tmp_path / "target")
 
 
 def test_an_import_says_what_it_wrote(source, tmp_path):
@@ -227,13 +266,13 @@ def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path, layout,
         import_layout(layout, source, tmp_path / "target")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", list_layouts())
 def test_a_missing_source_is_called_missing(tmp_path, layout):
     with pytest.raises(DataError, match="SOURCE must exist; nowhere is not there"):
         import_layout(layout, tmp_path / "nowhere", tmp_path / "target")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", list_layouts())
 @pytest.mark.parametrize("kind", ["empty folder", "text file"])
 def test_a_source_of_another_layout_is_refused(tmp_path, layout, kind):
     wrong = tmp_path / "wrong"

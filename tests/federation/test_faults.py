@@ -13,7 +13,6 @@ from silofl.federation.state import SiteState
 from silofl.files import read_json
 
 from ..conftest import UNET
-from ..feddyn import add_feddyn
 from .faults import DAMAGES, delete, flip, truncate
 
 ROUNDS, SITES = 3, ("east", "west")
@@ -34,7 +33,7 @@ LOST = {
     "fedbn": "its optimisers and what stays at home (batchnorm)",
     "harmofl": "its optimisers and what stays at home (batchnorm)",
     "softpull": "its optimisers",
-    "feddyn": "its h_i",
+    "feddyn": "its gradient h_i",
     "local": "its optimisers and what stays at home (everything)",
 }
 # Without these a site takes no part.
@@ -46,11 +45,6 @@ WEIGHTS = {}
 
 class Stopped(Exception):
     """The process has ended."""
-
-
-@pytest.fixture(autouse=True)
-def added(monkeypatch):
-    add_feddyn(monkeypatch)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.algorithms.feddyn import SiteDynamic
 from silofl.federation.outcome import finished_results, unscored_results
 from silofl.federation.results import Results
 from silofl.inference.directory import plain_study
@@ -13,7 +14,6 @@ from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import UNET
-from ..feddyn import SiteFedDyn, add_feddyn
 
 SCORE = {"value": 0.5, "num_cases": 1, "num_excluded": 0}
 
@@ -118,13 +118,12 @@ def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
     assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)
 
 
-def test_what_stays_at_home_names_what_the_parts_keep_of_an_added_algorithm_too(play, monkeypatch):
-    add_feddyn(monkeypatch)
+def test_what_stays_at_home_names_what_the_parts_keep_too(play):
     home = "What stays at home?"
     plain, added, moon = (unscored_results(one, "FAILED").recipe["questions"][home] for one in studies_of(play))
     nothing = "Nothing: the whole model travels, the data never do."
     assert plain == nothing
-    assert added == f"{nothing} Each site also keeps its h_i."
+    assert added == f"{nothing} Each site also keeps its gradient h_i."
     assert moon == f"{nothing} Each site also keeps its own model."
 
 
@@ -135,7 +134,6 @@ def studies_of(play):
 
 
 def test_a_part_that_does_not_say_what_it_keeps_is_named_all_the_same(play, monkeypatch):
-    add_feddyn(monkeypatch)
-    monkeypatch.setattr(SiteFedDyn, "stays", ())
+    monkeypatch.setattr(SiteDynamic, "stays", ())
     study = play(name="feddyn").study
-    assert describe_kept(study) == ["what 'feddyn' keeps there"]
+    assert describe_kept(study) == ["what 'dynamic' keeps there"]

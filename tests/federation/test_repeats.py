@@ -11,7 +11,6 @@ from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import SMALL_UNET, UNET
-from ..feddyn import add_feddyn
 
 SITES = ("east", "north", "west")
 PLAIN = {"training": {"optimizer": "sgd", "momentum": 0}}
@@ -24,11 +23,6 @@ RECIPES = {
     "moon": PLAIN | {"name": "moon", "network": UNET},
     "feddyn": PLAIN | {"name": "feddyn"},
 }
-
-
-@pytest.fixture(autouse=True)
-def added(monkeypatch):
-    add_feddyn(monkeypatch)
 
 
 def flatten(value, name=""):
@@ -76,8 +70,8 @@ def test_the_servers_h_of_feddyn_is_the_mean_of_the_sites_also_after_a_refused_u
     game.round()
     game.round(change=spoilt)
     game.round()
-    kept = [game.kept(site, 3)["feddyn"]["h"] for site in SITES]
-    for name, array in game.server.parts["feddyn"].h.items():
+    kept = [game.kept(site, 3)["dynamic"]["own"] for site in SITES]
+    for name, array in game.server.parts["dynamic"].mean.items():
         np.testing.assert_allclose(array, np.mean([h[name].numpy() for h in kept], axis=0), rtol=1e-4, atol=1e-7)
 
 

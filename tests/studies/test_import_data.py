@@ -5,29 +5,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.importers import LAYOUTS
+from silofl.data.importers import list_layouts
 
 
 @pytest.mark.parametrize("layout", ["folder", "dicom"])
 def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path, layout):
     error = refused("import", layout, tmp_path, tmp_path / "out")
-    assert all(known in error for known in LAYOUTS)
+    assert all(known in error for known in list_layouts())
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", list_layouts())
 def test_help_of_a_layout_says_what_source_must_hold(silofl, layout):
     code, out, error = silofl("import", layout, "--help")
     assert (code, error) == (0, "")
     _, _, description = out.partition(f"\n{layout}:\n\n")
     # the tree has a colon before it, and stands in by four
     assert ":\n\n    SOURCE" in description and "::" not in description
-    assert [other for other in LAYOUTS if f"\n{other}:\n" in out] == [layout]
+    assert [other for other in list_layouts() if f"\n{other}:\n" in out] == [layout]
 
 
 def test_the_page_on_own_data_says_where_every_layout_is_from():
     page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
-    assert [layout for layout in LAYOUTS if f"\n| `{layout}` | " not in page] == []
+    assert [layout for layout in list_layouts() if f"\n| `{layout}` | " not in page] == []
 
 
 @pytest.mark.parametrize("layout", ["folders", "medmnist"])

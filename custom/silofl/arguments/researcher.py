@@ -80,9 +80,9 @@ class _ChosenLayout(argparse.Action):
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
     # Imported here, because no other command's arguments need what reads the sets.
-    from silofl.data.importers import LAYOUTS, PARTITIONS
+    from silofl.data.importers import PARTITIONS, list_layouts
 
-    descriptions = {name: LAYOUTS[name].description for name in sorted(LAYOUTS)}
+    descriptions = {name: layout.description for name, layout in sorted(list_layouts().items())}
     listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
     ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
     parser.epilog = "\n".join(["layouts:", *listed, "", ending])

@@ -1,78 +1,35 @@
-"""Import public data sets: write a dataset.json and its files for each site, or nothing if anything fails."""
+"""Import data: write a dataset.json and its files for each site, or nothing if anything fails."""
 
-import inspect
 import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import numpy as np
 
+from silofl import __version__
 from silofl.data.access import open_error
-from silofl.data.layouts.brats import plan_brats
-from silofl.data.layouts.camelyon17_wilds import plan_camelyon17
-from silofl.data.layouts.covid_xray import plan_covid_xray
-from silofl.data.layouts.folders import plan_folders
-from silofl.data.layouts.fundus_disc_cup import plan_fundus
-from silofl.data.layouts.hmp import plan_hmp
-from silofl.data.layouts.medmnist import plan_medmnist
-from silofl.data.layouts.nnunet import plan_nnunet
-from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
-from silofl.data.layouts.nuclei_histology import plan_histology
-from silofl.data.layouts.nuclei_tiles import plan_tiles
-from silofl.data.layouts.options import PARTITIONS, ImportOptions
-from silofl.data.layouts.pamap2 import plan_pamap2
+from silofl.data.layouts import brats, folders, nnunet
+from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout
 from silofl.data.layouts.plan import JsonRecord, SitePlan, list_paths
-from silofl.data.layouts.prostate_saml import plan_prostate
-from silofl.data.layouts.spine_gm import plan_spine
 from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, Faults, suggest_nearest
 from silofl.files import is_free
 
-__all__ = ["LAYOUTS", "PARTITIONS", "ImportOptions", "ImportSummary", "import_layout"]
+__all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_layouts"]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The function that plans the import of a public set, and the defaults of every option that it uses."""
-
-    plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
-    defaults: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def description(self) -> str:
-        """What the set is, where to get it, and what SOURCE must hold: the text at the head of the layout's file."""
-        text = inspect.getdoc(sys.modules[self.plan.__module__]) or ""
-        return text.replace("::\n", ":\n")
-
-
-_FIFTHS = {"test": 0.2, "validation": 0.2}
-_DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "is_equal": False, "num_shards": 2}
-_DEALT |= {"test": 0.5, "validation": 0.0}
-_OWN_PARTS = {"num_sites": 4, "alpha": 0.5, "test": None, "validation": None}
-LAYOUTS: Mapping[str, Layout] = {
-    "folders": Layout(plan_folders, {**_FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}),
-    "nnunet": Layout(plan_nnunet, _FIFTHS),
-    "brats": Layout(plan_brats, _FIFTHS),
-    "nuclei-dsb2018": Layout(plan_nuclei, _FIFTHS),
-    "nuclei-histology": Layout(plan_histology, {**_FIFTHS, "test": None}),
-    "nuclei-tiles": Layout(plan_tiles, {"test": 0.4, "validation": 0.25}),
-    "spine-gm": Layout(plan_spine, {"test": None, "validation": None}),
-    "prostate-saml": Layout(plan_prostate, _FIFTHS),
-    "fundus-disc-cup": Layout(plan_fundus, _FIFTHS),
-    "camelyon17-wilds": Layout(plan_camelyon17, {**_DEALT, **_FIFTHS, "partition": "own"}),
-    "medmnist": Layout(plan_medmnist, {**_DEALT, **_OWN_PARTS}),
-    "hmp": Layout(plan_hmp, {**_DEALT, "partition": "own"}),
-    "pamap2": Layout(plan_pamap2, _DEALT),
-    "covid-xray": Layout(plan_covid_xray, _DEALT),
-}
+OWN: Mapping[str, Layout] = {"folders": folders.LAYOUT, "nnunet": nnunet.LAYOUT, "brats": brats.LAYOUT}
+# The package of public sets, which hospitals do not install, and what it announces them as.
+PAPERS, GROUP = "silofl-papers", "silofl.layouts"
 # Wrong masks that are told at once: whoever mends them wants to see all.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -95,13 +52,31 @@ class ImportSummary:
     notes: tuple[str, ...]
 
 
+@cache
+def list_layouts() -> Mapping[str, Layout]:
+    """Return name -> layout: those of files that hospitals have, and the public sets where their package is installed.
+
+    Raises:
+        ConfigError: The package of public sets is of another version.
+    """
+    try:
+        installed = distribution(PAPERS)
+    except PackageNotFoundError:
+        return OWN
+    if installed.version != __version__:
+        raise ConfigError(
+            f"package {PAPERS} must be of version {__version__}, as silofl is, not {installed.version}; install it anew"
+        )
+    return {**OWN, **{one.name: one.load() for one in installed.entry_points if one.group == GROUP}}
+
+
 def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:
     """Write TARGET/<site>/dataset.json and the files it names, from a known layout.
 
     Everything is written beside TARGET first, so an interrupted import leaves nothing behind.
 
     Args:
-        layout: A name in `LAYOUTS`.
+        layout: A name in `list_layouts`.
         source: The public set's folder or file.
         target: A folder that is empty or absent.
         options: What is chosen; the layout's own values for the rest.
@@ -110,17 +85,19 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         ConfigError: The layout is not known, or an option cannot go with it.
         DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
     """
-    if layout not in LAYOUTS:
+    layouts = list_layouts()
+    if layout not in layouts:
+        more = "" if len(layouts) > len(OWN) else f"; those of public sets come with the package {PAPERS}"
         raise ConfigError(
-            f"the layout must be one of {', '.join(LAYOUTS)}, not {layout!r}{suggest_nearest(layout, LAYOUTS)}"
+            f"the layout must be one of {', '.join(layouts)}, not {layout!r}{suggest_nearest(layout, layouts)}{more}"
         )
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
     if not is_free(target):
         raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
-    options = (options or ImportOptions()).filled(layout, LAYOUTS[layout].defaults)
+    options = (options or ImportOptions()).filled(layout, layouts[layout].defaults)
     try:
-        plans = LAYOUTS[layout].plan(source, options)
+        plans = layouts[layout].plan(source, options)
     except OSError as error:
         raise open_error(source.name, error) from None
     _check_site_names(plans)

@@ -1,1 +1,1 @@
-"""Readers of public data sets, one file each, which plan everything that an import will write."""
+"""Readers of the layouts in which hospitals keep their images, and what all readers share."""

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import Values
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_columns
 from silofl.data.layouts.plan import SitePlan, choose_labels, visible_folders
 from silofl.errors import DataError
@@ -174,3 +174,6 @@ def _check_patient_sites(sites: Iterable[SiteCases], form: Edition) -> None:
                     f"patient {patient!r} must be at one site, not at {first!r} and {found.site!r}; move all time "
                     "points to one"
                 )
+
+
+LAYOUT = Layout(plan_brats, FIFTHS)

@@ -38,7 +38,7 @@ from silofl.data.layouts.cases import (
     plan_cases,
 )
 from silofl.data.layouts.masks import Values, split_ending
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import SitePlan, visible_folders
 from silofl.data.segments import UNNAMED_LABEL
@@ -119,3 +119,6 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
     if not found:
         raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none; add them or remove the folder")
     return found
+
+
+LAYOUT = Layout(plan_folders, {**FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None})

@@ -34,7 +34,7 @@ from pathlib import Path
 from silofl.data.formats import PICTURES
 from silofl.data.layouts.cases import CASE, Patterns, SiteCases, check_contrasts, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import ENDINGS, Values
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.plan import SitePlan, choose_labels, read_description, visible_folders
 from silofl.errors import DataError, quote_value
@@ -221,3 +221,6 @@ def _parse_label_entry(key: str, item: object, where: str) -> tuple[int, str]:
             "such cases out"
         )
     return number, name
+
+
+LAYOUT = Layout(plan_nnunet, FIFTHS)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from silofl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from silofl.data.layouts.plan import SitePlan
 
 # Way to distribute the examples of a classification set over sites -> the options that it uses.
 PARTITIONS: Mapping[str, tuple[str, ...]] = {
@@ -14,6 +21,17 @@ PARTITIONS: Mapping[str, tuple[str, ...]] = {
     "shards": ("num_sites", "num_shards"),
     "patients": ("num_sites",),
     "recordings": ("num_sites",),
+}
+# Defaults of layouts: shares of patients, and how the examples of one set are dealt to sites.
+FIFTHS: Mapping[str, object] = {"test": 0.2, "validation": 0.2}
+DEALT: Mapping[str, object] = {
+    "partition": "dirichlet",
+    "num_sites": 20,
+    "alpha": 0.1,
+    "is_equal": False,
+    "num_shards": 2,
+    "test": 0.5,
+    "validation": 0.0,
 }
 # Field of `ImportOptions` -> its name on the command line.
 NAMES = {
@@ -105,3 +123,17 @@ def _refuse_options(fields: set[str], chosen: str) -> None:
     names = [name for field, name in NAMES.items() if field in fields]
     if names:
         raise ConfigError(f"{names[0]} must not be given with {chosen}, which does not use it; leave it out")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The function that plans an import, and the defaults of every option that it uses."""
+
+    plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def description(self) -> str:
+        """What the files are, where to get them, and what SOURCE must hold: the text at the head of its file."""
+        text = inspect.getdoc(sys.modules[self.plan.__module__]) or ""
+        return text.replace("::\n", ":\n")

@@ -29,10 +29,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from silofl.data.access import open_error
-from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import DEALT, ImportOptions, Layout
 from silofl.data.layouts.plan import SitePlan, choose_labels
 from silofl.errors import DataError
+from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
 
 ACTIVITIES = {
     1: "lying",
@@ -165,3 +165,6 @@ def _read_table(path: Path) -> NDArray[np.float64]:
         raise
     except ValueError as error:
         raise DataError(f"{name} must hold numbers alone ({' '.join(str(error).split())}); copy it again") from None
+
+
+LAYOUT = Layout(plan_pamap2, DEALT)

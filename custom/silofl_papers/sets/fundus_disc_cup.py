@@ -25,7 +25,7 @@ import numpy as np
 
 from silofl.data.formats import PICTURES
 from silofl.data.images import read_label
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.plan import (
     CaseFiles,
     SitePlan,
@@ -105,3 +105,6 @@ def _save_greys(mask: Path, case: str, target: Path) -> None:
             f"greys up to {grey.max()} alone; save it in these greys"
         )
     Image.fromarray(LABELS[np.digitize(grey, GREYS, right=True)]).save(target)
+
+
+LAYOUT = Layout(plan_fundus, FIFTHS)

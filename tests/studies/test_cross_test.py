@@ -4,11 +4,11 @@ import shutil
 import pytest
 import torch
 
-from silofl.analyses.cross_test import cross_image, cross_table, cross_test
 from silofl.data.site_data import SiteData
+from silofl.studies.cross_test import cross_image, cross_table, cross_test
 
-from ..studies.conftest import JOB
-from ..studies.test_leave_out import make_contents, make_part
+from .conftest import JOB
+from .test_leave_out import make_contents, make_part
 
 SMALL = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 

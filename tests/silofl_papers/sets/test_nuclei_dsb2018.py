@@ -5,10 +5,10 @@ import pytest
 from PIL import Image
 
 from silofl.data.importers import import_layout
-from silofl.data.layouts.nuclei_dsb2018 import classify_look
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl_papers.sets.nuclei_dsb2018 import classify_look
 
 
 @pytest.fixture

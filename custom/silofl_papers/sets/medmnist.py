@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import open_error
-from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import DEALT, ImportOptions, Layout
 from silofl.data.layouts.plan import SitePlan, number_labels, read_description
 from silofl.errors import ConfigError, DataError
+from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}
 ORGANS = ("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left")
@@ -133,3 +133,6 @@ def _name_classes(path: Path, options: ImportOptions, num_classes: int) -> dict[
             f"labels must name the {num_classes} classes of {path.name}, not {len(names)}; name all of them"
         )
     return number_labels(names, first=0)
+
+
+LAYOUT = Layout(plan_medmnist, {**DEALT, "num_sites": 4, "alpha": 0.5, "test": None, "validation": None})

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from matplotlib import colormaps
 
-from silofl.analyses.finished import read_finished_run, report_measurement
 from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
@@ -19,6 +18,7 @@ from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
 from silofl.report.tables import TextTable, format_number
+from silofl.studies.finished import read_finished_run, report_measurement
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.training.device import choose_device

@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from silofl.data.access import read_bytes
-from silofl.data.layouts.examples import ClassificationSet, Linked, plan_examples
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import DEALT, FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.plan import SitePlan, choose_labels
 from silofl.errors import DataError
+from silofl_papers.sets.examples import ClassificationSet, Linked, plan_examples
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 
@@ -79,3 +79,6 @@ def _parse_patch(row: dict[str, str | None], where: str) -> TissuePatch:
         raise DataError(f"{where} must have tumor 0 or 1, not {tumor}; correct it")
     folder = f"patient_{patient:03d}_node_{node}"
     return TissuePatch(f"center_{center}", f"{patient:03d}", f"patches/{folder}/patch_{folder}_x_{x}_y_{y}.png", tumor)
+
+
+LAYOUT = Layout(plan_camelyon17, {**DEALT, **FIFTHS, "partition": "own"})

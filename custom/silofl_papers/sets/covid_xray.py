@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.formats import PICTURES
-from silofl.data.layouts.examples import ClassificationSet, Linked, plan_examples
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import DEALT, ImportOptions, Layout
 from silofl.data.layouts.plan import SitePlan, number_labels, visible_folders
 from silofl.errors import DataError
+from silofl_papers.sets.examples import ClassificationSet, Linked, plan_examples
 
 # The classes of the set, and how copies of it spell them besides.
 KNOWN = {"COVID-19": ("covid",), "Normal": (), "Pneumonia-Bacterial": (), "Pneumonia-Viral": ()}
@@ -69,3 +69,6 @@ def _list_pictures(folder: Path) -> list[str]:
     if not found:
         raise DataError(f"the class {folder.name} must have pictures in {', '.join(PICTURES)}, not none; remove it")
     return found
+
+
+LAYOUT = Layout(plan_covid_xray, DEALT)

@@ -6,11 +6,11 @@ import pytest
 from PIL import Image
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.layouts.nuclei_histology import parse_outlines
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 from silofl.study import load_study
+from silofl_papers.sets.nuclei_histology import parse_outlines
 
 STUDY = Path(__file__).resolve().parents[3] / "jobs" / "harmofl_histology" / "app" / "config" / "study.yaml"
 # A square with corners at columns 2 and 5, rows 1 and 3.

@@ -3,9 +3,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from silofl.data.layouts.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 from silofl.data.layouts.options import ImportOptions
 from silofl.errors import ConfigError, DataError
+from silofl_papers.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 
 NUM = 240
 ALL = {"test": 0.5, "validation": 0.0}

@@ -21,7 +21,7 @@ import numpy as np
 
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import save_with_header
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.plan import (
     CaseFiles,
     SitePlan,
@@ -88,3 +88,6 @@ def _save_prostate(segmentation: Path, target: Path) -> None:
     """Save every number but 0 as 1, on the same grid."""
     numbers = read_label(segmentation, f"{segmentation.parent.name}/{segmentation.name}").array[0]
     save_with_header(segmentation, (numbers != 0).astype(np.uint8), target)
+
+
+LAYOUT = Layout(plan_prostate, FIFTHS)

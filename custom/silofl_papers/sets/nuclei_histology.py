@@ -39,7 +39,7 @@ import numpy as np
 
 from silofl.data.access import read_bytes
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.plan import CaseFiles, SitePlan, choose_labels, copy_image, plan_pairs
 from silofl.errors import DataError
 
@@ -181,3 +181,6 @@ def _save_mask(picture: Path, nuclei: Path, target: Path) -> None:
     for corners in parse_outlines(read_bytes(nuclei, nuclei.name), nuclei.name):
         ImageDraw.Draw(mask).polygon(corners, fill=1)
     mask.save(target)
+
+
+LAYOUT = Layout(plan_histology, {**FIFTHS, "test": None})

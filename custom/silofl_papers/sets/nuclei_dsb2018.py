@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import Values, plan_mask
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.plan import (
     CaseFiles,
     SitePlan,
@@ -183,3 +183,6 @@ def _save_mask(folder: Path, shape: tuple[int, int], place: tuple[slice, slice],
             )
         union[nucleus != 0] = 1
     Image.fromarray(union[place]).save(target)
+
+
+LAYOUT = Layout(plan_nuclei, FIFTHS)

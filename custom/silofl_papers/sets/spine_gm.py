@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import Values, copy_checked, read_mask, save_with_header
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import ImportOptions, Layout
 from silofl.data.layouts.plan import (
     CaseFiles,
     JsonRecord,
@@ -161,3 +161,6 @@ def _add_volume(plan: SitePlan, source: Path, sample: dict) -> None:
     for part, slices in slices_by_part(read_image(volume).spatial_shape[-1]).items():
         record: JsonRecord = {"image": names[0], "label": names[1], "patient": SESSION.sub("", str(sample["group"]))}
         plan.records[part].append({**record, "case": f"{stem}-{part}", "slices": slices})
+
+
+LAYOUT = Layout(plan_spine, {"test": None, "validation": None})

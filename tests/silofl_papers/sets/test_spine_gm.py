@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.layouts.spine_gm import majority, slices_by_part
 from silofl.data.manifest import read_manifest
 from silofl.data.records import slice_numbers
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
+from silofl_papers.sets.spine_gm import majority, slices_by_part
 
 
 def test_every_second_slice_is_for_training_and_the_others_in_turn_for_validation_and_test():

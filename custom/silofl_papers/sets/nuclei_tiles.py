@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
-from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
-from silofl.data.layouts.nuclei_dsb2018 import plan_nuclei
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import ImportOptions, Layout
 from silofl.data.layouts.plan import JsonRecord, SitePlan, choose_labels
 from silofl.errors import DataError
+from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
+from silofl_papers.sets.nuclei_dsb2018 import plan_nuclei
 
 LABORATORIES = ("histo_purple", "histo_white")
 HALVES = 2
@@ -124,3 +124,6 @@ def _balance(plan: SitePlan, seed: int) -> SitePlan:
             for found, place in zip(by_label.values(), places, strict=True)
         ]
     return replace(plan, records=kept)
+
+
+LAYOUT = Layout(plan_tiles, {"test": 0.4, "validation": 0.25})

@@ -29,10 +29,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from silofl.data.access import open_error, read_bytes
-from silofl.data.layouts.examples import ClassificationSet, Stacked, plan_examples
-from silofl.data.layouts.options import ImportOptions
+from silofl.data.layouts.options import DEALT, ImportOptions, Layout
 from silofl.data.layouts.plan import SitePlan, choose_labels, read_description, sample_file
 from silofl.errors import DataError
+from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
 
 LARGEST = 63
 STANDARD_GRAVITY = 9.80665
@@ -201,3 +201,6 @@ def _read_windows(path: Path, num_classes: int) -> Arrays:
     if not (0 <= targets.min(initial=0) and targets.max(initial=0) < num_classes):
         raise DataError(f"y of {path.name} must be below {num_classes}, not {targets.max()}; name all classes")
     return ACCELERATION_G[values].transpose(0, 2, 1), targets.astype(np.int64), recordings
+
+
+LAYOUT = Layout(plan_hmp, {**DEALT, "partition": "own"})

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.layouts.pamap2 import ACTIVITIES, MAX_GAP, STEP, WINDOW, fill_gaps
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl_papers.sets.pamap2 import ACTIVITIES, MAX_GAP, STEP, WINDOW, fill_gaps
 
 NAN = float("nan")
 LABELS = dict(enumerate(ACTIVITIES.values()))

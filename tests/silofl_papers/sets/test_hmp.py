@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.layouts.hmp import ACTIVITIES
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl_papers.sets.hmp import ACTIVITIES
 
 LABELS = {0: "Walk", 1: "Comb_hair"}
 # Volunteer -> the class of each recording; a recording has two windows.

@@ -1,0 +1,184 @@
+"""FedDyn: a pull that each site's own history changes, until the minimum of every site is that of all of them.
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, arXiv:2111.04263, Algorithm 1. A site keeps
+h_i, the gradient of its own loss where its last training ended; the server keeps h, the mean of all h_i. Nothing
+travels beside the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from silofl.core.mixing import Arrays
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.steps import Step, with_change
+from silofl.models.names import traveling_names
+from silofl.parts.part import Kept, Part
+from silofl.parts.task import Message, Replies
+from silofl.parts.work import SitePart
+from silofl.settings import Positive
+from silofl.study import Study
+from silofl.training.loop import TrainingResult
+
+ROLE = "dynamic"
+
+
+class Dynamic(Answer):
+    """A pull to the received model that a site's own gradient corrects.
+
+    Attributes:
+        alpha: Weight of half the squared distance to the received model, above 0; the paper has 0.001 to 0.1.
+    """
+
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
+    alpha: Positive = 0.1
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """Sites are pulled to the one model of all, from which the server takes its own h."""
+        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+            return "parts must go with one model of all sites where they pull sites to it; choose mixing: shared"
+        if recipe.extra_rounds:
+            return f"extra_rounds must be 0 where sites are pulled to the received model, not {recipe.extra_rounds}"
+        if recipe.weights != "uniform":
+            return f"weights must be uniform where the server keeps the mean of all h_i, not {recipe.weights!r}"
+        return None
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        return (
+            f"Nothing: each site keeps its gradient and is pulled to the received model, alpha = {self.alpha:g}; the "
+            "server keeps the gradients' mean (FedDyn)."
+        )
+
+
+def pulled_step(step: Step, received: Mapping[str, Tensor], gradient: Mapping[str, Tensor], alpha: float) -> Step:
+    """Return a step down ``loss - <h_i, theta> + alpha / 2 ||theta - theta^t||^2``, by its gradient.
+
+    Args:
+        step: The step that computes the gradient of the loss and calls the optimiser once.
+        received: theta^t, {parameter name: tensor}.
+        gradient: The site's h_i, the same names.
+        alpha: The paper's alpha.
+    """
+
+    def pull(model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if name in received and parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - received[name], alpha=alpha).sub_(gradient[name])
+
+    return with_change(step, pull)
+
+
+def new_gradient(
+    gradient: Mapping[str, Tensor], trained: Mapping[str, Tensor], received: Mapping[str, Tensor], alpha: float
+) -> dict[str, Tensor]:
+    """Return the site's next h_i: ``h_i - alpha (theta_i - theta^t)``."""
+    return {name: h - alpha * (trained[name] - received[name]) for name, h in gradient.items()}
+
+
+def server_update(
+    previous: Mapping[str, NDArray],
+    mixed: Mapping[str, NDArray],
+    mean: Mapping[str, NDArray],
+    alpha: float,
+    share: float,
+) -> tuple[Arrays, Arrays]:
+    """Return the server's next model and h: ``h = h - alpha share (mixed - previous)``, ``theta = mixed - h / alpha``.
+
+    Args:
+        previous: theta^t, {name: array}.
+        mixed: The mean of the models of the sites that answered, the same names.
+        mean: h before the round; empty before the first.
+        alpha: The paper's alpha.
+        share: Of all sites, those that answered: |P| / m.
+    """
+    new, gathered = {}, {}
+    for name, before in previous.items():
+        # In float64: small changes are added to h for as long as the run lasts.
+        change = np.asarray(mixed[name], np.float64) - np.asarray(before, np.float64)
+        gathered[name] = mean.get(name, 0.0) - alpha * share * change
+        new[name] = (mixed[name] - gathered[name] / alpha).astype(np.asarray(before).dtype)
+    return new, gathered
+
+
+@dataclass(frozen=True)
+class DynamicPart(Part):
+    """The server's h.
+
+    Attributes:
+        study: Its recipe holds alpha.
+        sites: All sites of the run.
+        mean: h, {parameter name: array}, float64; empty before the first round.
+    """
+
+    study: Study
+    sites: tuple[str, ...]
+    mean: Arrays = field(default_factory=dict)
+    role: str = ROLE
+    saved = ("mean",)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return h = 0."""
+        return [cls(study, tuple(sites))]
+
+    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, DynamicPart]:
+        """Take the server's step."""
+        alpha, share = self.study.recipe.answer(ROLE).alpha, len(replies.accepted) / len(self.sites)
+        new, mean = server_update(previous, mixed, self.mean, alpha, share)
+        return new, replace(self, mean=mean)
+
+    def joined(self, site: str) -> DynamicPart:
+        """Count one more site, whose h_i is 0: the mean of all of them becomes smaller."""
+        share = len(self.sites) / (len(self.sites) + 1)
+        mean = {name: share * array for name, array in self.mean.items()}
+        return replace(self, sites=tuple(sorted([*self.sites, site])), mean=mean)
+
+
+class SiteDynamic(SitePart):
+    """The site's h_i."""
+
+    name = ROLE
+    stays = (Kept("its gradient h_i", is_for_training=True),)
+
+    def step(self, role: str, step: Step) -> Step:
+        """Pull every step; h_i is 0 in the site's first round."""
+        work = self.work
+        travels = set(traveling_names(work.models[role], work.study.recipe))
+        self._parameters = {n: p for n, p in work.models[role].named_parameters() if n in travels}
+        # Copied now: training changes the parameters in place.
+        self._received = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        kept = work.kept.get(self.name)
+        self._gradient = (
+            {name: h.to(work.device) for name, h in kept["own"].items()}
+            if kept
+            else {name: torch.zeros_like(parameter) for name, parameter in self._received.items()}
+        )
+        return pulled_step(step, self._received, self._gradient, self._alpha)
+
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Take the next h_i, of which nothing leaves."""
+        trained = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        self._gradient = new_gradient(self._gradient, trained, self._received, self._alpha)
+        return Message()
+
+    def kept(self) -> dict[str, Any]:
+        """Return h_i."""
+        return {"own": {name: h.cpu() for name, h in self._gradient.items()}}
+
+    @property
+    def _alpha(self) -> float:
+        return self.work.study.recipe.answer(ROLE).alpha
+
+
+PART, SITE = DynamicPart, SiteDynamic
+# The paper averages sites uniformly; its released code has no other choice of constants.
+PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(parts=(Dynamic(),), weights="uniform"))

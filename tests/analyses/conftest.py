@@ -1,1 +1,0 @@
-from ..studies.conftest import phantoms  # noqa: F401
