@@ -108,12 +108,10 @@ class Study(Section):
         self._check_task()
         self._check_extra_metrics()
         self._check_inputs()
-        self._check_shared_rounds()
         self._check_patience()
         self._check_privacy()
         for answer in self.recipe.answers:
-            answer.check_training(self.training)
-            answer.check_model(self.model)
+            answer.check_study(self)
         return self
 
     def _check_labels(self) -> None:
@@ -235,15 +233,6 @@ class Study(Section):
                 "running where sites are compared"
             )
 
-    def _check_shared_rounds(self) -> None:
-        """Refuse a study in which no round is left for the mixing that it asks for."""
-        mixing = self.recipe.mixing
-        if mixing is not None and mixing.shared_rounds(self.rounds) >= self.rounds:
-            raise ConfigError(
-                f"rounds must be more than the {mixing.shared_rounds(self.rounds)} before sites listen to each other "
-                f"by {mixing.section}, not {self.rounds}; give more rounds, or lower algorithm.{mixing.section}.rounds"
-            )
-
     def _check_patience(self) -> None:
         """Refuse patience where the last rounds, which may not come, are others than those before."""
         for key in ("average_last", "extra_rounds"):
@@ -296,9 +285,8 @@ class Study(Section):
 
         Presets and defaults count with their values, so that another version of SiloFL may give another digest.
         """
-        settings = self.model_dump(mode="json", exclude={"continue_run"})
-        recipe = {key: value for key, value in self.recipe.as_dict().items() if key not in ("questions", "cautions")}
-        text = json.dumps(settings | {"recipe": recipe}, sort_keys=True, separators=(",", ":"))
+        settings = self.model_dump(mode="json", exclude={"continue_run"}) | {"recipe": self.recipe.choices()}
+        text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def description(self) -> dict[str, Any]:
@@ -395,11 +383,6 @@ class Study(Section):
         """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
         recipe = self.recipe
         return recipe.traveling_roles if recipe.tunes_personal and number <= self.rounds else recipe.roles
-
-    @property
-    def measures_drift(self) -> bool:
-        """Whether sites measure how far each step is from the received model: as the study asks, or its algorithm."""
-        return self.training.measures_drift or self.recipe.measures_drift
 
     @property
     def is_guarded(self) -> bool:

@@ -317,7 +317,7 @@ class TrainingSettings(Section):
             keeps at least one of those that it has (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data in a round, the papers' E.
         measures_drift: Whether sites measure the drift, the mean over steps of the squared distance to the received
-            model (HarmoFL, Eq. 9), as HarmoFL always does, and the server how far their updates and models lie apart.
+            model (HarmoFL, Eq. 9), and the server how far their updates and models lie apart.
             It changes no weight. Each site then sends one number more; not with ``privacy.dp_sgd``.
     """
 

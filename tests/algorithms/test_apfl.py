@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -114,7 +116,7 @@ def test_batchnorm_of_the_mixture_moves_by_its_own_pass_alone():
 
 def test_adam_and_an_average_of_the_last_rounds_are_refused():
     with pytest.raises(ConfigError, match="training.optimizer must be sgd with a mixture of models, not 'adam'"):
-        Mixture().check_training(TrainingSettings(optimizer="adam"))
+        Mixture().check_study(SimpleNamespace(training=TrainingSettings(optimizer="adam")))
     with pytest.raises(ConfigError, match="average_last must be 0 where a personal model is mixed .* not 0.25"):
         find_recipe("apfl", "paper", {"average_last": 0.25})
     with pytest.raises(ConfigError, match="parts must hold one algorithm with a personal model"):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -100,7 +102,7 @@ def test_a_whole_run_follows_the_reference(vectors, variant):
 
 def test_adam_is_refused():
     with pytest.raises(ConfigError, match="training.optimizer must be sgd with normalised steps, not 'adam'"):
-        NormalizedSteps().check_training(TrainingSettings())
+        NormalizedSteps().check_study(SimpleNamespace(training=TrainingSettings()))
 
 
 @pytest.mark.parametrize(

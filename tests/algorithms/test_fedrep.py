@@ -1,4 +1,5 @@
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_the_heads_phase_normalises_by_the_batch():
 def test_a_round_without_an_epoch_for_the_head_is_refused(epochs):
     message = f"training.local_epochs must be above head_then_body.body_epochs, 2, .* not {epochs}"
     with pytest.raises(ConfigError, match=message):
-        HeadThenBody(body_epochs=2).check_training(TrainingSettings(local_epochs=epochs))
+        HeadThenBody(body_epochs=2).check_study(SimpleNamespace(training=TrainingSettings(local_epochs=epochs)))
 
 
 @pytest.mark.parametrize(("part", "section"), [("scaffold", "control"), ("fednova", "normalized_steps")])

@@ -1,5 +1,6 @@
 import copy
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -103,28 +104,28 @@ def test_a_contrast_goes_with_one_model_of_all_sites(changes):
 @pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("reference", 256), ("recommended", 0)])
 def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(preset, width):
     recipe = find_recipe("moon", preset, {})
-    assert recipe.head_width == width and bool(recipe.cautions) == (width > 0)
+    assert recipe.answer("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
     assert ("a head of 256" in recipe.questions()["How does a site step?"]) == (width > 0)
 
 
 def test_a_preset_goes_without_its_head_where_the_study_says_so():
-    assert find_recipe("moon", "paper", {"contrast": {"projection_head": 0}}).head_width == 0
+    assert find_recipe("moon", "paper", {"contrast": {"projection_head": 0}}).answer("contrast").projection_head == 0
 
 
 def test_a_unet_takes_no_projection_head():
     contrast = find_recipe("moon", "paper", {}).step
-    contrast.check_model(ModelSettings(name="lenet5"))
+    contrast.check_study(SimpleNamespace(model=ModelSettings(name="lenet5")))
     with pytest.raises(ConfigError, match="projection_head must be 0 with unet, not 256: .* set it to 0"):
-        contrast.check_model(ModelSettings(name="unet"))
+        contrast.check_study(SimpleNamespace(model=ModelSettings(name="unet")))
 
 
 @pytest.mark.parametrize("name", ["DynUNet", "SwinUNETR"])
 def test_a_network_for_label_maps_without_a_known_representation_is_refused(name):
     contrast = find_recipe("moon", "recommended", {}).step
-    contrast.check_model(ModelSettings(name="unet"))
-    contrast.check_model(ModelSettings(network="monai.networks.nets.DenseNet169"))
+    contrast.check_study(SimpleNamespace(model=ModelSettings(name="unet")))
+    contrast.check_study(SimpleNamespace(model=ModelSettings(network="monai.networks.nets.DenseNet169")))
     with pytest.raises(ConfigError, match=f"model.network must be left out .*{name}', .*: take model.name unet"):
-        contrast.check_model(ModelSettings(network=f"monai.networks.nets.{name}"))
+        contrast.check_study(SimpleNamespace(model=ModelSettings(network=f"monai.networks.nets.{name}")))
 
 
 pytestmark = pytest.mark.long

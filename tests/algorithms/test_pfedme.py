@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -116,7 +118,7 @@ def test_the_shared_models_pass_moves_its_statistics_and_no_parameter():
 )
 def test_training_that_the_paper_does_not_have_is_refused(training, message):
     with pytest.raises(ConfigError, match=message):
-        Envelope().check_training(TrainingSettings(**training))
+        Envelope().check_study(SimpleNamespace(training=TrainingSettings(**training)))
 
 
 def test_inner_steps_that_diverge_and_other_answers_are_refused():

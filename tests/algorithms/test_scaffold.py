@@ -1,4 +1,5 @@
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,14 +124,14 @@ def test_a_whole_run_with_absent_sites_follows_the_reference(vectors, option):
 )
 def test_training_that_is_not_plain_sgd_is_refused(training, message):
     with pytest.raises(ConfigError, match=message):
-        Control().check_training(TrainingSettings(**training))
+        Control().check_study(SimpleNamespace(training=TrainingSettings(**training)))
 
 
 def test_momentum_is_for_those_who_ask_for_it_and_adam_for_nobody():
     asked = Control(has_momentum=True)
-    asked.check_training(TrainingSettings(optimizer="sgd", momentum=0.9))
+    asked.check_study(SimpleNamespace(training=TrainingSettings(optimizer="sgd", momentum=0.9)))
     with pytest.raises(ConfigError, match="must be sgd with control variates, not 'adamw'"):
-        asked.check_training(TrainingSettings(optimizer="adamw"))
+        asked.check_study(SimpleNamespace(training=TrainingSettings(optimizer="adamw")))
 
 
 @pytest.mark.parametrize("changes", [{"mixing": "softpull"}, {"stays_home": "everything"}])

@@ -63,7 +63,7 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
         mixing=SoftPull(),
         parts=(Selector(), SuperModel()),
     )
-    assert recipe.roles == ("global", "personal") and not recipe.measures_drift
+    assert recipe.roles == ("global", "personal")
 
 
 @pytest.mark.parametrize(

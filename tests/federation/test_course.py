@@ -297,7 +297,7 @@ def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
         metrics = {name: value for name, value in answer.meta["metrics"].items() if name != "drift"}
         return Message(answer.arrays, answer.meta | {"metrics": metrics})
 
-    measured, plain = play(name="harmofl"), play(folder="plain")
+    measured, plain = play(name="harmofl", training=DRIFT), play(folder="plain")
     refused = measured.round(change=spoilt("west", without_drift)).refused
     assert refused == {"west": "site 'west' must send its drift; it is missing from its answer"}
     assert measured.server.ledger[0].drift > 0

@@ -24,7 +24,7 @@ NETWORK = UNET
 INSTANCE = {"normalization": "instance"}
 ROLES = {
     "fedavg": ["model"],
-    "softpull": ["model"],
+    "softpull": ["model", "softpull"],
     "local": ["model"],
     "harmofl": ["model", "amplitude"],
     "adafed": ["model", "statistics"],
@@ -39,7 +39,7 @@ def test_a_study_has_the_models_and_what_its_recipe_sends_beside_them(make_study
 def test_the_models_come_first_and_every_part_is_known_by_its_role(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
     found = start_parts(study, ["a", "b"], None)
-    assert list(found) == ["global", "personal", "amplitude", "selector", "super_model"]
+    assert list(found) == ["global", "personal", "amplitude", "softpull", "selector", "super_model"]
     assert all(part.role == role for role, part in found.items())
 
 
@@ -55,7 +55,7 @@ def test_no_value_of_a_part_has_the_name_of_what_a_part_can_do():
 
 def test_site_halves_are_those_of_the_same_files(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
-    names = [half.name for half in Work("a", study, None, None, None).parts]
+    names = [half.name for half in Work("a", study, None, None, None).parts if half.name]
     assert names == ["models", "amplitude", "selector", "super_model"]
 
 

@@ -236,7 +236,8 @@ def test_the_modality_is_the_studys_where_it_names_one(make_study, blobs):
 
 
 def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs, with_selector):
-    study = make_study(name="fedsm", step="harmofl", model={"normalization": "instance"})
+    training = {"measures_drift": True}
+    study = make_study(name="fedsm", step="harmofl", model={"normalization": "instance"}, training=training)
     server_half = selector.PART.start(study, SITES, None)[0]
     about = {"selector": {"outputs": SITES, "step": 0}}
     work = begin(study, blobs, about)

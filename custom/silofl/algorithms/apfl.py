@@ -4,7 +4,7 @@ Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020, arXiv:200
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from silofl.core.recipe import Answer, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.settings import Fraction, NotNegative
+from silofl.study import Study
 
 
 class Mixture(Answer):
@@ -28,7 +29,7 @@ class Mixture(Answer):
 
     section: ClassVar[str] = "mixture"
     halves: ClassVar[str] = "silofl.parts.personal"
-    keeps_personal: ClassVar[bool] = True
+    own_model: ClassVar[Literal["stays"]] = "stays"
     alpha: Fraction = 0.5
     learning_rate: Literal["same"] | NotNegative = "same"
 
@@ -41,12 +42,13 @@ class Mixture(Answer):
             )
         return find_personal_conflict(recipe)
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse optimisers that divide by the gradient's size, and with it the chain rule's alpha.
 
         Raises:
             ConfigError: Another optimiser than SGD.
         """
+        training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(
                 f"training.optimizer must be sgd with a mixture of models, not {training.optimizer!r}, which divides "

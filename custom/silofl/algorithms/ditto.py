@@ -4,7 +4,7 @@ Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning Through Person
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -24,7 +24,7 @@ class Pull(Answer):
 
     section: ClassVar[str] = "pull"
     halves: ClassVar[str] = "silofl.parts.personal"
-    keeps_personal: ClassVar[bool] = True
+    own_model: ClassVar[Literal["stays"]] = "stays"
     strength: NotNegative = 1.0
 
     def conflict(self, recipe: Recipe) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,12 +63,13 @@ class NormalizedSteps(Answer):
             )
         return None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3).
 
         Raises:
             ConfigError: Another optimiser than SGD.
         """
+        training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with normalised steps, not {training.optimizer!r}")
 

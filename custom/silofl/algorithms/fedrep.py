@@ -6,7 +6,7 @@ Algorithm 1. The head stays at home as in FedPer.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from silofl.errors import ConfigError
 from silofl.models.names import head_names
 from silofl.parts.work import SitePart, Work
 from silofl.settings import Count
+from silofl.study import Study
 
 ROLE = "head_then_body"
 
@@ -41,12 +42,13 @@ class HeadThenBody(Answer):
             return f"parts must be without {part}, which counts all steps, where the body takes only the last ones"
         return None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse a round without an epoch for the head.
 
         Raises:
             ConfigError: The body's epochs are all that there are, or more.
         """
+        training = study.training
         if training.local_epochs <= self.body_epochs:
             raise ConfigError(
                 f"training.local_epochs must be above head_then_body.body_epochs, {self.body_epochs}, the rest of them "

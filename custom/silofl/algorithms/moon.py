@@ -24,7 +24,7 @@ from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.models.features import feature_layer
+from silofl.models.features import add_projection_head, feature_layer
 from silofl.parts.part import Kept, Part
 from silofl.parts.work import SitePart
 from silofl.settings import NotNegative, Positive, Width
@@ -52,17 +52,17 @@ class Contrast(Answer):
     # Not among `deciding`: the weights, which decide, hold the head.
     projection_head: Width = 0
 
-    @property
-    def head_width(self) -> int:
-        """Width of the projection head."""
-        return self.projection_head
+    def extend(self, network: nn.Module) -> nn.Module:
+        """Return the network with the projection head, if there is one."""
+        return add_projection_head(network, self.projection_head) if self.projection_head else network
 
-    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.ModelSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast.
 
         Raises:
             ConfigError: Names the network.
         """
+        model = study.model
         if model.is_segmenting and (model.network or "").startswith("monai."):
             raise ConfigError(
                 "model.network must be left out where models' representations of label maps' images are contrasted, "

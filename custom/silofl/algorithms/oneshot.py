@@ -81,7 +81,7 @@ class HandOver(Answer):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    sends_model_once: ClassVar[bool] = True
+    own_model: ClassVar[Literal["handed_over"]] = "handed_over"
     answer: Literal["mean", "choice", "ensemble"] = "mean"
 
     @property
@@ -99,7 +99,7 @@ class HandOver(Answer):
         """Whether the selector's scores weigh the models."""
         return self.answer == "ensemble"
 
-    def check_images(self, shape: Sequence[int]) -> None:
+    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
         """Refuse images of which the selector could tell too little."""
         if self.has_selector and len(shape) == 3 and min(shape[1:]) < SMALLEST_SIDE:
             size = " x ".join(map(str, shape[1:]))

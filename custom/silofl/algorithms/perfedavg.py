@@ -60,7 +60,7 @@ class MetaStep(Answer):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    takes_own_steps: ClassVar[bool] = True
+    own_model: ClassVar[Literal["adapted"]] = "adapted"
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
     delta: Annotated[float, Field(ge=1e-4, le=LARGEST, allow_inf_nan=False)] = 1e-3

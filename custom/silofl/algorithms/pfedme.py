@@ -4,7 +4,7 @@ Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurI
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from silofl.core.recipe import Answer, Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
+from silofl.study import Study
 
 
 class Envelope(Answer):
@@ -27,7 +28,7 @@ class Envelope(Answer):
 
     section: ClassVar[str] = "envelope"
     halves: ClassVar[str] = "silofl.parts.personal"
-    keeps_personal: ClassVar[bool] = True
+    own_model: ClassVar[Literal["stays"]] = "stays"
     strength: Positive = 15.0
     inner_steps: Count = 5
     inner_learning_rate: Positive = 0.05
@@ -41,12 +42,13 @@ class Envelope(Answer):
             )
         return find_personal_conflict(recipe)
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse what is not plain SGD (Algorithm 1), and a rate with which the shared model passes the personal one.
 
         Raises:
             ConfigError: Another optimiser, momentum, or eta lambda above 1.
         """
+        training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with a Moreau envelope, not {training.optimizer!r}")
         if training.momentum != 0:

@@ -75,12 +75,13 @@ class Control(Answer):
             )
         return None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
 
         Raises:
             ConfigError: Another optimiser, or momentum that `has_momentum` does not ask for.
         """
+        training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with control variates, not {training.optimizer!r}")
         if training.momentum != 0 and not self.has_momentum:

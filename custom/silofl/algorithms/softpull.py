@@ -1,10 +1,112 @@
 """SoftPull alone: every site has its own model, pulled towards the others'; FedSM without selector and global model.
 
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
-arXiv:2203.10144, Eq. 11.
+arXiv:2203.10144, Eq. 11. The server keeps each site's model; nothing travels beside the models.
 """
 
-from silofl.algorithms.fedsm import SoftPull
-from silofl.core.recipe import PRESET_NAMES, Recipe
+from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.errors import AggregationError
+from silofl.parts.part import Part, Run
+from silofl.parts.work import SitePart
+from silofl.settings import Share
+from silofl.study import Study
+
+ROLE = "softpull"
+
+
+class SoftPull(Answer):
+    """Each site has its own model, pulled towards the others'.
+
+    Attributes:
+        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites; below it, as 0.1 in
+            the paper's Table 7, the run goes on and says so.
+    """
+
+    section: ClassVar[str] = ROLE
+    halves: ClassVar[str] = __name__
+    is_of_steps: ClassVar[bool] = True
+    self_weight: Share = 0.7
+
+    def sentence(self) -> str:
+        """Describe the answer for the report."""
+        return (
+            f"SoftPull (FedSM): each site's own model keeps lambda = {self.self_weight:g} of itself and takes the "
+            "rest in equal parts from the others."
+        )
+
+
+def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
+    """Return SoftPull's matrix (Eq. 11): lambda of a site's own model, the rest split evenly over the others.
+
+    Args:
+        num_sites: Sites K that answered this round, at least 1; one site alone keeps its model, whatever lambda.
+        self_weight: The paper's lambda, in [1/K, 1]: 1/K is the uniform mean, 1 is local training.
+
+    Returns:
+        Weights of shape (K, K); rows sum to 1.
+
+    Raises:
+        AggregationError: ``num_sites`` or ``self_weight`` is out of range.
+    """
+    if num_sites < 1:
+        raise AggregationError(f"SoftPull must mix at least 1 site, not {num_sites}")
+    if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
+        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
+    return _pull_weights(num_sites, self_weight)
+
+
+def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
+    if num_sites == 1:
+        return np.ones((1, 1))
+    others = (1 - self_weight) / (num_sites - 1)
+    # At lambda = 1/K rounding must not tell a site's own model from the others'.
+    weights = np.full((num_sites, num_sites), self_weight if np.isclose(others, self_weight, 1e-12, 0) else others)
+    np.fill_diagonal(weights, self_weight)
+    return weights
+
+
+@dataclass(frozen=True)
+class SoftPullPart(Part):
+    """Who listens to whom, which follows from the numbers of sites.
+
+    Attributes:
+        study: Its recipe holds the paper's lambda.
+    """
+
+    study: Study
+    role: str = ROLE
+
+    def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
+        """Return `softpull_weights` of the sites that answered, in the site's own models."""
+        if role != self.study.recipe.roles[-1]:
+            return None
+        # A lambda that suits all K sites may lie below 1/K' of K' < K answers, and a site would listen to each other
+        # one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes then.
+        least = 1 / len(sites) if len(sites) < len(run.sites) else 0
+        return _pull_weights(len(sites), max(self._self_weight, least))
+
+    def doubts(self, num_sites: int) -> Sequence[str]:
+        """Say where a site listens to each other one more than to itself."""
+        if num_sites < 2 or self._self_weight >= 1 / num_sites:
+            return ()
+        return (
+            f"algorithm.softpull.self_weight {self._self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
+            "uniform mean: each site listens to every other one more than to itself",
+        )
+
+    @property
+    def _self_weight(self) -> float:
+        return self.study.recipe.answer(ROLE).self_weight
+
+
+PART, SITE = SoftPullPart, SitePart
 PRESETS = dict.fromkeys(PRESET_NAMES, Recipe(mixing=SoftPull()))

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from silofl.settings import BelowOne, Natural, Positive, Section
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from silofl.core.steps import Step
 
 PRESET_NAMES = ("paper", "reference", "recommended")
@@ -54,13 +55,10 @@ class Answer(Section):
             none.
         beside: What an input or a mixing sends besides the model, as a report says it; a part's `sentence` does.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
-        pairs_models: Whether a global and a personalised model train side by side.
-        keeps_personal: Whether a personal model, of which nothing leaves the site, learns beside the shared one; the
-            answer's ``begin`` returns how.
-        measures_drift: Whether the distance to the received model is measured at every step.
-        takes_own_steps: Whether a site uses the model only after steps of its own, so that what it validates, tests and
-            keeps is nobody else's.
-        sends_model_once: Whether a model that stays at home in training leaves once, after it, into the super model.
+        own_model: How a site comes to a model of its own by this answer: it is ``paired`` with the global one, trained
+            side by side and sent; it ``stays`` at home, learning beside the shared one as the answer's ``begin`` says;
+            it is ``adapted`` from the received one by the site's own steps before each use; or it is ``handed_over``
+            once, after a training alone, into the super model. Empty where it comes to none.
         counts_steps: Whether it divides what a round changed by the number of its steps, each of which must have moved
             all of the model.
         is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
@@ -73,11 +71,7 @@ class Answer(Section):
     halves: ClassVar[str] = ""
     beside: ClassVar[str] = ""
     deciding: ClassVar[tuple[str, ...]] = ()
-    pairs_models: ClassVar[bool] = False
-    keeps_personal: ClassVar[bool] = False
-    measures_drift: ClassVar[bool] = False
-    takes_own_steps: ClassVar[bool] = False
-    sends_model_once: ClassVar[bool] = False
+    own_model: ClassVar[Literal["", "paired", "stays", "adapted", "handed_over"]] = ""
     counts_steps: ClassVar[bool] = False
     is_of_steps: ClassVar[bool] = False
 
@@ -90,11 +84,6 @@ class Answer(Section):
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
         return False
-
-    @property
-    def head_width(self) -> int:
-        """Width of a projection head that it puts before the network's output layer; 0 for none."""
-        return 0
 
     @property
     def needs_fresh_optimizer(self) -> bool:
@@ -110,46 +99,27 @@ class Answer(Section):
         """Return how many of a study's rounds come before it decides who listens to whom."""
         return 0
 
-    def weights(self, num_sites: int, num_registered: int) -> NDArray | None:
-        """Return who listens to whom, shape (K, K), where it follows from the numbers of sites alone.
+    def check_study(self, study: Any) -> None:  # noqa: ANN401 - `silofl.study.Study`
+        """Refuse a study, such as its rounds, training or network, that it is not made for.
+
+        Raises:
+            ConfigError: Names the key.
+        """
+
+    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
+        """Refuse images that it cannot work with.
 
         Args:
-            num_sites: Sites K that answered.
-            num_registered: All sites of the run.
-        """
-        return None
-
-    def doubt_sites(self, num_sites: int) -> str | None:
-        """Return what a reader must know of its constants with so many sites; None where that is nothing."""
-        return None
-
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
-        """Refuse a way of training at the sites that it is not made for.
+            shape: Of training images, (C, *spatial); empty where only contrasts are known.
+            missing: The contrasts that some images lack, by the study's channel names.
 
         Raises:
-            ConfigError: Names the key of ``training``.
+            DataError: Names the size, or the contrasts.
         """
 
-    def check_model(self, model: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.ModelSettings`
-        """Refuse a network that it is not made for.
-
-        Raises:
-            ConfigError: Names the constant, and the network.
-        """
-
-    def check_images(self, shape: Sequence[int]) -> None:
-        """Refuse training images (C, H, W) that it cannot learn from.
-
-        Raises:
-            DataError: Names the size.
-        """
-
-    def check_contrasts(self, missing: Sequence[str]) -> None:
-        """Refuse data of which some images lack a contrast, by the study's channel names.
-
-        Raises:
-            DataError: Names the contrasts.
-        """
+    def extend(self, network: nn.Module) -> nn.Module:
+        """Return the study's network with what this answer adds to it."""
+        return network
 
     def make_step(self) -> Step:
         """Return how a site steps on one batch."""
@@ -235,12 +205,12 @@ class Recipe:
     @property
     def pairs_models(self) -> bool:
         """Whether a global and a personalised model train side by side."""
-        return any(answer.pairs_models for answer in self.answers)
+        return self._has_own_model("paired")
 
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((answer for answer in self.answers if answer.keeps_personal), None)
+        return next((answer for answer in self.answers if answer.own_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
@@ -275,11 +245,6 @@ class Recipe:
         return self.start_from_pretrained or any(answer.needs_pretrained for answer in self.answers)
 
     @property
-    def head_width(self) -> int:
-        """Width of the projection head before the network's output layer; 0 for none."""
-        return max((answer.head_width for answer in self.answers), default=0)
-
-    @property
     def has_parts_rounds(self) -> bool:
         """Whether the extra rounds belong to a part, which learns alone in them."""
         return bool(self.extra_tasks)
@@ -295,19 +260,14 @@ class Recipe:
         return next((answer.section for answer in self.answers if answer.counts_steps), None)
 
     @property
-    def measures_drift(self) -> bool:
-        """Whether a site measures how far each step is from the received model."""
-        return any(answer.measures_drift for answer in self.answers)
-
-    @property
     def takes_own_steps(self) -> bool:
         """Whether a site uses the model only after steps of its own."""
-        return any(answer.takes_own_steps for answer in self.answers)
+        return self._has_own_model("adapted")
 
     @property
     def sends_model_once(self) -> bool:
         """Whether a model that stays at home in training leaves once, after it, into the super model."""
-        return any(answer.sends_model_once for answer in self.answers)
+        return self._has_own_model("handed_over")
 
     @property
     def weighs_models(self) -> bool:
@@ -324,8 +284,8 @@ class Recipe:
         """Return how many of a study's rounds every site gets the same mean in."""
         return self.mixing.shared_rounds(rounds) if self.mixing else rounds
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the five answers as plain values, with a sentence for each one that has constants."""
+    def choices(self) -> dict[str, Any]:
+        """Return the five answers and all constants, by the keys under which a study chooses them."""
         return {
             "input": self.input.section if self.input else WITHOUT["input"],
             "step": self.step.section if self.step else WITHOUT["step"],
@@ -338,13 +298,21 @@ class Recipe:
             "extra_rounds": self.extra_rounds,
             "average_last": self.average_last,
             "constants": {answer.section: answer.model_dump() for answer in self.answers},
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return `choices` with what follows from them, and a sentence for each answer, for records and pages."""
+        facts = {
+            "keeps_personal": self.keeps_personal,
+            "takes_own_steps": self.takes_own_steps,
+            "sends_model_once": self.sends_model_once,
+            "cautions": self.cautions,
+        }
+        return {
+            **self.choices(),
             "needs_pretrained": self.needs_pretrained,
             "questions": self.questions(),
-            # Left out elsewhere, so that the digests of all other studies stay what they were.
-            **({"keeps_personal": True} if self.keeps_personal else {}),
-            **({"takes_own_steps": True} if self.takes_own_steps else {}),
-            **({"sends_model_once": True} if self.sends_model_once else {}),
-            **({"cautions": self.cautions} if self.cautions else {}),
+            **{name: fact for name, fact in facts.items() if fact},
         }
 
     @property
@@ -359,7 +327,7 @@ class Recipe:
             kept: What a site keeps of the parts beside its models, in words.
         """
         sent = [answer.beside for answer in self.answers if answer.beside]
-        beside = " ".join([*sent, *(part.sentence() for part in self.parts if not part.keeps_personal)])
+        beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.own_model != "stays")])
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
@@ -368,6 +336,9 @@ class Recipe:
             "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
             "What travels beside the model?": beside or "Nothing.",
         }
+
+    def _has_own_model(self, how: str) -> bool:
+        return any(answer.own_model == how for answer in self.answers)
 
     def _home_sentence(self) -> str:
         if self.sends_model_once:

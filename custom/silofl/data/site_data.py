@@ -83,8 +83,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         )
     missing = manifest.missing(study.data.channel_names)
     for answer in study.recipe.answers:
-        answer.check_images(data.training.image_shape)
-        answer.check_contrasts(missing)
+        answer.check_data(data.training.image_shape, missing)
     return data
 
 

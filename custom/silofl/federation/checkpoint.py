@@ -64,7 +64,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
         study,
         plain["run"],
         plain["sites"],
-        {role: part.restored(state["parts"][role]) for role, part in parts.items()},
+        {role: part.restored(state["parts"].get(role, {})) for role, part in parts.items()},
         read_finished_rounds(state),
         plain["best_round"],
         {role: parts[role].restored(one) for role, one in state["best_parts"].items()},

@@ -90,8 +90,7 @@ def check_sites(server: ServerRounds) -> None:
 
 def list_doubts(server: ServerRounds) -> list[str]:
     """Return what a reader must know of the recipe's constants with the run's number of sites."""
-    doubts = (answer.doubt_sites(len(server.sites)) for answer in server.study.recipe.answers)
-    return [doubt for doubt in doubts if doubt]
+    return [doubt for part in server.parts.values() for doubt in part.doubts(len(server.sites))]
 
 
 def last_with_state(study: Study) -> int:

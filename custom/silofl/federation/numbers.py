@@ -49,7 +49,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
         return
     wanted: dict[str, float | None] = {"num_examples": examples, "steps": steps}
     wanted |= {"epsilon": metrics.epsilon} if study.is_private else {"loss": metrics.loss}
-    if exchange.task == TRAIN and study.measures_drift:
+    if exchange.task == TRAIN and study.training.measures_drift:
         wanted["drift"] = metrics.drift
     missing = next((name for name, value in wanted.items() if value is None), None)
     if missing or examples is None or steps is None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from silofl.extensions import NETWORKS as GROUP
 from silofl.extensions import is_extension, load_extension
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
-from silofl.models.features import add_projection_head
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
 from silofl.models.normalization import INSTANCE_NORMS, count_groups
@@ -189,9 +189,8 @@ def _build_network(study: Study, seed: int) -> nn.Module:
         seed_torch(seed)
         build, channels = _find_builder(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
-        width = study.recipe.head_width
-        # Drawn after the rest, which therefore begins as it would without a head.
-        return add_projection_head(network, width) if width else network
+        # Drawn after the rest, which therefore begins as it would without what is added.
+        return reduce(lambda extended, answer: answer.extend(extended), study.recipe.answers, network)
 
 
 @contextmanager

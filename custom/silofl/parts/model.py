@@ -170,14 +170,14 @@ class ModelPart(Part):
         return replace(new, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
-        """Return who listens to whom by the recipe, and in the rounds after the study's: every site to itself."""
+        """Return that every site listens to itself in the rounds after the study's, where it has its own model."""
         if role != self.role or not self._has_own_models(number):
             return None
         # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
         # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
         if number > self.study.rounds:
             return np.eye(len(sites))
-        return self.study.recipe.mixing.weights(len(sites), len(run.sites))
+        return None
 
     def joined(self, site: str) -> ModelPart:
         """Give a site that comes late the mean of the others' models."""
@@ -352,7 +352,7 @@ class SiteModels(SitePart):
             step = study.recipe.make_step(role)
             for part in self.work.parts:
                 step = part.step(role, step)
-            learners[role] = Learner(model, self._optimizers[role], loss, step, study.measures_drift)
+            learners[role] = Learner(model, self._optimizers[role], loss, step, study.training.measures_drift)
         return learners
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:

@@ -234,6 +234,10 @@ class Part:
         """Return a model's next parameters from the mixed ones, and this part after that; buffers never come here."""
         return mixed, self
 
+    def doubts(self, num_sites: int) -> Sequence[str]:
+        """Return sentences on what a reader must know of its constants with the run's number of sites."""
+        return ()
+
     def joined(self, site: str) -> Part:
         """Return the part after a site has come late."""
         return self

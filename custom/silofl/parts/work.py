@@ -263,12 +263,12 @@ class SitePart:
         work: The task, and what the site has for it.
 
     Attributes:
-        name: The key of its state in the site's file of a round.
+        name: The key of its state in the site's file of a round; empty where it keeps none.
         tasks: Tasks that this part answers by itself.
         stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     tasks: ClassVar[tuple[str, ...]] = ()
     stays: ClassVar[tuple[Kept, ...]] = ()
 

@@ -95,7 +95,7 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     comments = _fit_to_data(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
     for answer in study.recipe.answers:
-        answer.check_contrasts(found.missing)
+        answer.check_data((), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
     write_text(

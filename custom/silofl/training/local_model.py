@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.core.recipe import Answer
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
@@ -123,8 +124,9 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
-    if study.recipe.head_width:
-        deciding |= {"head_width": study.recipe.head_width}
+    # What may add to the network; by its constants, as nobody knows which of them do.
+    extending = [answer for answer in study.recipe.answers if type(answer).extend is not Answer.extend]
+    deciding |= {answer.section: found for answer in extending if (found := answer.model_dump(exclude_defaults=True))}
     entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"

@@ -189,9 +189,9 @@ def test_at_one_over_k_all_weights_are_the_same_number():
 
 
 def test_images_must_leave_something_after_five_poolings():
-    Selector().check_images((1, 32, 40))
+    Selector().check_data((1, 32, 40), ())
     with pytest.raises(DataError, match="at least 32 pixels along each axis for a selector, not 28 x 28; add a Resize"):
-        Selector().check_images((1, 28, 28))
+        Selector().check_data((1, 28, 28), ())
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -248,9 +250,9 @@ def test_a_perturbation_that_follows_the_rate_falls_in_its_proportion():
 
 def test_a_perturbation_follows_only_a_rate_that_falls():
     answer = Perturbation(follows_rate=True)
-    answer.check_training(TrainingSettings(schedule="poly"))
+    answer.check_study(SimpleNamespace(training=TrainingSettings(schedule="poly")))
     with pytest.raises(ConfigError, match="perturbation.follows_rate must be false with a constant training.schedule"):
-        answer.check_training(TrainingSettings(schedule="constant"))
+        answer.check_study(SimpleNamespace(training=TrainingSettings(schedule="constant")))
 
 
 def test_statistics_move_once_and_the_loss_is_the_one_at_theta():

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from silofl.core.recipe import Answer, Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Natural, Share
+from silofl.study import Study
 
 
 class Similarity(Answer):
@@ -49,6 +50,15 @@ class Similarity(Answer):
         if self.source == "pretrained":
             return 0
         return max(1, rounds // 2) if self.rounds == "half" else self.rounds
+
+    def check_study(self, study: Study) -> None:
+        """Refuse a study in which no round is left for its mixing."""
+        shared = self.shared_rounds(study.rounds)
+        if shared >= study.rounds:
+            raise ConfigError(
+                f"rounds must be more than the {shared} before sites listen to each other by {self.section}, not "
+                f"{study.rounds}; give more rounds, or lower algorithm.{self.section}.rounds"
+            )
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Name the constants that belong to the other source."""

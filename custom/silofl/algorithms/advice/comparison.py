@@ -36,7 +36,7 @@ class Comparison(Answer):
     section: ClassVar[str] = "advice"
     halves: ClassVar[str] = "silofl.algorithms.advice.exchange"
 
-    def check_images(self, shape: Sequence[int]) -> None:
+    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
         """Refuse volumes."""
         check_dimensions(len(shape) - 1)
 

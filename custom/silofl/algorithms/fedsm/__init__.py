@@ -14,16 +14,8 @@ arXiv:2203.10144.
 Settings and formulas stand in `paper`.
 """
 
-from silofl.algorithms.fedsm.paper import (
-    AdamState,
-    Selector,
-    SoftPull,
-    SuperModel,
-    adam_step,
-    site_loss,
-    softpull_weights,
-    tune_threshold,
-)
+from silofl.algorithms.fedsm.paper import AdamState, Selector, SuperModel, adam_step, site_loss, tune_threshold
+from silofl.algorithms.softpull import SoftPull, softpull_weights
 from silofl.core.recipe import Recipe
 from silofl.inference.weigher import choose_model
 

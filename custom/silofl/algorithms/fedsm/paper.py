@@ -10,53 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.algorithms.softpull import SoftPull
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Answer, Recipe
 from silofl.core.steps import Loss
 from silofl.errors import AggregationError, DataError
-from silofl.settings import Count, Fraction, Positive, Share
+from silofl.settings import Count, Fraction, Positive
 
 # Five poolings halve an image five times.
 SMALLEST_IMAGE = 32
 # Candidates for the paper's gamma: 0 always takes a site's model, 1 always the global one; dense towards 1, where a
 # softmax has its scores.
 THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
-
-
-class SoftPull(Answer):
-    """Each site has its own model, pulled towards the others'.
-
-    Attributes:
-        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites; below it, as 0.1 in
-            the paper's Table 7, the run goes on and says so.
-    """
-
-    section: ClassVar[str] = "softpull"
-    is_of_steps: ClassVar[bool] = True
-    self_weight: Share = 0.7
-
-    def weights(self, num_sites: int, num_registered: int) -> NDArray[np.float64]:
-        """Return `softpull_weights` of the sites that answered."""
-        # A lambda that suits all K sites may lie below 1/K' of K' < K answers, and a site would listen to each other
-        # one more than to itself; 1/K', the uniform mean, is as far as SoftPull goes then.
-        least = 1 / num_sites if num_sites < num_registered else 0
-        return _pull_weights(num_sites, max(self.self_weight, least))
-
-    def doubt_sites(self, num_sites: int) -> str | None:
-        """Say where a site listens to each other one more than to itself."""
-        if num_sites < 2 or self.self_weight >= 1 / num_sites:
-            return None
-        return (
-            f"algorithm.softpull.self_weight {self.self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
-            "uniform mean: each site listens to every other one more than to itself"
-        )
-
-    def sentence(self) -> str:
-        """Describe the answer for the report."""
-        return (
-            f"SoftPull (FedSM): each site's own model keeps lambda = {self.self_weight:g} of itself and takes the "
-            "rest in equal parts from the others."
-        )
 
 
 class Selector(Answer):
@@ -75,7 +40,7 @@ class Selector(Answer):
     section: ClassVar[str] = "selector"
     halves: ClassVar[str] = "silofl.algorithms.fedsm.selector"
     deciding: ClassVar[tuple[str, ...]] = ("network",)
-    pairs_models: ClassVar[bool] = True
+    own_model: ClassVar[Literal["paired"]] = "paired"
     learning: Literal["gradients", "local_steps", "moments"] = "gradients"
     network: Literal["light", "vgg11"] = "light"
     labels: Literal["site", "best_model", "ensemble"] = "site"
@@ -97,7 +62,7 @@ class Selector(Answer):
         """The candidates for the paper's gamma; none where the global model is one of its outputs."""
         return THRESHOLDS if self.learns_site else ()
 
-    def check_images(self, shape: Sequence[int]) -> None:
+    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
         """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector that mixes."""
         if len(shape) == 4 and self.labels == "ensemble":
             raise DataError(
@@ -194,36 +159,6 @@ class SuperModel(Answer):
             "the model that the selector chooses" if self.answer == "choice" else "all models, weighted by the selector"
         )
         return f"In the end all models go to every site, and {by} answers a new case."
-
-
-def softpull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
-    """Return SoftPull's matrix (Eq. 11): lambda of a site's own model, the rest split evenly over the others.
-
-    Args:
-        num_sites: Sites K that answered this round, at least 1; one site alone keeps its model, whatever lambda.
-        self_weight: The paper's lambda, in [1/K, 1]: 1/K is the uniform mean, 1 is local training.
-
-    Returns:
-        Weights of shape (K, K); rows sum to 1.
-
-    Raises:
-        AggregationError: ``num_sites`` or ``self_weight`` is out of range.
-    """
-    if num_sites < 1:
-        raise AggregationError(f"SoftPull must mix at least 1 site, not {num_sites}")
-    if num_sites > 1 and not 1 / num_sites - 1e-12 <= self_weight <= 1:
-        raise AggregationError(f"self_weight must lie in [1/{num_sites}, 1] for {num_sites} sites, not {self_weight}")
-    return _pull_weights(num_sites, self_weight)
-
-
-def _pull_weights(num_sites: int, self_weight: float) -> NDArray[np.float64]:
-    if num_sites == 1:
-        return np.ones((1, 1))
-    others = (1 - self_weight) / (num_sites - 1)
-    # At lambda = 1/K rounding must not tell a site's own model from the others'.
-    weights = np.full((num_sites, num_sites), self_weight if np.isclose(others, self_weight, 1e-12, 0) else others)
-    np.fill_diagonal(weights, self_weight)
-    return weights
 
 
 def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequence[float] = THRESHOLDS) -> float:

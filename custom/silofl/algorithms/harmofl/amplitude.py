@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,15 +51,16 @@ class Amplitude(Answer):
     momentum: Fraction = 0.1
     amplitude_factor: Annotated[float, Field(gt=1, le=MOST)] | None = None
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse channels that are dropped at random."""
+        training = study.training
         if training.drop_channels:
             raise ConfigError(
                 f"training.drop_channels must be 0 for {self.section}, which would give a dropped channel the others' "
                 f"amplitude, not {training.drop_channels}; leave it out"
             )
 
-    def check_contrasts(self, missing: Sequence[str]) -> None:
+    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
         """Refuse images without a contrast: zeros have a phase of 0, and the others' amplitude would make a peak."""
         if missing:
             raise DataError(

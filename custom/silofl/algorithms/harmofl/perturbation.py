@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from silofl.core.steps import (
 )
 from silofl.errors import ConfigError
 from silofl.settings import Positive
+from silofl.study import Study
 
 
 class Perturbation(Answer):
@@ -34,13 +35,12 @@ class Perturbation(Answer):
     """
 
     section: ClassVar[str] = "perturbation"
-    measures_drift: ClassVar[bool] = True
     alpha: Positive = 0.05
     follows_rate: bool = False
 
-    def check_training(self, training: Any) -> None:  # noqa: ANN401 - `silofl.study_sections.TrainingSettings`
+    def check_study(self, study: Study) -> None:
         """Refuse to follow a rate that does not fall."""
-        if self.follows_rate and training.schedule == "constant":
+        if self.follows_rate and study.training.schedule == "constant":
             raise ConfigError(
                 f"{self.section}.follows_rate must be false with a constant training.schedule, along which alpha would "
                 "not fall; set training.schedule: poly"
