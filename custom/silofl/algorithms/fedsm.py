@@ -31,8 +31,7 @@ class SoftPull(Answer):
     """Each site has its own model, pulled towards the others'.
 
     Attributes:
-        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites; below it, as 0.1 in
-            the paper's Table 7, the run goes on and says so.
+        self_weight: The paper's lambda, the weight of a site's own model; below 1/K for K sites the run warns.
     """
 
     section: ClassVar[str] = "softpull"
@@ -70,9 +69,9 @@ class Selector(Answer):
         learning: ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
             full-batch Adam step at each site, its moments averaged too).
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
-        labels: What it learns of an image: its ``site`` (Eq. 2), or in the extra rounds the ``best_model`` for it
-            (Eq. 1, FedSM-extra), or the scores with which the ``ensemble`` of all models has the least loss (3.1.1).
-        learning_rate: Of its Adam, above 0.
+        labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` for it
+            (Eq. 1, FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).
+        learning_rate: Of its Adam.
         steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
     """
 
