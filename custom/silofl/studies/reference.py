@@ -140,9 +140,10 @@ def study_page() -> str:
         "",
         "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job.",
         "An unknown key, and a value that does nothing, are refused before any training. `silofl simulate`, `compare`",
-        "and `estimate` set keys for one run, as `--set training.learning_rate=0.01`; `--set algorithm.name=ditto` also",
-        "drops the job's other keys of `algorithm`. A site decides in its own",
-        "[site.yaml](../site_configs/README.md#siteyaml). A *name* has letters, digits, `.`, `_` and `-`.",
+        "and `estimate` set keys for one run, as `--set training.learning_rate=0.01`. `--set algorithm.name=ditto`",
+        "also drops the job's other keys of `algorithm`. What a site decides is in its",
+        "[site.yaml](../site_configs/README.md#siteyaml).",
+        "A *name* has letters, digits, `.`, `_` and `-`. *Unset* keys have no value.",
         "",
         "`make docs` writes this page from the docstrings of the settings.",
         "",
@@ -166,7 +167,7 @@ def _algorithm_page(settings: type) -> list[str]:
     lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
     for answer in filter(list_keys, all_answers()):
         lines += _section_page(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
-    lines += ["### Presets", "", "What presets choose where it is not a default above; presets and algorithms without a row choose the defaults:", ""]
+    lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
     base = _preset_values(Recipe())
     base |= {f"{one.section}.{key}": value for one in all_answers() for key, value in _defaults(one).items()}
