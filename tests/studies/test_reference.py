@@ -65,6 +65,14 @@ def test_the_page_is_what_the_settings_say():
     assert page.read_text() == study_page(), "the settings have changed: make docs"
 
 
+def test_the_page_fits_a_reader_with_contents_and_one_table_for_the_constants_of_all_algorithms():
+    lines = study_page().splitlines()
+    assert len(lines) <= 250 and "[data](#data), [model](#model)" in study_page()
+    start = lines.index("### Constants")
+    rows = [line for line in lines[start : lines.index("### Presets")] if line.startswith("|")]
+    assert rows[2].startswith("| **amplitude** | | | Input normalisation") and "`algorithm.pull.strength`" in str(rows)
+
+
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
     page, keys = study_page(), list(study_keys(all_answers()))
     assert {"training.learning_rate", "federation.min_sites", "algorithm.name"} <= {key.name for key in keys}

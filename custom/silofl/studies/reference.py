@@ -135,6 +135,7 @@ def describe_values(kind: object) -> str:
 
 def study_page() -> str:
     """Return the page."""
+    sections = [key.name for key in list_keys(Study) if key.inner]
     lines = [
         "# study.yaml",
         "",
@@ -147,7 +148,10 @@ def study_page() -> str:
         "",
         "`make docs` writes this page from the docstrings of the settings.",
         "",
-        *_section_page("the study", Study, "", with_summary=False),
+        f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
+        "- Of the algorithm: [constants](#constants), [presets](#presets)",
+        "",
+        *_section_page("The study", Study, "", with_summary=False),
     ]
     for key in list_keys(Study):
         if key.inner and key.name == "algorithm":
@@ -165,8 +169,11 @@ def _algorithm_page(settings: type) -> list[str]:
         "The following keys override the preset. The name of an algorithm takes over what that algorithm does there:"
     ]
     lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
+    lines += ["### Constants", "", *HEADER]
     for answer in filter(list_keys, all_answers()):
-        lines += _section_page(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
+        lines += [f"| **{answer.section}** | | | {read_summary(answer)} |"]
+        lines += map(_key_row, list_keys(answer, f"algorithm.{answer.section}."))
+    lines += [""]
     lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
     base = _preset_values(Recipe())
@@ -190,8 +197,8 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
     return dict(flatten_keys(constants)) | plain
 
 
-def _section_page(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
-    lines = [f"{level} {title[0].upper()}{title[1:]}", ""]
+def _section_page(title: str, section: type, prefix: str, with_summary: bool = True) -> list[str]:
+    lines = [f"## {title}", ""]
     lines += [read_summary(section), ""] if with_summary else []
     return [*lines, *_key_table(section, prefix), ""]
 
