@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.schema import REQUIRED, declare_group, declare_optional, dump_record, format_key_table, read_record
+from silofl.schema import REQUIRED, declare_group, declare_optional, dump_record, format_key_tables, read_record
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,21 @@ class Draft:
     name: str | None = field(metadata=REQUIRED)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two parts that belong together.
+
+    Attributes:
+        left: One part.
+        right: The other part.
+        spares: Name -> part.
+    """
+
+    left: Part
+    right: Part
+    spares: Mapping[str, Part]
+
+
 VALUES = {"name": "a", "parts": {"left": {"weight": 2, "sizes": [1, 2]}}, "price": None, "facts": {"any": [1]}}
 MORE = VALUES | {"colour": "red", "place": [1, "x"], "remark": "r"}
 
@@ -124,10 +139,15 @@ def test_a_value_that_must_be_known_is_null_in_memory_alone():
         read_record(Draft, {"name": None}, "t.json")
 
 
-def test_the_table_has_a_line_for_every_key_with_its_type_and_meaning():
-    lines = format_key_table(Thing).splitlines()
-    assert lines[:3] == ["| Key | Type | Meaning |", "| --- | --- | --- |", "| `name` | a text | Its name. |"]
+def test_each_record_has_a_table_of_its_keys_with_types_and_meanings():
+    lines = format_key_tables(Thing).splitlines()
+    assert lines[:3] == ["| Key | Type | Meaning |", "| --- | --- | --- |", "| `name` | text | Its name. |"]
     told = "In kilograms, and told in two lines because a long sentence has no room in one."
-    assert f"| `parts.*.weight` | a number | {told} |" in lines
-    assert "| `colour` | red, green; may be absent | Its colour. |" in lines
+    assert "| `parts` | {text: [Part](#part)} | Name -> part. |" in lines
+    assert lines[lines.index("## Part") + 6] == f"| `weight` | number | {told} |"
+    assert "| `colour` | red, green, optional | Its colour. |" in lines
     assert "| `facts` | {text: anything} | Whatever. |" in lines
+
+
+def test_a_record_that_several_keys_hold_has_one_table():
+    assert format_key_tables(Pair).count("## Part") == 1

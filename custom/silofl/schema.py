@@ -91,30 +91,40 @@ def dump_record(record: object) -> Any:  # noqa: ANN401
     return [dump_record(value) for value in record] if isinstance(record, (list, tuple)) else record
 
 
-def format_key_table(kind: type) -> str:
-    """Return a table of all keys of a record."""
-    lines = (("Key", "Type", "Meaning"), ("---",) * 3, *((f"`{key}`", *texts) for key, *texts in describe_keys(kind)))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def format_key_tables(kind: type) -> str:
+    """Return a table of a record's keys, then one of each kind of record within it, under that kind's name."""
+    kinds, text = [kind], ""
+    # Kinds that are met on the way join the list, so that each has one table.
+    for one in kinds:
+        keys = [*describe_keys(one)]
+        kinds += dict.fromkeys(inner for *_, inner in keys if inner is not None and inner not in kinds)
+        text += "" if one is kind else f"\n## {one.__name__}\n\n{read_summary(one)}\n\n"
+        text += "| Key | Type | Meaning |\n| --- | --- | --- |\n"
+        text += "".join(f"| `{key}` | {values} | {meaning} |\n" for key, values, meaning, _ in keys)
+    return text
 
 
-def describe_keys(kind: type, prefix: str = "", is_optional: bool = False) -> Iterator[tuple[str, str, str]]:
-    """Yield key, type and meaning of all keys of a record, inner ones as ``key.inner`` or ``key.*.inner``.
+def describe_keys(kind: type, is_optional: bool = False) -> Iterator[tuple[str, str, str, type | None]]:
+    """Yield key, type, meaning and inner record of all keys of a record, those of its groups among them.
 
     Args:
         kind: The record's dataclass.
-        prefix: Put before each key.
         is_optional: Whether all keys may be absent.
     """
     meanings = read_meanings(kind)
     for part, hint in _typed_fields(kind):
-        inner, path = _find_inner_record(hint)
+        inner = _find_inner_record(hint)
         is_absent = is_optional or _is_optional(part)
         if _is_group(part):
-            yield from describe_keys(inner, prefix, is_absent)
-            continue
-        yield prefix + part.name, describe_type(hint) + "; may be absent" * is_absent, meanings[part.name]
-        if inner is not None:
-            yield from describe_keys(inner, f"{prefix}{part.name}{path}.")
+            yield from describe_keys(inner, is_absent)
+        else:
+            link = f"[{inner.__name__}](#{inner.__name__.lower()})" if inner else ""
+            values = describe_type(hint).replace(WORDS[dict], link)
+            # An error needs the article, "must be a text"; a column does not.
+            values = re.sub(r"\ba ", "", values)
+            # A key whose default is null is never null in a file, but absent.
+            values = values.removesuffix(" or null") if _is_optional(part) else values
+            yield part.name, values + ", optional" * is_absent, meanings[part.name], inner
 
 
 def read_summary(kind: type) -> str:
@@ -178,7 +188,7 @@ def _items(record: object) -> Iterator[tuple[str, Any]]:
 def _written_keys(kind: type) -> Iterator[str]:
     for part, hint in _typed_fields(kind):
         if _is_group(part):
-            yield from _written_keys(_find_inner_record(hint)[0])
+            yield from _written_keys(_find_inner_record(hint))
         else:
             yield part.name
 
@@ -205,7 +215,7 @@ def _assemble_record(kind: type[R], values: Mapping[str, Any], prefix: str) -> R
     given = {}
     for part, hint in _typed_fields(kind):
         if _is_group(part):
-            inner = _find_inner_record(hint)[0]
+            inner = _find_inner_record(hint)
             if not _is_optional(part) or any(key in values for key in _written_keys(inner)):
                 given[part.name] = _assemble_record(inner, values, prefix)
         elif part.name in values:
@@ -242,15 +252,12 @@ def _parse_value(hint: object, value: object, key: str) -> object:
     raise ConfigError(f"{key} must be {describe_type(hint)}, not {quote_value(value)}{suggestion}")
 
 
-def _find_inner_record(hint: object) -> tuple[Any, str]:
-    """Return the record that a type holds, if any, and how its keys are written after the key's own name."""
+def _find_inner_record(hint: object) -> Any:  # noqa: ANN401
+    """Return the record that a type is or holds; None where it holds none."""
     if is_dataclass(hint):
-        return hint, ""
-    for argument in get_args(hint):
-        record, path = _find_inner_record(argument)
-        if record is not None:
-            return record, path if get_origin(hint) in UNIONS else f".*{path}"
-    return None, ""
+        return hint
+    found = map(_find_inner_record, get_args(hint))
+    return next((record for record in found if record is not None), None)
 
 
 def _in_markdown(text: str) -> str:

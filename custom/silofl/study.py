@@ -51,25 +51,23 @@ class Study(Section):
     Attributes:
         name: The study's name, part of file names.
         continue_run: Id of an unfinished run to continue, on a server that keeps its runs.
-        task: What the network learns: a label of each pixel, or one of each example.
+        task: What the network learns: a label per pixel, or one per example.
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
-        regions: Of a segmentation: name -> the labels whose union is scored, in place of the single labels, as
-            ``{disc: [1, 2], cup: [2]}`` where label 1 is the rim of the disc around the cup. They may overlap; a label
-            of none of them does not count. The network learns and answers with the labels all the same, one for each
-            pixel: its outputs exclude each other, as overlapping regions do not.
+        regions: Segmentation: name -> labels whose union is scored instead of single labels, as
+            ``{disc: [1, 2], cup: [2]}`` where label 1 is the disc's rim around the cup. They may overlap; other labels
+            do not count. The network still learns one label per pixel.
         rounds: Communication rounds.
-        seed: Of the initial weights, and with site and round of everything random at a site.
+        seed: Fixes the initial weights and everything random at a site.
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
-        guard: Whether each site that has validation data also trains a model alone, in the same rounds and without
-            traffic, and in the end keeps the model that its own validation data favour.
-        evaluate_every_round: Whether each round's model is also scored on the sites' test data, for curves of
-            convergence; these scores choose nothing.
-        metric: What models are chosen and reported by: the mean Dice over cases, of the foreground or with the
-            background, as some printed tables have it; the share of cases that are right; or the mean of that share
-            over the classes present.
-        extra_metrics: Of a segmentation: metrics of packages, at most 8, as ``[package==1.2.0/name]``, that each site
-            measures in its test of the run's model. They are reported beside the metric and choose nothing.
+        guard: Whether each site with validation data also trains a model alone, and finally keeps what its validation
+            data favour.
+        evaluate_every_round: Whether each round's model is also scored on test data, for curves; these scores choose
+            nothing.
+        metric: What models are chosen and reported by: mean Dice over cases, of the foreground or with the background;
+            share of right cases; or the mean of that share over the classes present.
+        extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, that are measured in the
+            test and choose nothing.
     """
 
     name: Name

@@ -106,12 +106,12 @@ class PatchSettings(Section):
     """The patches of volumes that a network learns from, and looks through whole volumes by.
 
     Attributes:
-        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; the network must be able to halve them as often as it does.
-            A smaller volume is padded with zeros.
-        per_volume: Patches of each training volume in an epoch, each drawn anew (MONAI's RandCropByPosNegLabel).
-        foreground: Share of them whose centre is a voxel with a label; of the others it is one without.
-        overlap: Share of a patch's side that neighbouring windows have in common when a whole volume is looked through
-            (MONAI's sliding_window_inference, weighted by a Gaussian). More is slower, and smoother.
+        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them. A smaller
+            volume is padded with zeros.
+        per_volume: Random patches of each training volume per epoch (MONAI's RandCropByPosNegLabel).
+        foreground: Share of them that are centred on a labelled voxel; the others are centred on background.
+        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side (MONAI's
+            sliding_window_inference with Gaussian weights). More is slower and smoother.
     """
 
     size: tuple[Side, Side, Side]
@@ -124,35 +124,31 @@ class DataSettings(Section):
     """How a site's image files become batches.
 
     Attributes:
-        dimensions: 2 cuts volumes into slices, each an example; with 3 a whole volume is one, seen by a network in 3D.
+        dimensions: With 2 each slice of a volume is an example; with 3 the whole volume is one, for a network in 3D.
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
-        channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, an alpha
-            channel is dropped. A window of a time series has as many as are stored.
-        channel_names: Names of the channels in the order of the network, as ``[T1, T2]``, as many as ``channels``.
-            Each is then scaled on its own, and none is converted. A site's dataset.json says which of them its files
-            hold; of one that is not there the network sees zeros.
-        resample: Whether a volume of a case that lies on another grid than the first of its contrasts is resampled to
-            it, on which the label map lies (MONAI's ResampleToMatch, linear; beyond its edge the nearest voxel);
-            refused otherwise, where the two do not meet, and where a file does not state its grid.
-        neighbours: Slices before and after each slice of a volume that the network sees with it, as further channels:
-            with 1, three slices. Beyond the ends of a volume, or of the ``slices`` of a record, the nearest is
-            repeated. Labels are those of the middle slice. Pictures and windows have no slices: only 0 takes them.
-        modality: DICOM's code of what made the images, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera);
-            the super model then refuses DICOM images of another one. By default the code in the sites' DICOM images.
+        channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is
+            dropped.
+        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
+            A site's dataset.json says which ones its files hold; the others are zeros.
+        resample: Whether a case's volume on another grid than its first contrast is resampled to it (MONAI's
+            ResampleToMatch, linear; the nearest voxel beyond the edge). Otherwise it is refused.
+        neighbours: Slices before and after each slice that become further channels: with 1, three slices. At a
+            volume's end the nearest is repeated. The label is the middle slice's.
+        modality: DICOM's code, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera); the super model refuses
+            DICOM images of another one. By default the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
             ``Orientation: {axcodes: RAS}``.
-        transforms: MONAI transforms of each 2D image and its label, once, before they are cached, as
-            ``Resize: {spatial_size: [128, 128]}``; each slice on its own, before its neighbours join it. With
-            ``dimensions`` 3, of each whole volume after ``volume_transforms``. Also a part of a package that keeps the
-            size, as ``package==1.2.0/name: {}``; as ``augment`` too.
-        augment: MONAI random transforms of each training image, or patch, anew in every epoch, as
-            ``RandRotate90: {prob: 0.75, max_k: 3}``.
-        split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where one
-            patient is in several of them on purpose, ``recordings``, ``slices`` of a volume, or only ``examples``.
-            ``unknown`` where nobody knows the patients of some site's data: one may be in several of them, unseen.
+        transforms: MONAI transforms of each 2D image (with ``dimensions`` 3, each volume) and its label, done once, as
+            ``Resize: {spatial_size: [128, 128]}``. Also a package's part that keeps the size, as
+            ``package==1.2.0/name: {}``.
+        augment: Random MONAI transforms of each training image or patch, anew in every epoch, as
+            ``RandRotate90: {prob: 0.75, max_k: 3}``; a package's part too.
+        split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where a patient
+            is in several on purpose, ``recordings``, ``slices`` or ``examples``. ``unknown`` where a site does not
+            know its patients.
     """
 
     dimensions: Literal[2, 3] = 2
@@ -217,29 +213,25 @@ class ModelSettings(Section):
 
     Attributes:
         name: ``unet`` (MONAI BasicUNet) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
-            sensors over time, ``activity_cnn`` for classification; of them ``unet`` and ``densenet121`` in 3D too.
-        network: A network of MONAI instead, with the study's dimensions, channels and normalisation: its class in
-            ``monai.networks.nets``, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
+            sensors over time, ``activity_cnn`` for classification. ``unet`` and ``densenet121`` work in 3D too.
+        network: Another network of MONAI, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
             ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used. Or a network of
-            a package that every machine has installed and allowed, as ``package==1.2.0/name``.
+            a package that every machine allows, as ``package==1.2.0/name``.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
-        normalization: The network's normalisation layer; ``batch_stateless`` is BatchNorm without parameters and
-            without running statistics, so that a prediction depends on the other images of its batch; not for
-            ``alexnet``, nor for images of which a layer sees one value, because none could be answered alone. After a
-            fully connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
-        features: Channels of the U-Net's levels, six numbers.
+        normalization: The network's normalisation layer. ``batch_stateless`` is BatchNorm without parameters and
+            running statistics: a prediction then depends on the other images of its batch; not for ``alexnet``. After
+            a fully connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
+        features: Channels of the U-Net's levels.
         dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
-        precision: Of the networks: ``bfloat16`` (autocast), ``float32``, or ``auto``, which is bfloat16 on a GPU and
-            float32 elsewhere. Losses, gradients' norms and what travels are float32 in any case.
+        precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and what travels are
+            float32 in any case.
         pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
-            writes it and ``--pretrained`` brings it there.
-        pretrained_sha256: The SHA-256 of that file, so that the study's digest settles what is in it; where not given,
-            any file of the network is taken.
-        weights: File of weights next to study.yaml, ``.pt`` or ``.safetensors``, from which everybody starts instead of
-            random ones; ``--weights`` brings it there. They are matched by name and shape, and what the file lacks
-            starts from the seed. Only the server reads it.
-        weights_sha256: The SHA-256 of that file, so that the study's digest, which sites pin, settles what is in it.
+            writes it and ``--pretrained`` copies it there.
+        pretrained_sha256: The file's SHA-256, which the study's digest then covers; without it any file is taken.
+        weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``; ``--weights`` copies it there.
+            They are matched by name and shape; the rest starts from the seed. Only the server reads it.
+        weights_sha256: The file's SHA-256, which the study's digest covers.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -296,29 +288,27 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` (Dice plus cross entropy, binary for one label), ``dice`` or ``cross_entropy``; or one of a
-            package that every site has installed and allowed, as ``package==1.2.0/name``.
-        has_batch_dice: Dice of all images of a batch together, for labels that many images lack; else of each image.
+        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. Or a loss of a package that every site
+            allows, as ``package==1.2.0/name``.
+        has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.
         optimizer: The base optimiser of every step.
-        optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` at the site from round to round, or
-            ``fresh`` in each round, as papers have it. FedNova, and SCAFFOLD with momentum, need fresh ones in any
-            case; FedSM's selector has an optimiser of its own.
+        optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` from round to round, or ``fresh`` in
+            each round. FedNova, and SCAFFOLD with momentum, always have fresh ones.
         learning_rate: Of the base optimiser, in the first round.
-        schedule: How the learning rate falls from round to round: ``constant`` not at all; ``poly`` by
-            ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine`` by half a period. Constants of an algorithm do not
-            fall with it, but for a perturbation with ``follows_rate``.
+        schedule: How the learning rate falls: ``poly`` by ``(1 - (r - 1) / R)^0.9`` in round r of R, ``cosine`` by half
+            a period. An algorithm's own constants do not fall with it.
         momentum: Of ``sgd``.
         is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
-        batch_size: Images in a batch; a last batch of one image joins the one before it.
-        drop_channels: Probability with which each of ``data.channel_names`` becomes zeros in a training image, drawn
-            anew each time, so that the network learns to do without it where a site or a patient lacks one; an image
-            keeps at least one of those that it has (Wagner et al., WACV 2025, arXiv:2406.11636).
-        local_epochs: Passes over the site's training data in a round, the papers' E.
-        measures_drift: Whether sites measure the drift, the mean over steps of the squared distance to the received
-            model (HarmoFL, Eq. 9), and the server how far their updates and models lie apart.
-            It changes no weight. Each site then sends one number more; not with ``privacy.dp_sgd``.
+        batch_size: Images in a batch; a last single image joins the batch before it.
+        drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image, so that
+            the network learns to do without it; one channel is always kept (Wagner et al., WACV 2025,
+            arXiv:2406.11636).
+        local_epochs: Passes over the site's training data per round, the papers' E.
+        measures_drift: Whether each site sends its mean squared distance to the received model over its steps (HarmoFL,
+            Eq. 9), and the server measures how far updates lie apart. It changes no weight; not with
+            ``privacy.dp_sgd``.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -354,8 +344,8 @@ class DpSgdSettings(Section):
         noise: Deviation of the noise in the sum of a batch's gradients, in multiples of ``clip``.
         clip: Norm to which the gradient of each unit in a batch is clipped.
         delta: The probability with which epsilon need not hold; below 1 over the units of the smallest site.
-        unit: Whom it protects: a ``patient``, of whom each step takes at most one example; or, where nobody knows the
-            patients, an ``example``, which protects somebody with several of them less.
+        unit: Whom it protects: a ``patient``, with at most one example per step; or an ``example``, which protects a
+            patient with several less.
     """
 
     noise: Positive
@@ -368,10 +358,9 @@ class PrivacySettings(Section):
     """Formal privacy; none by default.
 
     Attributes:
-        dp_sgd: As ``{noise: 1.0, clip: 1.0, delta: 0.00001}``. Training losses then stay at the site; each step's draw
-            and noise are secret, so that the same study and seed give other weights each time. It goes with algorithms
-            of which nothing but models leaves, as ``fedavg``, ``fedopt``, ``fedper``, ``softpull``; without BatchNorm,
-            whose images see each other, without ``training.has_batch_dice``, and without the guard.
+        dp_sgd: As ``{noise: 1.0, clip: 1.0}``. Training losses stay at the site, and equal seeds give other weights
+            each time. Only for algorithms that send nothing but models, as ``fedavg``, ``fedopt``, ``fedper`` and
+            ``softpull``; not with BatchNorm, ``training.has_batch_dice`` or the guard.
     """
 
     dp_sgd: DpSgdSettings | None = None
@@ -382,8 +371,7 @@ class AlgorithmSettings(BaseModel):
 
     Attributes:
         name: The algorithm.
-        preset: The named choice of every value that is not given here: ``paper``, ``reference`` (the authors' own
-            code) or ``recommended``.
+        preset: Chooses every value not given here: ``paper``, ``reference`` (the authors' code) or ``recommended``.
     """
 
     # An algorithm's own keys are checked by `Study.recipe`: this file must not load any algorithm that the study
@@ -397,32 +385,24 @@ class FederationSettings(Section):
     """How many sites the server needs, and how long it waits for them.
 
     Attributes:
-        sites: Sites that the first round waits for; those that are there when the job starts where not given.
+        sites: Sites that the first round waits for; by default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         patience: Rounds without a better mean validation after which the run ends, COMPLETE, with the models of the
-            best round, which results.json says; null ends none early. A round is better as the best round is chosen,
-            which is known when the next one has ended; that one is validated too, and may be the best.
-            Rounds in which sites do not yet listen to each other in AdaFed's way do not count, and data without
-            validation end nothing. A falling ``training.schedule`` falls as if all rounds came, so the last rate is not
-            reached; ``average_last`` and ``extra_rounds`` of an algorithm, whose rounds would not come, are refused.
-        sites_left: Sites that have left a run that goes on, as ``[north]``: they are not asked, and neither rounds that
-            they missed nor their missing test make it INCOMPLETE. One that is taken out of the list is asked again. A
-            new run has none.
-        task_timeout_s: Seconds the server waits for a site's answer in a round; in the first one, the sites' processes
-            load their libraries and read their data in this time. Null derives them: an hour in the first two rounds
-            of a job, and of each task that training is not; later five times the longest that any site has needed for
-            the same task in this job, and at least ten minutes. A site that was started again is not waited for.
+            best round. AdaFed's shared rounds do not count. ``training.schedule`` falls as if all rounds came. Without
+            validation data no run ends early. Refused with ``average_last`` or ``extra_rounds``.
+        sites_left: Sites that have left a continued run, as ``[north]``: they are not asked, and what they miss does
+            not make it INCOMPLETE. A site that is taken off the list is asked again.
+        task_timeout_s: Seconds the server waits for a site's answer in a round. By default an hour in a job's first two
+            rounds and in tasks other than training; later five times the longest answer to the same task, at least
+            ten minutes. A site that was started again is not waited for.
         join_timeout_s: Seconds the server waits for the sites to appear before the first round.
-        max_update_ratio: An update of a model is refused whose norm by step is more than so many times the median of
-            the other sites'; null refuses none.
-        min_sites_for_ratio: Answers of a round from which on their updates, and their images' ranges, are compared.
-        precision: Of the numbers on the wire. ``float16`` takes half of the bytes both ways: sites begin from models of
-            three digits, which are those that are tested and written too, and send changes of three digits. Both ends
-            compute in ``float32``, and what the server keeps is not rounded. Numbers below 6e-8 are lost and those
-            below 6e-5 lose digits, so the changes that a rate of 1e-6 makes are too small for it; arrays with a number
-            beyond 65504, and AdaFed's statistics, travel as they are, and the squares of a selector with ``learning:
-            moments``, by whose root steps are divided, in ``float64``.
+        max_update_ratio: An update is refused if its norm per step is more than this many times the median of the
+            other sites'; null refuses none.
+        min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
+        precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits,
+            and both ends compute in ``float32``. Numbers below 6e-8 are lost, so rates near 1e-6 need ``float32``;
+            arrays with numbers beyond 65504, and AdaFed's statistics, are not rounded.
     """
 
     sites: Count | None = None

@@ -38,8 +38,14 @@ def test_the_line_on_the_last_round_promises_no_end():
 def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
     seconds = [99.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     ledger = [record(number, value) for number, value in enumerate(seconds, start=1)]
-    # (1 + 2 + 3 + 4 + 5) / 5 = 3 s a round, for the three rounds after the seventh of ten
-    assert seconds_left(SimpleNamespace(total_rounds=10, metric="dice"), ledger) == pytest.approx(9)
+    # the median of 1 to 5 is 3 s a round, for the three rounds after the seventh of ten
+    assert seconds_left(SimpleNamespace(total_rounds=10, metric="dice"), ledger) == 9
+
+
+def test_a_round_that_waited_for_a_dead_site_says_nothing_of_those_to_come():
+    waited = [record(1, 10.0), record(2, 4.5), record(3, 266.5)]
+    # Of two rounds the shorter counts: 9 rounds of 4.5 s.
+    assert seconds_left(SimpleNamespace(total_rounds=12, metric="dice"), waited) == pytest.approx(40.5)
 
 
 def test_everybody_who_is_missing_is_named_with_the_reason():

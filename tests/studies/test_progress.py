@@ -130,6 +130,24 @@ def test_an_announced_phase_is_said_at_its_start_and_with_its_time_at_its_end():
     assert re.fullmatch(r"writing the report \.\.\. \d+\.\d s\n", console.export_text())
 
 
+def test_a_phase_that_goes_on_and_on_takes_a_new_line_before_100_columns(monkeypatch):
+    monkeypatch.setattr(progress, "QUIET_S", 0.001)
+    console, told, enough = Console(record=True, width=300, file=io.StringIO()), [], threading.Event()
+
+    def describe():
+        told.append("step 120 of 300 at north")
+        if len(told) == 8:
+            enough.set()
+        return told[-1]
+
+    with announce("training", console, describe):
+        assert enough.wait(10)
+    # A mark is 24 characters, a comma, a time and dots: some 36. So two fit into a line, and eight take four of them.
+    first, *others = console.export_text().splitlines()
+    assert first.startswith("training ... step") and len(others) >= 3
+    assert all(line.startswith("  step") for line in others) and max(map(len, [first, *others])) <= 100
+
+
 def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():
     called = threading.Event()
     with repeat_in_background(called.set, 0.001):

@@ -73,8 +73,12 @@ def test_a_round_in_flight_shows_its_age_who_has_answered_and_when_the_others_we
     # West was last heard 1000 - 820 = 180 s ago. The rounds that are left are no estimate any more.
     assert first == "small is RUNNING; 2 of 4 rounds" and seen.seconds_left is None
     assert second == (
-        "round 3 in flight for 3.5 min (a round takes 3.0 s); answered: east; waiting for west (last heard 3.0 min ago)"
+        "round 3 in flight for 3.5 min (a round takes 3.0 s); answered: east; "
+        "waiting for west (last heard 3.0 min ago: stopped or cut off?)"
     )
+    # A site at work is heard every few seconds.
+    slow = replace(seen, heard={"east": 998.0, "west": 991.0})
+    assert status_line(slow).endswith("; waiting for west (last heard 9.0 s ago)")
     gone = replace(seen, heard={"east": 998.0}, in_flight=replace(TASK, answered=[], failed=["east"]))
     assert status_line(gone).endswith("; failed: east; waiting for west (not connected)")
     assert "in flight" not in status_line(replace(seen, has_ended=True))

@@ -23,8 +23,8 @@ class Mixture(Answer):
 
     Attributes:
         alpha: The personal model's share of the mixture, from 0 to 1, in a site's first round.
-        learning_rate: The paper's eta_alpha, with which each site moves its alpha in the first step of each round:
-            ``same`` as the models', as in the paper, or a number; 0 leaves alpha where it is.
+        learning_rate: The paper's eta_alpha, for alpha's one step per round: ``same`` as the models', as in the paper,
+            or a number; 0 keeps alpha.
     """
 
     section: ClassVar[str] = "mixture"

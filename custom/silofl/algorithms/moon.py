@@ -40,9 +40,8 @@ class Contrast(Answer):
     Attributes:
         mu: Weight of the contrastive loss, at least 0; the paper tries 0.1, 1, 5 and 10.
         temperature: The paper's tau, by which similarities are divided.
-        projection_head: Width of a projection head of two layers before the output layer, of which the contrast is
-            then taken and which is averaged like the rest; the paper has 256. 0 for none, and always with ``unet``,
-            where no vector goes from encoder to output.
+        projection_head: Width of a projection head of two layers before the output layer, on which the contrast is
+            taken; the paper has 256. 0 for none, as always with ``unet``.
     """
 
     section: ClassVar[str] = ROLE

@@ -73,10 +73,9 @@ class HandOver(Answer):
     A site sends its model of the epoch that was best on its own validation data, of its last epoch without such data.
 
     Attributes:
-        answer: The super model answers with the ``mean`` of all models, with the model of its selector's ``choice``, or
-            with an ``ensemble`` weighted by the selector's scores. For a selector each site sends, with its model, mean
-            and covariance of nine numbers a channel of its training images: brightness, contrast, and the amplitude in
-            seven rings of frequencies.
+        answer: The super model answers with the ``mean`` of all models, the model of its selector's ``choice``, or an
+            ``ensemble`` weighted by the selector. For a selector each site also sends mean and covariance of nine
+            numbers per channel: brightness, contrast, and the amplitude in seven rings of frequencies.
     """
 
     section: ClassVar[str] = ROLE

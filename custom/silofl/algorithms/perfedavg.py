@@ -49,12 +49,9 @@ class MetaStep(Answer):
     """A step down the loss of the model after one more step; a site uses the model after such steps only.
 
     Attributes:
-        alpha: Length of the inner steps, plain SGD, in training and before a site uses the model. The outer step's, the
-            paper's beta, is ``training.learning_rate``; the paper has plain SGD there too.
-        variant: What is done about the Hessian: ``fo``, it is left out, and a step takes two batches; ``hf``, it is
-            taken from two gradients, on a third batch.
-        delta: How far from the model each is taken, in multiples of the outer gradient, at least 0.0001: nearer ones
-            would differ by rounding alone.
+        alpha: Length of the inner steps, plain SGD. The paper's beta is ``training.learning_rate``.
+        variant: ``fo`` leaves out the Hessian; ``hf`` takes it from two gradients, on a third batch.
+        delta: Distance of these two gradients from the model, in multiples of the outer gradient.
         deployed_steps: Steps on the site's training data, one batch each, before it uses the model.
     """
 

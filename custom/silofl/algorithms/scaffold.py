@@ -43,11 +43,10 @@ class Control(Answer):
     """A control variate of each site, and their mean at the server.
 
     Attributes:
-        option: How a site's new one is found: 2, from its own steps, as in the paper's experiments; 1, the gradient of
-            all its data at the received model, which takes one more pass.
-        has_momentum: Whether ``training.momentum``, which the paper has not, may be above 0: the correction then joins
-            the gradient before the optimiser, whose buffer begins each round at 0, and option 2 divides by how far the
-            steps reach (FedNova's norm).
+        option: A site's new variate: 2, from its own steps, as in the paper's experiments; 1, the gradient of all its
+            data at the received model, one more pass.
+        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper: the correction then joins the
+            gradient before the optimiser, and option 2 divides by FedNova's norm.
     """
 
     section: ClassVar[str] = ROLE

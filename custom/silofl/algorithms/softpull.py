@@ -27,8 +27,7 @@ class SoftPull(Answer):
     """Each site has its own model, pulled towards the others'.
 
     Attributes:
-        self_weight: The paper's lambda, the weight of a site's own model, in [1/K, 1] for K sites; below it, as 0.1 in
-            the paper's Table 7, the run goes on and says so.
+        self_weight: The paper's lambda, the weight of a site's own model; below 1/K for K sites the run warns.
     """
 
     section: ClassVar[str] = ROLE

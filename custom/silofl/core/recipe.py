@@ -150,19 +150,17 @@ class Recipe:
     """An algorithm: its five answers, and the few constants that every algorithm has.
 
     Attributes:
-        input: How the input is normalised; not at all where there is no answer.
-        step: How a site steps on one batch; plainly where there is no answer.
-        stays_home: What never leaves the site: ``nothing``, ``batchnorm``, the ``head`` (the last layer) or
-            ``everything`` (local training).
-        mixing: Who listens to whom; where there is no answer all sites share the same weighted mean.
+        input: How the input is normalised.
+        step: How a site steps on one batch.
+        stays_home: What never leaves the site; the ``head`` is the last layer, ``everything`` is local training.
+        mixing: Who listens to whom; ``shared`` gives all sites the same weighted mean.
         parts: What travels besides the model, or learns beside it at home.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
-        server_lr: The server's learning rate eta_g, above 0; 1 takes the mean as it is.
+        server_lr: The server's learning rate eta_g; 1 takes the mean as it is.
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
-        extra_rounds: Rounds after the study's own: of a part alone where one learns in them, otherwise of every site
-            alone (fine-tuning).
-        average_last: Share of the rounds, the last ones, whose models are averaged (SWA); the mean is reported where
-            it is better on validation than the best round. 0 averages none.
+        extra_rounds: Rounds after the study's own, in which a part learns, or else every site alone (fine-tuning).
+        average_last: Share of the rounds, the last ones, whose models are averaged (SWA). The mean is reported if it
+            validates better than the best round.
     """
 
     input: Answer | None = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
-from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_table, read_file
+from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_tables, read_file
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
@@ -42,16 +42,15 @@ class Tested:
 
     Attributes:
         cases: Site -> test cases that count.
-        patients: Site -> patients of these cases; null where nobody knows one of them; absent from older results.
+        patients: Site -> patients of these cases; null where a case's patient is not known.
         excluded_cases: Site -> test cases left out because truth and prediction are both empty.
-        by_label: Site -> label's name, or region's -> mean value of it alone; of a class its recall.
-        validation: Site -> its score on validation data of the model that is reported; where one is put together
-            after the last round, of what the site itself has of it in the reported one.
-        empty_cases: Of a segmentation: site -> test cases without any label in truth, of sites that have some.
-        false_positive_cases: Site -> those of them in which a label is predicted; they count in the value as 0.
-        with_truth: Site -> the mean over its cases with a label in truth, of sites with empty cases.
-        surface: Of a segmentation: site -> the surface distances of its test.
-        extra_metrics: Of a segmentation: site -> metric of a package, as the study names it -> its score in the test.
+        by_label: Site -> label or region -> its mean value; the recall of a class.
+        validation: Site -> its validation score of the reported model, or of the site's own part of a super model.
+        empty_cases: Segmentation: site -> test cases without any label in truth.
+        false_positive_cases: Site -> empty cases in which a label is predicted; they count as 0.
+        with_truth: Site -> mean over its other cases, where it has empty ones.
+        surface: Segmentation: site -> surface distances of its test.
+        extra_metrics: Segmentation: site -> a package's metric, as the study names it -> its test score.
     """
 
     cases: Counts
@@ -71,8 +70,8 @@ class ClassResults:
     """The further keys of a classification.
 
     Attributes:
-        also: Of a classification: site -> accuracy, balanced_accuracy and, where it is defined, auroc.
-        label_cases: Of a classification: site -> class's name -> test cases of this class.
+        also: Classification: site -> accuracy, balanced_accuracy and, where defined, auroc.
+        label_cases: Classification: site -> class -> its test cases.
     """
 
     also: Mapping[str, Mapping[str, float]]
@@ -81,11 +80,11 @@ class ClassResults:
 
 @dataclass(frozen=True)
 class Everyone:
-    """The sites' own models on the test data of all sites, which only a simulation can measure.
+    """The sites' models on the test data of all sites, which only a simulation can measure.
 
     Attributes:
-        accuracy: Mean over the sites' models.
-        balanced_accuracy: Mean over the sites' models.
+        accuracy: Mean over the models.
+        balanced_accuracy: Mean over the models.
         by_site: Site -> accuracy, balanced_accuracy and auroc of its model.
         num_cases: Test cases of all sites.
     """
@@ -131,39 +130,37 @@ class Results:
     Attributes:
         study: The study's name.
         algorithm: The algorithm's name.
-        preset: The algorithm's preset.
-        recipe: The algorithm's answers, each under its key of study.yaml.
-        seed: Of the study.
-        rounds: Rounds of the study, extra ones not counted.
-        metric: Name of the values: dice, dice_with_background, accuracy or balanced_accuracy.
+        preset: Its preset.
+        recipe: Its settings, each under its key of study.yaml.
+        seed: The study's seed.
+        rounds: The study's rounds without extra ones.
+        metric: The metric of all values, as in study.yaml.
         labels: Label's number -> its name.
-        regions: Name of a region -> its labels' numbers, where regions are scored in place of single labels.
+        regions: Region -> its labels' numbers, where regions are scored instead of labels.
         normalization: Kind of the network's normalisation layers.
-        split_unit: What training, validation and test data of a site do not share: patient, recordings, slices or
-            examples; unknown where nobody knows the patients of some site's data, and one may be in several of them.
-        version: Version of silofl that wrote the result.
+        split_unit: What training, validation and test data of a site do not share, as in study.yaml.
+        version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
         best_round: The reported round, from 1.
         model: How the reported round was chosen.
-        sites: Site -> the metric, mean over its test cases, in [0, 1]; null where it did not test the model.
+        sites: Site -> the metric, mean over its test cases; null where it tested nothing.
         mean: Mean over the sites that have a value.
-        spread: Standard deviation over them, with their number as divisor.
-        pooled: The metric over all test cases of all sites together.
+        spread: Their standard deviation, with their number as divisor.
+        pooled: The metric over all test cases of all sites.
         run: The run's id.
-        was_stopped: Whether a FAILED run was stopped from outside, by an abort or a killed process, and by no fault of
-            its own.
+        was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
-        everyone: Of a simulated classification: the sites' models on the test data of all sites.
-        joining: Site -> the model that it chose, and how it does against its own, of sites that chose.
-        unchosen: Site -> why it made no choice, where sites choose; null where all did, absent from older results.
-        ended_early: Why the run ended before the study's last round, where federation.patience ended it.
-        batchnorm: At which sites a filter took it out of the answers, and what came of it; null where none did.
-        privacy: What training with differential privacy has spent, where the study has it.
-        left: Site -> the last round that its update went into, of sites that left the study for good.
-        digest: SHA-256 of the study's settings, as site check and estimate print it; absent from older results.
+        everyone: Simulated classification: the sites' models on the test data of all sites.
+        joining: Site -> the model that it kept, against the one that it trained alone.
+        unchosen: Site -> why it chose no model.
+        ended_early: Why federation.patience ended the run early.
+        batchnorm: Sites whose filter removed BatchNorm, and what came of it.
+        privacy: What differential privacy has spent.
+        left: Site that left for good -> the last round with an update of it.
+        digest: SHA-256 of the study's settings, as site check and estimate print it.
     """
 
     study: str
@@ -318,17 +315,17 @@ def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
 
 PAGE = """# results.json
 
-Every run ends with this file in its folder, whatever happened. `key.*.inner` is the key `inner` below every site's or
-model's name under `key`. Values of metrics lie in [0, 1].
+Every run ends with this file in its folder, whatever happened. An optional key may be absent, also from results of
+older versions. `a -> b` is a table of `b` by `a`. Values of metrics lie in [0, 1].
 
 <!-- Generated: PYTHONPATH=custom python -m silofl.federation.results > docs/results.md -->
 
-{table}"""
+{tables}"""
 
 
 def schema_page() -> str:
     """Return ``docs/results.md``."""
-    return PAGE.format(table=format_key_table(Results))
+    return PAGE.format(tables=format_key_tables(Results))
 
 
 if __name__ == "__main__":

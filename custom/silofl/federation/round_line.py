@@ -1,6 +1,7 @@
 """One line on a finished round, for the server's log and for the terminals that follow a run."""
 
 from collections.abc import Sequence
+from statistics import median_low
 from typing import Protocol
 
 import numpy as np
@@ -58,10 +59,11 @@ def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
 
 
 def usual_seconds(ledger: Sequence[Round]) -> float:
-    """Return how long a round takes, by the newest finished ones, of which there must be one."""
+    """Return the median time of the newest finished rounds, of which there must be one; of two the shorter."""
     # The first round's time holds the start of all processes.
     recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]
-    return float(np.mean(recent))
+    # A mean would count a round that waited for a dead site, after which nobody waits for it.
+    return median_low(recent)
 
 
 def _list_missing(record: Round) -> list[str]:

@@ -11,9 +11,9 @@ class SelectorResults:
     """The outputs that a super model's selector gives the sites' test data to.
 
     Attributes:
-        outputs: Its outputs in order: names of sites, and ``global`` where it knows that model too.
+        outputs: Its outputs in order: sites, and ``global`` where it knows that model too.
         cases: Site -> output -> number of cases, each by the mean over its slices.
-        slices: Site -> output -> number of slices, each alone.
+        slices: Site -> output -> number of slices.
     """
 
     outputs: tuple[str, ...]
@@ -26,8 +26,8 @@ class ThresholdValue:
     """The value of one candidate of the threshold.
 
     Attributes:
-        threshold: The candidate, in [0, 1].
-        value: Mean over sites of their test cases' mean; of balanced_accuracy it is the accuracy.
+        threshold: The candidate.
+        value: Mean over sites of their test cases' mean; the accuracy if the metric is balanced_accuracy.
     """
 
     threshold: float
@@ -39,13 +39,12 @@ class SuperResults:
     """The further keys of a run with a selector.
 
     Attributes:
-        models: With a selector: site -> model (``global``, names of sites, ``ensemble``, ``super``) -> its value on the
-            site's test cases.
+        models: Site -> model (``global``, a site, ``ensemble``, ``super``) -> its value on the site's test cases.
         choices: Site -> model -> test cases for which it is chosen.
-        selector: The outputs that the selector gives the sites' test data to.
-        threshold: The paper's gamma, in [0, 1]; null where the most probable model answers.
+        selector: What the selector makes of the test data.
+        threshold: The paper's gamma; null where the most probable model answers.
         threshold_without: Site -> why it took no part in choosing the threshold.
-        by_threshold: The value of each candidate of the threshold.
+        by_threshold: Each candidate of the threshold with its value.
     """
 
     models: Mapping[str, Values]

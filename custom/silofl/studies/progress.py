@@ -21,6 +21,8 @@ from silofl.study import Study
 # After that long without a line something is said.
 QUIET_S = 25.0
 POLL_S = 0.3
+# A line that goes on in marks is ended before it is wider; the next one is indented.
+WIDTH, INDENT = 100, "  "
 STARTING = "starting the sites"
 # Task -> what the sites do; any other is shown by its name.
 DOING = {
@@ -110,22 +112,29 @@ def describe_task(task: str, number: object, rounds: int) -> str:
 
 @contextmanager
 def announce(what: str, console: Console, describe: Callable[[], str] = str) -> Iterator[None]:
-    """Print on one line that something begins, how long it goes on where that is long, and how long it took.
+    """Print that something begins, every 25 s how long it goes on, and how long it took, in lines of 100 columns.
 
     Args:
         what: What begins.
         console: Where the line goes.
         describe: Says how far it is; nothing by default.
     """
-    started = time.monotonic()
+    started, dots, column = time.monotonic(), " ... ", 0
+
+    def print_mark(mark: str, end: str) -> None:
+        nonlocal column
+        if column > len(INDENT) and column + len(mark) + len(dots) > WIDTH:
+            mark, column = f"\n{INDENT}{mark}", 0
+        console.print(mark, end=end, markup=False)
+        column += len(mark + end)
 
     def print_time(end: str) -> None:
         parts = filter(None, (describe(), format_duration(time.monotonic() - started)))
-        console.print(", ".join(parts), end=end, markup=False)
+        print_mark(", ".join(parts), end)
 
-    console.print(what, end=" ... ", markup=False)
+    print_mark(what, dots)
     try:
-        with repeat_in_background(lambda: print_time(" ... "), QUIET_S):
+        with repeat_in_background(lambda: print_time(dots), QUIET_S):
             yield
     finally:
         print_time("\n")

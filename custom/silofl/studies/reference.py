@@ -23,11 +23,15 @@ from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
 from silofl.files import write_text
 from silofl.schema import read_meanings, read_summary
-from silofl.settings import LARGEST, NAME, flatten_keys
+from silofl.settings import NAME, flatten_keys
 from silofl.study import Study
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
 NUMBERS = {2: "two", 6: "six"}
+# The default of a key that may be left out and then has no value.
+UNSET = "unset"
+# A larger bound only catches slips of the pen; a reader learns nothing from it.
+TOLD = 10**6
 HEADER = ("| key | values | default | meaning |", "|---|---|---|---|")
 
 
@@ -131,19 +135,23 @@ def describe_values(kind: object) -> str:
 
 def study_page() -> str:
     """Return the page."""
+    sections = [key.name for key in list_keys(Study) if key.inner]
     lines = [
         "# study.yaml",
         "",
-        "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job. A",
-        "key without a default must be given. An unknown key, and a value that does nothing, are refused before any",
-        "training. `silofl simulate`, `compare` and `estimate` set keys for one run, as `--set",
-        "training.learning_rate=0.01`; `--set algorithm.name=ditto` leaves out the job's other keys of `algorithm`,",
-        "which were chosen for its own. What a site decides stands in its own",
+        "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job.",
+        "An unknown key, and a value that does nothing, are refused before any training. `silofl simulate`, `compare`",
+        "and `estimate` set keys for one run, as `--set training.learning_rate=0.01`. `--set algorithm.name=ditto`",
+        "also drops the job's other keys of `algorithm`. What a site decides is in its",
         "[site.yaml](../site_configs/README.md#siteyaml).",
+        "A *name* has letters, digits, `.`, `_` and `-`. *Unset* keys have no value.",
         "",
-        "This page is written by `make docs` from the settings themselves; change their docstrings, not this page.",
+        "`make docs` writes this page from the docstrings of the settings.",
         "",
-        *_section_page("the study", Study, "", with_summary=False),
+        f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
+        "- Of the algorithm: [constants](#constants), [presets](#presets)",
+        "",
+        *_section_page("The study", Study, "", with_summary=False),
     ]
     for key in list_keys(Study):
         if key.inner and key.name == "algorithm":
@@ -158,12 +166,15 @@ def _algorithm_page(settings: type) -> list[str]:
     names = ", ".join(f"`{name}`" for name in algorithm_names())
     lines += [f"Algorithms: {names}. Presets: {', '.join(f'`{name}`' for name in PRESET_NAMES)}.", ""]
     lines += [
-        "Any of the following goes before the preset. An answer is borrowed by the name of an algorithm that has it:"
+        "The following keys override the preset. The name of an algorithm takes over what that algorithm does there:"
     ]
     lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
+    lines += ["### Constants", "", *HEADER]
     for answer in filter(list_keys, all_answers()):
-        lines += _section_page(f"`algorithm.{answer.section}`", answer, f"algorithm.{answer.section}.", level="###")
-    lines += ["### Presets", "", "What they choose, where it is not a default above:", ""]
+        lines += [f"| **{answer.section}** | | | {read_summary(answer)} |"]
+        lines += map(_key_row, list_keys(answer, f"algorithm.{answer.section}."))
+    lines += [""]
+    lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
     base = _preset_values(Recipe())
     base |= {f"{one.section}.{key}": value for one in all_answers() for key, value in _defaults(one).items()}
@@ -172,7 +183,8 @@ def _algorithm_page(settings: type) -> list[str]:
         for preset in PRESET_NAMES:
             values = _preset_values(find_recipe(name, preset, {}))
             differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
-            chosen.setdefault(", ".join(differing) or "-", []).append(preset)
+            if differing:
+                chosen.setdefault(", ".join(differing), []).append(preset)
         lines += [f"| {name} | {', '.join(presets)} | {keys} |" for keys, presets in chosen.items()]
     return [*lines, ""]
 
@@ -185,27 +197,25 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
     return dict(flatten_keys(constants)) | plain
 
 
-def _section_page(title: str, section: type, prefix: str, with_summary: bool = True, level: str = "##") -> list[str]:
-    lines = [f"{level} {title[0].upper()}{title[1:]}", ""]
+def _section_page(title: str, section: type, prefix: str, with_summary: bool = True) -> list[str]:
+    lines = [f"## {title}", ""]
     lines += [read_summary(section), ""] if with_summary else []
     return [*lines, *_key_table(section, prefix), ""]
 
 
 def _key_table(section: type, prefix: str) -> list[str]:
-    """Return the table of a section's keys, with those of inner sections at the end."""
+    """Return the table of a section's keys; below the top of the file, with those of inner sections."""
     lines = [*HEADER]
     for key in list_keys(section, prefix):
         if key.inner and prefix:
             lines += _key_table(key.inner, f"{key.name}.")[2:]
-        elif key.inner:
-            lines.append(f"| `{key.name}` | keys and values | | {key.meaning} See below. |")
-        else:
+        elif not key.inner:
             lines.append(_key_row(key))
     return lines
 
 
 def _key_row(key: Key) -> str:
-    default = "" if key.default is None else f"`{key.default}`".replace("`not given`", "not given")
+    default = "required" if key.default is None else f"`{key.default}`".replace(f"`{UNSET}`", UNSET)
     cells = (f"`{key.name}`", key.values, default, key.meaning)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
@@ -238,8 +248,7 @@ def _collect_constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
 
 
 def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
-    # The largest number of all tells a reader nothing.
-    told = [constraint for constraint in constraints if constraint != Le(LARGEST)]
+    told = [one for one in constraints if not (isinstance(one, Le) and one.le >= TOLD)]
     bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
     if bounds[Gt]:
         text += f" above {bounds[Gt].gt}"
@@ -250,7 +259,7 @@ def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
     if bounds[Le]:
         text += f", at most {bounds[Le].le}" if bounds[Gt] else f" to {bounds[Le].le}"
     if any(getattr(constraint, "pattern", None) == NAME for constraint in constraints):
-        text += " of letters, digits, `.`, `_` and `-`"
+        text = "name"
     least, most = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (MinLen, MaxLen))
     if least and most and least.min_length == most.max_length:
         return text.replace("list of", f"list of {NUMBERS.get(least.min_length, least.min_length)}:", 1)
@@ -260,7 +269,7 @@ def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
 def _default_text(value: object) -> str:
     """Return a plain value as a study.yaml would hold it, on one line."""
     if value is None:
-        return "not given"
+        return UNSET
     if isinstance(value, str):
         return value
     return json.dumps(value, default=str)

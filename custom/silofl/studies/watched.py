@@ -23,6 +23,8 @@ from silofl.training.metrics import mean_of_known
 RELOAD_S = 5
 # A round that takes more than so many times the usual time waits for somebody; nobody knows then how long.
 OVERDUE = 2
+# The server hears a site that is there every few seconds, whatever it works on.
+SILENT_S = 60.0
 # NVFlare's words for the status of a job.
 RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
 TONES = {COMPLETED: "good", RUNNING: "good"}
@@ -188,7 +190,7 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
     doing = describe_task(task.task, task.round, whole.total_rounds)
     what = f"round {task.round} in flight" if task.task == TRAIN else doing
     usual = f" (a round takes {format_duration(usual_seconds(ledger))})" if task.task == TRAIN and ledger else ""
-    ages = {site: f"last heard {format_duration(max(0.0, task.now - at))} ago" for site, at in heard.items()}
+    ages = {site: _describe_silence(max(0.0, task.now - at)) for site, at in heard.items()}
     sites = {
         "answered: ": task.answered,
         "failed: ": task.failed,
@@ -197,6 +199,10 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
     named = [kind + ", ".join(names) for kind, names in sites.items() if names]
     # Names and times come from the server.
     return make_printable("; ".join([f"{what} for {format_duration(task.seconds)}{usual}", *named]))
+
+
+def _describe_silence(seconds: float) -> str:
+    return f"last heard {format_duration(seconds)} ago" + ": stopped or cut off?" * (seconds > SILENT_S)
 
 
 def _tone(watched: Watched) -> str:

@@ -34,33 +34,28 @@ class Joined:
     """One site's choice on its validation data, and on its test data the kept model against its own.
 
     Attributes:
-        chosen: What it keeps: federated, local, or blend, the mean of both models' probabilities.
+        chosen: What it keeps; blend is the mean of both models' probabilities.
         local_share: The local model's share in what it keeps: 0 of federated, 1 of local.
-        bias: What is added to the log-odds of the foreground in what it keeps; 0 in a classification.
-        own_bias: The same of its own model, which is local in `validation` and `test`.
-        lead: On validation data, mean score of the best mean of both models minus that of its own model.
-        unit: What counts once in the test: patient, recording or case.
+        bias: Added to the log-odds of the foreground in what it keeps; 0 in a classification.
+        own_bias: The same of the local model.
+        lead: Validation score of the best mean of both models minus that of the local one.
+        unit: What counts once in the test.
         num_units: Validation units of the choice.
-        is_one_person: Whether all test units are of one person, so that they say nothing of another.
-        validation: federated, federated_calibrated, local, local_uncalibrated and chosen -> the value on validation
-            data: the federated model as the run tests it, and with a bias of its own; the own model with its bias, and
-            without; and what it keeps.
+        is_one_person: Whether all test units are of one person.
+        validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
+            and local with one, and chosen.
         test: The same on test data.
-        difference: On test data, mean paired difference of chosen minus local over the units; null where there is none.
-            A case without any label in truth counts 1 for a model that predicts none in it, 0 for a false alarm; the
-            values above leave the former out.
+        difference: Mean paired difference over the test units, chosen minus local; null without units. A case without
+            a label in truth counts 1 where none is predicted, else 0; `test` leaves the former out.
         low: Lower end of its 95 % interval; null of fewer than 6 units.
         high: Upper end.
-        p_below: One-sided p-value of the chosen model's being no worse than the local one; null where they are the
-            same.
+        p_below: One-sided p-value of the chosen model being no worse; null where it is the local one.
         num_test_units: Test units in which both have a score.
-        verdict: gains, no clear difference, loses, too few to say, or keeps its own model; gains and loses are by
-            a paired permutation test at 2.5 %, whose the interval is. It gains only if it also does against the own
-            model without a bias.
-        needed_units: About how many test units would do for a verdict, where they are too few to say.
-        own_gain: On test data, mean paired difference of the own model with its bias minus without; null where there is
-            none.
-        local_since: The round in which the local model began; above 1 where the site came late or lost its state.
+        verdict: gains and loses are by a paired permutation test at 2.5 %. It gains only if it also does against the
+            local model without a bias.
+        needed_units: About how many test units a verdict would need, where they are too few.
+        own_gain: Mean paired test difference of the local model with its bias minus without.
+        local_since: Round in which the local model began; above 1 where the site came late or lost its state.
     """
 
     chosen: Candidate

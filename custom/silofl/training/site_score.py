@@ -32,7 +32,7 @@ class SelectorCounts:
 
     Attributes:
         cases: Output of the selector -> number of cases, each by the mean over its slices.
-        slices: Output of the selector -> number of slices, each alone.
+        slices: Output of the selector -> number of slices.
     """
 
     cases: Counts
@@ -45,13 +45,13 @@ class SurfaceScore:
     """The surface distances of a site's test.
 
     Attributes:
-        hd95: The larger of both directions' 95th percentile of the distances between the surfaces of truth and
-            prediction, mean over a case's labels or regions, then over cases; null where no case counts.
-        surface_dice: The share of both surfaces within 2 mm, or 2 pixels, of the other, in [0, 1], with the same means.
+        hd95: The 95th percentile of the distances between both surfaces, the larger of both directions; mean over
+            labels or regions, then over cases. Null where no case counts.
+        surface_dice: Share of both surfaces within 2 mm, or 2 pixels, of the other; the same means.
         num_cases: Cases that count.
-        num_undefined: Cases without a distance: a label is in truth or prediction alone, or there is none in either.
-        unit: Of the distances: mm where the files of all cases state their voxels' size, else pixels of the prepared
-            images, the slices of a volume one pixel apart.
+        num_undefined: Cases in which truth, prediction or both lack a label.
+        unit: mm where all files state their voxels' size; else pixels of the prepared images, with slices one pixel
+            apart.
     """
 
     hd95: Distance | None
@@ -75,9 +75,9 @@ class ExtraScore:
     """A package's metric in a site's test.
 
     Attributes:
-        value: Mean over a case's labels or regions, then over cases, in [0, 1]; null where no case counts.
+        value: Mean over labels or regions, then over cases; null where no case counts.
         num_cases: Cases in which it is defined.
-        has_failed: Whether the package failed, or gave a number out of range; the site's own log says how.
+        has_failed: Whether the package failed or gave a number out of range; the site's log says how.
     """
 
     value: Value | None
@@ -99,20 +99,20 @@ class SiteScore:
     """One site's score on its validation or test data.
 
     Attributes:
-        value: The study's metric, mean over the cases that count, in [0, 1]; null where none counts.
+        value: The study's metric, mean over the cases that count; null where none counts.
         num_cases: Cases that count.
         num_excluded: Cases left out because truth and prediction are both empty.
-        num_patients: Of a test: patients of the cases that count; null where nobody knows one of them.
-        labels: Label's number, or region's name -> mean value of it alone; of a class its recall.
-        also: Of a classification: accuracy, balanced_accuracy and, where it is defined, auroc.
-        label_cases: Of a classification: label's number -> number of cases in which it counts.
-        models: Where there are several models: name of a model -> its value on the same cases.
+        num_patients: Test: patients of the cases that count; null where a case's patient is not known.
+        labels: Label's number, or region -> its mean value; the recall of a class.
+        also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
+        label_cases: Classification: label's number -> cases in which it counts.
+        models: Model, of several -> its value on the same cases.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
-        num_empty: Of a segmentation: cases without any label in truth; null where there is none.
-        num_false_positive: Those of them in which a label is predicted, which count in the value as 0.
-        value_with_truth: The mean over the cases with a label in truth; null where there is none, or no empty one.
-        surface: Of a segmentation's test: the surface distances.
-        extra_metrics: Of a segmentation's test: metric of a package, as the study names it -> its score.
+        num_empty: Segmentation: cases without any label in truth; null where there is none.
+        num_false_positive: Empty cases in which a label is predicted; they count as 0.
+        value_with_truth: Mean over the other cases; null without them, or without empty ones.
+        surface: Segmentation, in the test: surface distances.
+        extra_metrics: Segmentation, in the test: a package's metric, as the study names it -> its score.
     """
 
     value: Value | None

@@ -9,8 +9,8 @@ class Privacy:
     """What differential privacy has spent.
 
     Attributes:
-        epsilon: Site -> what all that has left of its training has spent, in all runs of the study there.
-        delta: The probability with which that need not hold.
+        epsilon: Site -> what its training has spent in all runs of the study.
+        delta: The probability with which epsilon need not hold.
         unit: Whom it protects: a patient, or an example.
         noise: Deviation of the noise, in multiples of clip.
         clip: Norm to which gradients were clipped.

@@ -31,9 +31,9 @@ class Selector(Answer):
         learning: ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
             full-batch Adam step at each site, its moments averaged too).
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
-        labels: What it learns of an image: its ``site`` (Eq. 2), or in the extra rounds the ``best_model`` for it
-            (Eq. 1, FedSM-extra), or the scores with which the ``ensemble`` of all models has the least loss (3.1.1).
-        learning_rate: Of its Adam, above 0.
+        labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` for it
+            (Eq. 1, FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).
+        learning_rate: Of its Adam.
         steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
     """
 

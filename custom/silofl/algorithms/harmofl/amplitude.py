@@ -38,9 +38,9 @@ class Amplitude(Answer):
     Attributes:
         band: ``full``, or the radius of the replaced frequencies (0 = mean intensity only).
         momentum: The paper's v of the running amplitude, in [0, 1].
-        amplitude_factor: An amplitude is left out of the mean, and named in the ledger, that is more than so many times
-            the largest of the other sites', or less than the smallest of them divided by it, where as many sites have
-            one as ``federation.min_sites_for_ratio`` says; null leaves none out, as the paper and its code do.
+        amplitude_factor: A site's amplitude is left out of the mean if it is more than this many times the largest of
+            the others, or that many times below their smallest, among ``federation.min_sites_for_ratio`` sites or more.
+            The paper leaves none out.
     """
 
     section: ClassVar[str] = ROLE
