@@ -175,9 +175,10 @@ class ModelPart(Part):
             return None
         # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
         # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
-        if number > self.study.rounds:
+        mixing = self.study.recipe.mixing
+        if mixing is None or number > self.study.rounds:
             return np.eye(len(sites))
-        return self.study.recipe.mixing.weights(len(sites), len(run.sites))
+        return mixing.weights(len(sites), len(run.sites))
 
     def joined(self, site: str) -> ModelPart:
         """Give a site that comes late the mean of the others' models."""
