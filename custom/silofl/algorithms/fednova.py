@@ -7,7 +7,6 @@ far they reach.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -126,24 +125,26 @@ class NormalizedStepsPart(Part):
             if not senders:
                 continue
             if senders not in found:
-                found[senders] = self._factors([replies.accepted[site] for site in senders])
+                found[senders] = self._factors({site: replies.accepted[site] for site in senders})
             terms = (weight * differences[site][name] for site, weight in zip(senders, found[senders], strict=True))
             new[name] = (np.asarray(array, np.float64) + sum(terms)).astype(array.dtype)
         return new, self
 
-    def _factors(self, answers: Sequence[SiteAnswer]) -> NDArray[np.float64]:
-        recipe, steps = self.study.recipe, np.array([answer.numbers.steps for answer in answers])
-        is_uniform = recipe.weights == "uniform"
-        shares = example_weights([1 if is_uniform else answer.numbers.num_examples for answer in answers])[0]
-        length = shares @ steps if recipe.answer(ROLE).tau_eff == "steps" else None
-        return factors(shares, [self._norm(answer) for answer in answers], length)
+    def _factors(self, answers: dict[str, SiteAnswer]) -> NDArray[np.float64]:
+        recipe, replies = self.study.recipe, Replies(answers)
+        steps = list(replies.steps.values())
+        counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
+        shares = example_weights(counts)[0]
+        length = shares @ np.array(steps) if recipe.answer(ROLE).tau_eff == "steps" else None
+        norms = [self._norm(answers[site].numbers.round, taken) for site, taken in replies.steps.items()]
+        return factors(shares, norms, length)
 
-    def _norm(self, answer: SiteAnswer) -> float:
+    def _norm(self, number: int, steps: int) -> float:
         study, training = self.study, self.study.training
-        rate = learning_rate(training.schedule, training.learning_rate, answer.numbers.round, study.training_rounds)
+        rate = learning_rate(training.schedule, training.learning_rate, number, study.training_rounds)
         pull = study.recipe.answer("proximal")
         proximal = rate * pull.mu if pull else 0.0
-        return norm(answer.numbers.steps, training.momentum, proximal, training.is_nesterov)
+        return norm(steps, training.momentum, proximal, training.is_nesterov)
 
 
 PART, SITE = NormalizedStepsPart, SitePart

@@ -225,7 +225,7 @@ class HandOverPart(Part):
             return self
         new = {site: arrays for site, answer in replies.accepted.items() if (arrays := answer.of(ROLE))}
         moments = {site: arrays for site, answer in replies.accepted.items() if (arrays := answer.of(FEATURES))}
-        withheld = {site: why for site in new if (why := replies.accepted[site].entries[ROLE].withheld)}
+        withheld = {site: why for site in new if (why := replies.accepted[site].entry(ROLE, Withheld).withheld)}
         # A run that goes on for more rounds asks all sites anew: their models of before are no longer their last ones.
         earlier = self if exchange.task == COLLECT else replace(self, received={}, moments={}, withheld={})
         return replace(
@@ -320,7 +320,8 @@ class SiteHandOver(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return the best model so far."""
-        return {"model": self._best.model, "value": self._best.value}
+        best = self._find_best()
+        return {"model": best.model, "value": best.value}
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the best model so far."""
@@ -344,13 +345,16 @@ class SiteHandOver(SitePart):
             return Message(meta={"metrics": {"test": evaluate_super_model(work, contents)}})
         # Prepares the parts.
         self.work.models  # noqa: B018
+        return self._pack_model()
+
+    def _find_best(self) -> Best:
         if self._best is None:
             raise TrainingError(f"site {self.work.site!r} must hold its model, which is not in its state; restore it")
-        return self._pack_model()
+        return self._best
 
     def _pack_model(self) -> Message:
         """Return every array of the model, not a difference: the server has none."""
-        model = Message(add_role(ROLE, read_arrays(self._best.model, _list_array_names(self.work.own))))
+        model = Message(add_role(ROLE, read_arrays(self._find_best().model, _list_array_names(self.work.own))))
         return model | self._pack_features() if self.work.study.recipe.answer(ROLE).has_selector else model
 
     def _pack_features(self) -> Message:

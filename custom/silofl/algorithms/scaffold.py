@@ -269,7 +269,7 @@ class SiteControl(SitePart):
         return {"own": to_tensors(self._new)}
 
     @property
-    def _settings(self) -> Any:  # noqa: ANN401 - `silofl.algorithms.scaffold.Control`
+    def _settings(self) -> Control:
         return self.work.study.recipe.answer(ROLE)
 
     def _load_control(self, again: Arrays) -> Arrays:

@@ -28,7 +28,7 @@ from silofl.inference.geometry import (
 )
 from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml
 from silofl.inference.weigher import choose_model
-from silofl.models import build_model, build_plain_model
+from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
@@ -70,7 +70,7 @@ class SuperModel:
             name: _load_weights(_build_fitting_network(study, shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
-        self.selector: nn.Module | None = None
+        self.selector: HarmonizedModel | None = None
         if contents.rule == "selector":
             selector = build_selector(study, len(contents.outputs), study.seed)
             self.selector = _load_weights(selector, contents.selector, SELECTOR).to(device).eval()
@@ -88,7 +88,7 @@ class SuperModel:
         """
         return cls(read_model_folder(Path(path)), choose_device(device))
 
-    def network(self, name: str) -> nn.Module:
+    def network(self, name: str) -> HarmonizedModel:
         """Return one model in evaluation mode: ``global`` or a site's.
 
         Raises:
@@ -394,13 +394,13 @@ def shift_foreground(probabilities: Tensor, bias: float) -> Tensor:
     return shifted / (factor + background * (1 - factor))
 
 
-def _build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> nn.Module:
+def _build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> HarmonizedModel:
     """Build the network of a state; a model that a site trained alone has no input normalisation."""
     is_plain = not any(name.startswith(INPUT_NORM) for name in state)
     return build_plain_model(study, study.seed) if is_plain else build_model(study, shape, study.seed)
 
 
-def _load_weights(network: nn.Module, state: Mapping[str, Tensor], name: str) -> nn.Module:
+def _load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: str) -> HarmonizedModel:
     """Load a state dict; only BatchNorm's counters of batches may be missing, which play no part in predictions."""
     try:
         missing, unexpected = network.load_state_dict(state, strict=False)

@@ -18,11 +18,13 @@ from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, quote_value
 from silofl.models.roles import select_role
+from silofl.parts.narrow import narrow
 from silofl.settings import Section, parse
 from silofl.software import Software
 from silofl.training.site_score import SiteScore
 
 S = TypeVar("S", bound=SiteScore)
+E = TypeVar("E", bound=Section)
 
 LONGEST_TEXT = 200
 # Characters of all numbers of an answer; a super model's test of a hundred sites has about 20,000.
@@ -128,6 +130,10 @@ class SiteAnswer:
         """Return the arrays of one role under its own names."""
         return select_role(role, self.arrays)
 
+    def entry(self, role: str, kind: type[E]) -> E:
+        """Return the entry of the part of a role, whose `Part.entry` is the class given."""
+        return narrow(self.entries[role], kind)
+
 
 def read_answer(
     site: str,
@@ -155,7 +161,9 @@ def read_answer(
         read = {role: parse(kind, meta.get(role, {}), f"{where}: {role}") for role, kind in entries.items()}
         domain = schema.read_record(Domain, meta.get("domain", {}), f"{where}: domain")
         numbers = {key: value for key, value in meta.items() if key not in entries and key != "domain"}
-        return SiteAnswer(arrays, parse(_build_numbers_class(test), numbers, where), domain, read)
+        # mypy looks for the hash of the class's instances.
+        kind = _build_numbers_class(test)  # type: ignore[arg-type]
+        return SiteAnswer(arrays, parse(kind, numbers, where), domain, read)
     except ConfigError as error:
         raise AggregationError(str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:
@@ -165,7 +173,8 @@ def read_answer(
 @cache
 def _build_numbers_class(test: type[SiteScore]) -> type[Numbers]:
     """Return the class of numbers with a class of test scores; pydantic forgets it, and takes 9 ms to make it anew."""
-    return Numbers[test]
+    # A class that is known at run time alone is none to mypy.
+    return Numbers[test]  # type: ignore[valid-type]
 
 
 def explain_refusal(site: str, error: Exception) -> str:

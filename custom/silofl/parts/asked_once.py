@@ -73,14 +73,14 @@ class AskedOnce(Part):
         Raises:
             AggregationError: It holds a part of it.
         """
-        if exchange.task != self.role or answer.entries[self.role].withheld:
+        if exchange.task != self.role or answer.entry(self.role, self.entry).withheld:
             return False
         check_all_sent(site, answer, self.expected(site, exchange, run), self.role, self.what)
         return True
 
     def find_silent_sites(self, replies: Replies) -> dict[str, str]:
         """Return the sites that shared nothing, with why."""
-        withheld = {site: one.entries[self.role].withheld for site, one in replies.accepted.items()}
+        withheld = {site: one.entry(self.role, self.entry).withheld for site, one in replies.accepted.items()}
         return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
@@ -111,7 +111,7 @@ def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role:
         AggregationError: Names the site and what its answer lacks.
     """
     missing = sorted(set(wanted) - answer.arrays.keys())
-    if missing and not answer.entries[role].withheld:
+    if missing and not answer.entry(role, Withheld).withheld:
         raise AggregationError(f"site {site!r} must send all of {what}; it lacks {missing}")
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from silofl.core.mixing import Arrays
 from silofl.models.roles import add_role
-from silofl.parts.model import ModelPart, SiteModels
+from silofl.parts.model import ModelPart
+from silofl.parts.narrow import narrow
 from silofl.parts.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.parts.work import SitePart
@@ -106,7 +107,7 @@ class AveragePart(Part):
         # A finished run that was asked for more rounds has the means of its earlier end until it averages again.
         if not self.chosen or run.finished_rounds < self.study.training_rounds:
             return reported
-        models = {role: self._put_means(role, run.parts[role]) for role in self.roles}
+        models = {role: self._put_means(role, narrow(run.parts[role], ModelPart)) for role in self.roles}
         number = self.study.training_rounds
         return Reported(number, dict(run.parts) | models, self.chosen, f"best validation, {self._name}")
 
@@ -142,7 +143,8 @@ class AveragePart(Part):
         # What is there before the first of these rounds is of other rounds, as what was decided before any of them.
         begun = AveragePart(self.study, self.means if number > rounds[0] else {})
         # The models come first, so that those of this round are there already.
-        return replace(begun, means={role: begun._add_models(role, run.parts[role]) for role in self.roles})
+        means = {role: begun._add_models(role, narrow(run.parts[role], ModelPart)) for role in self.roles}
+        return replace(begun, means=means)
 
     def _add_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
         before = self.means.get(role, {})
@@ -162,7 +164,7 @@ class AveragePart(Part):
         return {role: {site: mean.model() for site, mean in means.items()} for role, means in self.means.items()}
 
     def _build_message(self, site: str, run: Run) -> Message:
-        arrays = {}
+        arrays: Arrays = {}
         for role, models in self._models.items():
             mean, home = models.get(site, models.get("", {})), run.parts[role].home
             arrays |= add_role(role, {name: array for name, array in mean.items() if name not in home})
@@ -192,7 +194,7 @@ class SiteAverage(SitePart):
         kept = self.work.kept.get(self.name)
         if not kept or not self.work.message.find_entry(ROLE).get("is_sent"):
             return
-        state = self._models.state()
+        state = self.work.site_models.state()
         for name, value in kept["home"].items():
             if name not in self.work.message.arrays:
                 state[name].copy_(value)
@@ -210,14 +212,9 @@ class SiteAverage(SitePart):
         has_begun = self.work.held >= rounds[0]
         before = (self.work.kept.get(self.name) if has_begun else None) or {"count": 0, "home": {}}
         count = before["count"] + 1
-        home = {
-            name: _update_mean(before["home"].get(name), value, count) for name, value in self._models.home().items()
-        }
+        models = self.work.site_models.home()
+        home = {name: _update_mean(before["home"].get(name), value, count) for name, value in models.items()}
         return {"count": count, "home": home}
-
-    @property
-    def _models(self) -> SiteModels:
-        return self.work.parts[0]
 
 
 PART, SITE = AveragePart, SiteAverage

@@ -19,10 +19,12 @@ from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
+from silofl.parts.narrow import narrow
 from silofl.parts.part import Kept, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
+from silofl.study_sections import DpSgdSettings
 from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
@@ -56,8 +58,7 @@ class DpSgdPart(Part):
 
     def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
         """Return the sites' epsilons."""
-        settings = self.study.privacy.dp_sgd
-        return {"privacy": Privacy(self.spent, **settings.model_dump())}
+        return {"privacy": Privacy(self.spent, **_read_settings(self.study).model_dump())}
 
 
 class SiteDpSgd(SitePart):
@@ -74,11 +75,11 @@ class SiteDpSgd(SitePart):
         """Return the private step, once it is sure that the round's steps may be taken."""
         units, self._of_round = measure_round(self.work.study, self.work.data.training)
         self._spend_round()
-        return private_step(self.work.study.privacy.dp_sgd, self._of_round.rate * units)
+        return private_step(_read_settings(self.work.study), self._of_round.rate * units)
 
     def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
         """Draw an epoch's batches."""
-        return draw_batches(examples, self.work.study.training.batch_size, self.work.study.privacy.dp_sgd.unit)
+        return draw_batches(examples, self.work.study.training.batch_size, _read_settings(self.work.study).unit)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Write what is spent with this answer, before it leaves."""
@@ -108,7 +109,7 @@ class SiteDpSgd(SitePart):
             TrainingError: It would be more than the site allows, or the count is lost.
         """
         self._spent = add_steps(self._read_count(), self._of_round)
-        self._epsilon = compute_epsilon(self._spent, self.work.study.privacy.dp_sgd.delta)
+        self._epsilon = compute_epsilon(self._spent, _read_settings(self.work.study).delta)
         limit = self.work.max_epsilon
         if limit is not None and self._epsilon > limit:
             raise TrainingError(
@@ -138,9 +139,13 @@ class SiteDpSgd(SitePart):
         return spent
 
 
+def _read_settings(study: Study) -> DpSgdSettings:
+    return narrow(study.privacy.dp_sgd, DpSgdSettings)
+
+
 def _read_spent(path: Path) -> list[Spent]:
     """Return what a count says; nothing where there is none."""
-    found = read_json_document(path)
+    found: Any = read_json_document(path)
     return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
 
 

@@ -38,7 +38,7 @@ from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
 from silofl.parts.part import TESTED, Kept, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
@@ -112,7 +112,7 @@ class GuardPart(Part):
         """Take up the sites' choices."""
         if exchange.task != CHOOSE:
             return self
-        entries = {site: answer.entries[ROLE] for site, answer in replies.accepted.items()}
+        entries = {site: answer.entry(ROLE, GuardEntry) for site, answer in replies.accepted.items()}
         choices = {site: entry.joined for site, entry in entries.items() if entry.joined}
         without = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
         return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
@@ -138,7 +138,7 @@ class SiteGuard(SitePart):
     tasks = (CHOOSE,)
     stays = (Kept("the local model and its best round"),)
 
-    def __init__(self, work: Any) -> None:  # noqa: ANN401 - `silofl.parts.work.Work`
+    def __init__(self, work: Work) -> None:
         super().__init__(work)
         self._kept: dict[str, Any] = dict(work.kept.get(ROLE) or {})
 
@@ -211,8 +211,7 @@ class SiteGuard(SitePart):
     def _contents(self) -> dict[str, Contents]:
         """The federated model as the site has tested it, its own model, and both together."""
         federated, state = read_model_folder(self.work.folder / FOLDER), self.local.best
-        only = {"rule": "only", "selector": None, "outputs": (), "threshold": None}
-        own = replace(federated, models={LOCAL: state}, **only)
+        own = replace(federated, models={LOCAL: state}, rule="only", selector=None, outputs=(), threshold=None)
         if federated.rule == "only":
             (shared,) = federated.models.values()
             both = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean", beside=LOCAL)
@@ -304,9 +303,9 @@ class SiteGuard(SitePart):
     def _predict(self, part: Examples, points: Points) -> dict[str, Array]:
         """Return the label maps, or classes, of both models' mean at each point, in the part's order."""
         pieces: dict[str, list[NDArray]] = {name: [] for name in points}
-        for _, *both in self._yield_answers(part):
+        for _, federated, local in self._yield_answers(part):
             for name, (share, bias) in points.items():
-                pieces[name].append(_decide(*both, share, bias))
+                pieces[name].append(_decide(federated, local, share, bias))
         return {name: join_pieces(part.targets, found) for name, found in pieces.items()}
 
     def _score(self, part: Examples, predictions: Mapping[str, Array]) -> dict[str, Score]:
@@ -339,7 +338,7 @@ def choice_sentence(site: str, one: Joined) -> str:
 PART, SITE = GuardPart, SiteGuard
 
 
-def _name_kept(choice: GuardChoice) -> Literal["federated", "local", "blend"]:
+def _name_kept(choice: GuardChoice) -> str:
     """Name what a site keeps: a mean without one of the models is the other one."""
     return {0.0: FEDERATED, 1.0: LOCAL}.get(choice.share, BLEND)
 

@@ -14,7 +14,7 @@ from silofl.parts.task import TRAIN
 from silofl.study import Study
 
 if TYPE_CHECKING:
-    pass
+    from silofl.parts.work import SitePart
 
 
 def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -> dict[str, Part]:
@@ -27,7 +27,7 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
     return {part.role: part for part in parts}
 
 
-def site_halves(study: Study) -> list[type]:
+def site_halves(study: Study) -> list[type[SitePart]]:
     """Return the classes of the site halves, the models' first."""
     return [module.SITE for module in _load_modules(study)]
 

@@ -175,9 +175,7 @@ class ModelPart(Part):
             return None
         # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
         # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
-        if number > self.study.rounds:
-            return np.eye(len(sites))
-        return None
+        return np.eye(len(sites)) if number > self.study.rounds else None
 
     def joined(self, site: str) -> ModelPart:
         """Give a site that comes late the mean of the others' models."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -155,14 +155,9 @@ class Part:
         role: Prefix of its arrays on the wire.
         leaves: The kinds of its arrays that leave a site.
         buffers: Names of its arrays, within the role, that are no parameters.
-        home: Names of its arrays, within the role, that no site sends although the recipe lets them travel.
-        follows_best: Whether it is reported as it was after the best round, and not as it is after the last.
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
         entry: The schema of its entry in an answer's meta data; None where it expects none.
-        num_bytes: Bytes of what learns in it, such as a selector; 0 where nothing does.
-        end_bytes: Bytes that each site sends of it once, in the end.
-        home_bytes: Bytes that a site keeps of it after each round, of which the server has nothing.
         keeps_second: Whether a site keeps a second super model of it in the end, with one model more.
         saved: Its fields that a checkpoint holds.
     """
@@ -170,16 +165,43 @@ class Part:
     role: str
     leaves: ClassVar[tuple[Kind, ...]] = ()
     buffers: frozenset[str] = frozenset()
-    home: frozenset[str] = frozenset()
-    follows_best: bool = False
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore
     entry: ClassVar[type[Section] | None] = None
-    num_bytes: int = 0
-    end_bytes: int = 0
-    home_bytes: int = 0
     keeps_second: ClassVar[bool] = False
     saved: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:
+        # Every part is a dataclass, and one without a `start` of its own is made from the study alone.
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+        def __init__(self, study: Study) -> None: ...
+
+    # Properties, so that a part may compute them; a plain value takes their place as well.
+    @property
+    def home(self) -> frozenset[str]:
+        """Names of its arrays, within the role, that no site sends although the recipe lets them travel."""
+        return frozenset()
+
+    @property
+    def follows_best(self) -> bool:
+        """Whether it is reported as it was after the best round, and not as it is after the last."""
+        return False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what learns in it, such as a selector; 0 where nothing does."""
+        return 0
+
+    @property
+    def end_bytes(self) -> int:
+        """Bytes that each site sends of it once, in the end."""
+        return 0
+
+    @property
+    def home_bytes(self) -> int:
+        """Bytes that a site keeps of it after each round, of which the server has nothing."""
+        return 0
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -266,15 +288,15 @@ class Part:
         """Return the run's super model; None where this part builds none."""
         return None
 
-    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
-        """Return its fields of `silofl.federation.results.Results`."""
+    def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its fields of `silofl.federation.results.Results`; the tests are of the run's ``test_score``."""
         return {}
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint: plain values, and tensors."""
         return to_tensors({name: getattr(self, name) for name in self.saved})
 
-    def restored(self, state: Mapping[str, Any]) -> Part:
+    def restored(self, state: Mapping[str, Any]) -> Self:
         """Return what `state` described."""
         if not self.saved:
             return self

@@ -24,6 +24,7 @@ from silofl.inference.case_results import (
 from silofl.inference.contents import Contents
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults
+from silofl.models import HarmonizedModel
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
 from silofl.parts.model import complete_state, fill_state
@@ -60,12 +61,13 @@ def read_contents(
         for name in names
         if name != SELECTOR
     }
-    further = {"facts": dict(facts["facts"]), "domain": read_domain(facts)}
+    run_facts, domain = dict(facts["facts"]), read_domain(facts)
     if SELECTOR not in names:
-        return Contents(study, image_shape, models, "mean", **further)
+        return Contents(study, image_shape, models, "mean", facts=run_facts, domain=domain)
     outputs = tuple(facts["outputs"])
     selector = fill_state(build_selector(study, len(outputs), study.seed), select_role(SELECTOR, arrays))
-    return Contents(study, image_shape, models, "selector", selector, outputs, facts.get("threshold"), **further)
+    threshold = facts.get("threshold")
+    return Contents(study, image_shape, models, "selector", selector, outputs, threshold, run_facts, domain)
 
 
 def read_domain(facts: Mapping[str, Any]) -> Domain:
@@ -95,7 +97,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     # All models have the same input normalisation, and the pictures need no more of one.
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
     if model.selector is not None:
-        _keep_features(work, model)
+        _keep_features(work, model.selector, contents.outputs)
     return summarise_test(predictions, result, part, work.study) | {
         "models": values_by_model(results) | {"super": value_or_none(result)},
         "choices": dict(Counter(chosen.values())),
@@ -130,26 +132,29 @@ def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperSc
     }
 
 
-def _keep_features(work: Work, model: SuperModel) -> None:
+def _keep_features(work: Work, selector: HarmonizedModel, outputs: Sequence[str]) -> None:
     """Keep the selector's features and scores of the validation and test images, for the report's map."""
     size, features, scores = work.study.training.batch_size, [], []
+    # Of either kind, as `build_selector` makes them.
+    network: Any = selector.network
     for images in (
         piece for part in (work.data.validation, work.data.test) if len(part) for piece in yield_pieces(part)
     ):
-        features.append(compute_outputs(model.selector.network.features, images, size, work.device))
-        scores.append(compute_softmax(model.selector, images, size, work.device))
+        features.append(compute_outputs(network.features, images, size, work.device))
+        scores.append(compute_softmax(selector, images, size, work.device))
     if not features:
         return
-    arrays = {"features": np.concatenate(features), "scores": np.concatenate(scores)}
-    outputs = np.array(model.contents.outputs)
+    found, known = np.concatenate(features), np.concatenate(scores)
     write_atomically(
-        work.folder / "selector.npz", lambda stream: np.savez_compressed(stream, **arrays, outputs=outputs)
+        work.folder / "selector.npz",
+        lambda stream: np.savez_compressed(stream, features=found, scores=known, outputs=np.array(outputs)),
     )
 
 
 def _count_selector_outputs(outputs: Sequence[str], results: Iterable[CaseResult]) -> dict[str, dict[str, int]]:
     """Count the cases, and the single slices, that the selector assigns to each output."""
-    cases, slices = Counter(), Counter()
+    cases: Counter[str] = Counter()
+    slices: Counter[str] = Counter()
     for result in results if outputs else ():
         cases[outputs[int(result.scores.argmax())]] += 1
         slices += result.slices

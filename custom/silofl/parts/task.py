@@ -140,12 +140,13 @@ class Replies:
     @property
     def steps(self) -> dict[str, int]:
         """The sites' numbers of training steps."""
-        return {site: answer.numbers.steps for site, answer in self.accepted.items()}
+        return {site: steps for site, answer in self.accepted.items() if (steps := answer.numbers.steps) is not None}
 
     @property
     def examples(self) -> dict[str, int]:
         """The sites' numbers of training examples."""
-        return {site: answer.numbers.num_examples for site, answer in self.accepted.items()}
+        known = {site: answer.numbers.num_examples for site, answer in self.accepted.items()}
+        return {site: examples for site, examples in known.items() if examples is not None}
 
 
 def check_arrays(site: str, arrays: Mapping[str, object], expected: Mapping[str, Expected]) -> Arrays:

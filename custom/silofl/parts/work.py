@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
 from silofl.parts.load import site_halves
+from silofl.parts.narrow import narrow
 from silofl.parts.part import Kept
 from silofl.parts.task import TRAIN, Message
 from silofl.schema import dump_record
@@ -33,6 +34,9 @@ from silofl.training.loop import Learner, TrainingResult, train
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from silofl.parts.model import SiteModels
 
 
 @dataclass
@@ -75,6 +79,14 @@ class Work:
     def parts(self) -> list[SitePart]:
         """The site halves of the study's parts."""
         return [half(self) for half in site_halves(self.study)]
+
+    @property
+    def site_models(self) -> SiteModels:
+        """The models' half, which is the first of all."""
+        # Imported here, because the models' file imports this one.
+        from silofl.parts.model import SiteModels
+
+        return narrow(self.parts[0], SiteModels)
 
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:
@@ -193,7 +205,7 @@ class Work:
     def validation(self) -> dict[str, Any] | None:
         """Return the score of the site's models on its validation data; None where there is none."""
         examples = self.data.validation
-        return self.parts[0].validation(examples) if len(examples) else None
+        return self.site_models.validation(examples) if len(examples) else None
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of a finished round's models: on validation data and, where the study asks, on test data.
@@ -202,7 +214,7 @@ class Work:
         """
         scores, examples = {"validation": self.validation()}, self.data.test
         if self.study.evaluate_every_round and len(examples):
-            scores["round_test"] = self.parts[0].score(examples)
+            scores["round_test"] = self.site_models.score(examples)
         return scores
 
     def _public_domain(self) -> Domain:

@@ -71,7 +71,7 @@ class StatisticsPart(Part):
         Raises:
             ConfigError: The network has no layer to compare sites by, or none that keeps running statistics.
         """
-        settings, model = study.recipe.mixing, build_plain_model(study, study.seed)
+        settings, model = study.recipe.answer(ROLE), build_plain_model(study, study.seed)
         if settings.source == "pretrained":
             return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
         return [cls(study, tuple(len(mean) for mean, _ in running_statistics(model)))]
@@ -79,7 +79,7 @@ class StatisticsPart(Part):
     @property
     def settings(self) -> Similarity:
         """The recipe's answer."""
-        return self.study.recipe.mixing
+        return self.study.recipe.answer(ROLE)
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""
@@ -134,14 +134,11 @@ class StatisticsPart(Part):
             without.pop(site, None)
         without |= replies.refused
         for site, answer in replies.accepted.items():
-            if answer.entries[ROLE].withheld:
-                without[site] = answer.entries[ROLE].withheld
+            if withheld := answer.entry(ROLE, Withheld).withheld:
+                without[site] = withheld
             else:
-                layers = answer.of(ROLE)
-                statistics[site] = [
-                    tuple(np.asarray(layers[f"{layer}/{kind}"], dtype=np.float64) for kind in PAIR)
-                    for layer in range(len(self.sizes))
-                ]
+                found = {name: np.asarray(array, np.float64) for name, array in answer.of(ROLE).items()}
+                statistics[site] = [(found[f"{i}/mean"], found[f"{i}/variance"]) for i in range(len(self.sizes))]
         new = replace(self, statistics=statistics, without=without)
         record = new._build_record(run.sites, exchange.round, replies.missing)
         return replace(new, history=[*self.history, record])
@@ -215,7 +212,7 @@ class SiteStatistics(SitePart):
         return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
 
     def _measure_statistics(self) -> Statistics:
-        work, settings = self.work, self.work.study.recipe.mixing
+        work, settings = self.work, self.work.study.recipe.answer(ROLE)
         if settings.source == "running":
             if not work.held:
                 raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")

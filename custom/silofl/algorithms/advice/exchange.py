@@ -122,7 +122,9 @@ PART, SITE = AdvicePart, SiteAdvice
 
 
 def _list_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    layers = {f"{layer}/{kind}": (size,) for layer, size in enumerate(sizes) for kind in ("mean", "variance")}
+    layers: dict[str, tuple[int, ...]] = {
+        f"{layer}/{kind}": (size,) for layer, size in enumerate(sizes) for kind in ("mean", "variance")
+    }
     return layers | {f"within/{kind}": (SPLITS,) for kind in KINDS}
 
 
@@ -139,7 +141,7 @@ def _pack_sketch(found: Sketch) -> Arrays:
 
 
 def _unpack_sketch(answer: SiteAnswer, num_layers: int) -> Sketch:
-    arrays, entry = select_role(ROLE, answer.arrays), answer.entries[ROLE]
+    arrays, entry = select_role(ROLE, answer.arrays), answer.entry(ROLE, AdviceEntry)
     features = [(arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in range(num_layers)]
     # How many images there are decides nothing here.
     portrait = Portrait(1, arrays["amplitude"], features, arrays["labels"])

@@ -1,6 +1,8 @@
 """What a site says of its training data, to be compared with other sites."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from torch import nn
@@ -66,11 +68,11 @@ def sketch(site: str, part: Examples, study: Study, model: nn.Module) -> Sketch:
         halves = [merge_portraits([portraits[i] for i in rows]) for rows in (order[:middle], order[middle:])]
         within.append({kind: distance[0, 1] for kind, distance in distances_between(halves).items()})
     distances = {kind: np.array([one[kind] for one in within]) for kind in KINDS}
-    unit = "patient" if is_by_patient else "case"
+    unit: Literal["patient", "case"] = "patient" if is_by_patient else "case"
     return Sketch(merge_portraits(portraits), distances, len(set(part.cases)), unit, len(groups))
 
 
-def _deal_groups(site: str, part: Examples, units: list, seed: int) -> list[list[int]]:
+def _deal_groups(site: str, part: Examples, units: Sequence[str | None], seed: int) -> list[list[int]]:
     """Deal a site's training examples to groups of whole units; returns the examples of each group."""
     count = min(len(set(units)), MOST_GROUPS)
     if count < 2:
@@ -84,5 +86,5 @@ def _measure_portrait(model: nn.Module, part: Examples, study: Study) -> Portrai
     amplitude = np.mean([np.abs(np.fft.rfftn(image, axes=(-2, -1))) for image in part.images], axis=0)
     batches = evaluation_batches(part, study.training.batch_size, device)
     features = collect_statistics(model, (images for images, _ in batches))
-    labels = np.bincount(part.targets.ravel(), minlength=count)[:count]
+    labels = np.bincount(np.asarray(part.targets).ravel(), minlength=count)[:count]
     return Portrait(len(part), amplitude, features, labels / labels.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.collected import ROLE as COLLECTED
-from silofl.parts.model import collect_part_arrays
+from silofl.parts.collected import CollectedPart
+from silofl.parts.model import ModelPart, collect_part_arrays
+from silofl.parts.narrow import narrow
 from silofl.parts.part import BEFORE, END, Part, Run, WeightsOf
 from silofl.parts.super_exchange import (
     collect_facts,
@@ -41,6 +43,9 @@ from silofl.parts.work import SitePart, Work
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.site_score import Counted, SuperScore
+
+if TYPE_CHECKING:
+    from silofl.algorithms.fedsm.selector import SelectorPart
 
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
 # Which model is the best for each training image; made again where it is damaged or of another format.
@@ -104,7 +109,7 @@ class SuperModelPart(Part):
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SuperModelPart:
         """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
         test = answer.numbers.metrics.test if exchange.task == TEST else None
-        table = test.by_threshold if test else answer.entries[ROLE].by_threshold
+        table = test.by_threshold if test else answer.entry(ROLE, SuperModelEntry).by_threshold
         is_needed = test is not None or bool(table)
         if is_needed and len(table) != len(self.selector.thresholds):
             raise AggregationError(
@@ -122,7 +127,7 @@ class SuperModelPart(Part):
         if exchange.task != ASSEMBLE:
             # What it holds may be lost: it gets the models again.
             return replace(self, holders=self.holders - replies.missing.keys())
-        tables = [answer.entries[ROLE].by_threshold for answer in replies.accepted.values()]
+        tables = [answer.entry(ROLE, SuperModelEntry).by_threshold for answer in replies.accepted.values()]
         counts = [table for table in tables if table]
         threshold = self.study.recipe.answer(ROLE).threshold if self.selector.thresholds else None
         if threshold == "tuned":
@@ -141,15 +146,17 @@ class SuperModelPart(Part):
         refused = self.refused.items() if exchange.task == ASSEMBLE else ()
         return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
 
-    def contents(self, run: Run) -> Contents:
+    def contents(self, run: Run) -> Contents | None:
         """Return the super model itself."""
+        if run.image_shape is None:
+            return None
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model, the selector's choices, and the values by threshold."""
         results = SuperResults(
-            **collect_selector_results(run.reported.parts[SELECTOR].outputs, tests),
+            **collect_selector_results(_find_selector(run).outputs, tests),
             threshold=self.threshold,
             threshold_without=self.refused,
             by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
@@ -159,7 +166,7 @@ class SuperModelPart(Part):
     def _collect_facts(self, run: Run) -> dict[str, Any]:
         # Sites take the candidates from the study; earlier ones of the same release from here.
         settings = {"thresholds": list(self.selector.thresholds), "threshold": self.threshold}
-        return collect_facts(run, run.reported.parts[SELECTOR].outputs) | settings
+        return collect_facts(run, _find_selector(run).outputs) | settings
 
 
 class SiteSuperModel(SitePart):
@@ -231,16 +238,28 @@ PART, SITE = SuperModelPart, SiteSuperModel
 def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
     parts = run.reported.parts
-    arrays = add_role(GLOBAL, parts[GLOBAL].common)
-    personal = run.parts[COLLECTED] if COLLECTED in run.parts else parts[PERSONAL]
+    shared = narrow(parts[GLOBAL], ModelPart).common
+    arrays = add_role(GLOBAL, shared)
+    personal: CollectedPart | ModelPart
+    if COLLECTED in run.parts:
+        personal = narrow(run.parts[COLLECTED], CollectedPart)
+    else:
+        personal = narrow(parts[PERSONAL], ModelPart)
     for site in run.sites:
         # Of a site whose model did not come, the global one answers.
-        arrays |= add_role(site, personal.of(site) or parts[GLOBAL].common)
+        arrays |= add_role(site, personal.of(site) or shared)
     return arrays | collect_part_arrays(run)
 
 
+def _find_selector(run: Run) -> SelectorPart:
+    # Imported here, because the selector's file imports this one.
+    from silofl.algorithms.fedsm.selector import SelectorPart
+
+    return narrow(run.reported.parts[SELECTOR], SelectorPart)
+
+
 def _collect_selector(run: Run) -> Arrays:
-    return add_role(SELECTOR, run.reported.parts[SELECTOR].parameters)
+    return add_role(SELECTOR, _find_selector(run).parameters)
 
 
 def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray:

@@ -126,8 +126,8 @@ class SelectorPart(Part):
             return replace(self, parameters=new, adam=adam)
         # Sites send differences. The mean difference added to the old square may round to a hair below 0, and Adam
         # takes the root: NaN in every later step.
-        squares = _add_difference(self.adam.square, square).items()
-        squares = {name: np.maximum(array, 0).astype(np.float32) for name, array in squares}
+        squares = _add_difference(self.adam.square, square)
+        squares = {name: np.maximum(array, 0).astype(np.float32) for name, array in squares.items()}
         adam = AdamState(_add_difference(self.adam.mean, average), squares, self.adam.steps + 1)
         return replace(self, parameters=_add_difference(self.parameters, parameters), adam=adam)
 
@@ -186,15 +186,14 @@ class SiteSelector(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return its optimiser's state, where it takes local steps."""
-        is_kept = self._has_selector() and self._optimizer is not None
-        return {"optimizer": self._optimizer.state_dict()} if is_kept else {}
+        if not self._has_selector() or self._optimizer is None:
+            return {}
+        return {"optimizer": self._optimizer.state_dict()}
 
     def answer(self, task: str) -> Message:
         """Take one more pass over the training data with the selector alone."""
         work, settings = self.work, self._settings
-        examples, site = work.data.training, work.site
-        if not settings.learns_site:
-            site = None
+        examples, site = work.data.training, work.site if settings.learns_site else None
         if settings.labels == "best_model":
             examples = label_best_models(work, examples, work.message.find_entry(ROLE)["outputs"])
         if self._sees_slices:
@@ -233,7 +232,7 @@ class SiteSelector(SitePart):
         """Return a step that takes the next central slices of whole volumes in place of the models' patches."""
         batches = self._draw_slices()
 
-        def own(model: nn.Module, optimizer: torch.optim.Optimizer | None, loss: Loss, batch: Batch) -> Tensor:
+        def own(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
             return step(model, optimizer, loss, next(batches))
 
         return own

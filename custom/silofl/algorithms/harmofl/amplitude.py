@@ -17,6 +17,7 @@ from silofl.core.others import find_unlike
 from silofl.core.recipe import Answer
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer
+from silofl.parts.narrow import narrow
 from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
@@ -182,7 +183,7 @@ class AmplitudePart(Part):
         least = self.study.federation.min_sites_for_ratio
         levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
         unlike = {site: {ROLE: ratio} for site, ratio in find_unlike(levels, least).items()}
-        factor = self.study.recipe.input.amplitude_factor
+        factor = self.study.recipe.answer(ROLE).amplitude_factor
         odd = {} if factor is None else find_odd_levels(levels, factor, least)
         bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
         return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])
@@ -240,7 +241,7 @@ class SiteAmplitude(SitePart):
         return Message({MEAN: norms[0].band_amplitude().cpu().numpy()})
 
     def _norms(self) -> list[AmplitudeNorm]:
-        return [model.input_norm for model in self.work.models.values()]
+        return [narrow(model.input_norm, AmplitudeNorm) for model in self.work.models.values()]
 
 
 def expect_spectrum(

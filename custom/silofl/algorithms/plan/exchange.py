@@ -12,10 +12,12 @@ from silofl.algorithms.plan.patch import FEATURES, NetworkForm
 from silofl.algorithms.plan.rules import Draft, make_plan
 from silofl.core.mixing import Arrays
 from silofl.data.data_fingerprint import NUM_INTENSITIES, DataFingerprint, measure_site, turned_axes
+from silofl.data.manifest import Manifest
 from silofl.errors import AggregationError, ConfigError
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import AskedOnce, expect_float64, withhold_few_patients
+from silofl.parts.narrow import narrow
 from silofl.parts.part import Kind, Run, WeightsOf
 from silofl.parts.task import Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
@@ -63,7 +65,7 @@ class PlanPart(AskedOnce):
         if not self.is_shared(site, exchange, answer, run):
             return self
         try:
-            found = DataFingerprint(answer.entries[ROLE].cases, **answer.of(ROLE))
+            found = DataFingerprint(answer.entry(ROLE, self.entry).cases, **answer.of(ROLE))
         except ConfigError as error:
             raise AggregationError(f"site {site!r}: {error}") from None
         return replace(self, fingerprints={**self.fingerprints, site: found})
@@ -95,7 +97,7 @@ class SiteFingerprint(SitePart):
         meta = {"num_patients": work.data.training.num_patients}
         if withheld := withhold_few_patients(work, ROLE, meta):
             return withheld
-        found = measure_site(work.data.manifest, work.study, work.min_patients, has_progress=False)
+        found = measure_site(narrow(work.data.manifest, Manifest), work.study, work.min_patients, has_progress=False)
         return Message(add_role(ROLE, pack_fingerprint(found)), meta | {ROLE: {"cases": found.cases}})
 
 
