@@ -28,7 +28,7 @@ from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled
 from silofl.studies.demo import NEXT, RUNS
 from silofl.studies.methods import VARIANTS, find_method_algorithm
-from silofl.studies.reference import all_answers, study_keys
+from silofl.studies.reference import all_ingredients, study_keys
 from silofl.studies.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +85,7 @@ def parsed(program, arguments, monkeypatch):
 
 @cache
 def known_keys():
-    return {key.name for key in study_keys(all_answers())}
+    return {key.name for key in study_keys(all_ingredients())}
 
 
 @cache

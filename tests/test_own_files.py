@@ -13,7 +13,7 @@ from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
 from silofl.files import copy_folder, hold_lock, save_tensors, write_json
-from silofl.training.pictures import write_scores
+from silofl.training.case_pictures import write_scores
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 

@@ -108,8 +108,8 @@ class Study(Section):
         self._check_inputs()
         self._check_patience()
         self._check_privacy()
-        for answer in self.recipe.answers:
-            answer.check_study(self)
+        for one in self.recipe.ingredients:
+            one.check_study(self)
         return self
 
     def _check_labels(self) -> None:
@@ -244,7 +244,7 @@ class Study(Section):
         """Refuse what would leak past the noise of `privacy`."""
         if not self.is_private:
             return
-        others = [answer.section for answer in self.recipe.answers if not answer.is_of_steps]
+        others = [one.section for one in self.recipe.ingredients if not one.is_of_steps]
         if others:
             raise ConfigError(
                 "algorithm.name must be one of which nothing but models leaves with privacy.dp_sgd, not "
@@ -343,7 +343,7 @@ class Study(Section):
     @property
     def has_fresh_optimizer(self) -> bool:
         """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
-        is_needed = any(answer.needs_fresh_optimizer for answer in self.recipe.answers)
+        is_needed = any(one.needs_fresh_optimizer for one in self.recipe.ingredients)
         return is_needed or self.training.optimizer_state == "fresh"
 
     @property

@@ -104,12 +104,14 @@ def test_a_contrast_goes_with_one_model_of_all_sites(changes):
 @pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("reference", 256), ("recommended", 0)])
 def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(preset, width):
     recipe = find_recipe("moon", preset, {})
-    assert recipe.answer("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
+    assert recipe.ingredient("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
     assert ("a head of 256" in recipe.questions()["How does a site step?"]) == (width > 0)
 
 
 def test_a_preset_goes_without_its_head_where_the_study_says_so():
-    assert find_recipe("moon", "paper", {"contrast": {"projection_head": 0}}).answer("contrast").projection_head == 0
+    assert (
+        find_recipe("moon", "paper", {"contrast": {"projection_head": 0}}).ingredient("contrast").projection_head == 0
+    )
 
 
 def test_a_unet_takes_no_projection_head():

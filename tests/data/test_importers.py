@@ -11,7 +11,7 @@ from silofl.cli import main
 from silofl.data import importers
 from silofl.data.importers import ImportOptions, import_layout, list_layouts
 from silofl.data.layouts import cases
-from silofl.data.layouts.plan import SitePlan
+from silofl.data.layouts.site_files import SitePlan
 from silofl.data.manifest import read_manifest
 from silofl.errors import ConfigError, DataError
 

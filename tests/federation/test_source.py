@@ -8,14 +8,14 @@ import pytest
 
 import silofl
 from silofl.core.presets import algorithm_names, load_presets
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 
 PACKAGE = Path(silofl.__file__).parent
 SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
 # The mean by examples, which all algorithms share; and a word of plain English.
 OF_THE_ENGINE = {"fedavg", "local"}
 # Files of the protocol of parts, and of plain English.
-OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "part", "task", "work"} | {
+OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow", "part", "task", "work"} | {
     "comparison",
     "exchange",
     "normalization",
@@ -28,16 +28,16 @@ OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "part", 
 OF_A_FILE = {("results", "super_model")}
 
 
-def answer_classes():
+def ingredient_classes():
     """Return every answer with constants that a file in algorithms/ defines."""
     files = [importlib.import_module(f"silofl.algorithms.{name}") for name in algorithm_names()]
     found = {value for file in files for value in vars(file).values() if isinstance(value, type)}
-    return {one for one in found if issubclass(one, Answer) and one is not Answer}
+    return {one for one in found if issubclass(one, Ingredient) and one is not Ingredient}
 
 
 def names_of_papers():
     """Return the names of algorithms, of their constants' sections, and of the parts that send something for them."""
-    answers = answer_classes()
+    answers = ingredient_classes()
     sections = {answer.section for answer in answers}
     files = {path.stem for path in PACKAGE.glob("parts/*.py")} | {
         path.stem for path in PACKAGE.glob("algorithms/*/*.py")
@@ -53,7 +53,7 @@ def stem(name):
 def test_the_names_are_those_of_all_algorithms_their_sections_and_parts():
     wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "proximal", "softpull"}
     assert wanted | {"selector", "statistics", "super_model"} <= set(names_of_papers())
-    assert all(answer.section for answer in answer_classes())
+    assert all(answer.section for answer in ingredient_classes())
     assert [load_presets(name) for name in algorithm_names()]
 
 

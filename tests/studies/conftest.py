@@ -11,7 +11,7 @@ from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.federation.results import Results
 from silofl.schema import dump_record, read_record
 from silofl.studies import simulate
-from silofl.training.pictures import write_scores
+from silofl.training.case_pictures import write_scores
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 RECEIVER = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"

@@ -70,7 +70,7 @@ def test_the_timeout_of_a_fast_round_leaves_ten_minutes_for_reading_data(study):
 
 def test_a_selectors_further_steps_are_further_passes():
     study = load_study(JOB.parent / "fedsm_phantoms" / "app" / "config" / "study.yaml")
-    assert study.recipe.answer("selector").steps == 3
+    assert study.recipe.ingredient("selector").steps == 3
     assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 63
 
 

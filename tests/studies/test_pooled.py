@@ -14,7 +14,7 @@ from silofl.studies.compared_runs import ComparisonPlan
 from silofl.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
 from silofl.studies.simulation import settle_job
 from silofl.study import Study
-from silofl.training.pictures import write_scores
+from silofl.training.case_pictures import write_scores
 
 from .conftest import JOB, write_result
 

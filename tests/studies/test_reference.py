@@ -9,7 +9,7 @@ from silofl.schema import read_meanings, read_summary
 from silofl.settings import Count, Section
 from silofl.studies.reference import (
     Key,
-    all_answers,
+    all_ingredients,
     all_keys,
     describe_values,
     list_keys,
@@ -74,7 +74,7 @@ def test_the_page_fits_a_reader_with_contents_and_one_table_for_the_constants_of
 
 
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
-    page, keys = study_page(), list(study_keys(all_answers()))
+    page, keys = study_page(), list(study_keys(all_ingredients()))
     assert {"training.learning_rate", "federation.min_sites", "algorithm.name"} <= {key.name for key in keys}
     assert [
         key.name for key in keys if not key.meaning or (key.inner is None and f"| `{key.name}` |" not in page)

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import Ingredient, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.settings import Fraction, NotNegative
 from silofl.study import Study
 
 
-class Mixture(Answer):
+class Mixture(Ingredient):
     """A personal model beside the shared one, deployed as a mixture of both.
 
     Attributes:

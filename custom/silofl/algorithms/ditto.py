@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, pulled_step
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import Ingredient, Recipe
 from silofl.core.steps import plain_step
 from silofl.settings import NotNegative
 
 
-class Pull(Answer):
+class Pull(Ingredient):
     """A personal model beside the shared one, pulled towards it.
 
     Attributes:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import Step, with_change
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
@@ -30,7 +30,7 @@ from silofl.training.loop import TrainingResult
 ROLE = "dynamic"
 
 
-class Dynamic(Answer):
+class Dynamic(Ingredient):
     """A pull to the received model that a site's own gradient corrects.
 
     Attributes:
@@ -132,7 +132,7 @@ class DynamicPart(Part):
 
     def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
-        alpha, share = self.study.recipe.answer(ROLE).alpha, len(replies.accepted) / len(self.sites)
+        alpha, share = self.study.recipe.ingredient(ROLE).alpha, len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
         return new, replace(self, mean=mean)
 
@@ -176,7 +176,7 @@ class SiteDynamic(SitePart):
 
     @property
     def _alpha(self) -> float:
-        return self.work.study.recipe.answer(ROLE).alpha
+        return self.work.study.recipe.ingredient(ROLE).alpha
 
 
 PART, SITE = DynamicPart, SiteDynamic

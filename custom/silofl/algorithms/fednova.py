@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from silofl.core.mixing import Arrays, example_weights
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError
 from silofl.parts.answer import SiteAnswer
@@ -29,7 +29,7 @@ ROLE = "normalized_steps"
 __all__ = ["PRESETS", "NormalizedSteps", "factors", "norm"]
 
 
-class NormalizedSteps(Answer):
+class NormalizedSteps(Ingredient):
     """The sites' differences, each divided by how far its steps reach, and one length for all of them.
 
     Attributes:
@@ -135,14 +135,14 @@ class NormalizedStepsPart(Part):
         steps = list(replies.steps.values())
         counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
         shares = example_weights(counts)[0]
-        length = shares @ np.array(steps) if recipe.answer(ROLE).tau_eff == "steps" else None
+        length = shares @ np.array(steps) if recipe.ingredient(ROLE).tau_eff == "steps" else None
         norms = [self._norm(answers[site].numbers.round, taken) for site, taken in replies.steps.items()]
         return factors(shares, norms, length)
 
     def _norm(self, number: int, steps: int) -> float:
         study, training = self.study, self.study.training
         rate = learning_rate(training.schedule, training.learning_rate, number, study.training_rounds)
-        pull = study.recipe.answer("proximal")
+        pull = study.recipe.ingredient("proximal")
         proximal = rate * pull.mu if pull else 0.0
         return norm(steps, training.momentum, proximal, training.is_nesterov)
 

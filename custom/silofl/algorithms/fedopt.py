@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import Ingredient, Recipe
 from silofl.errors import ConfigError
 from silofl.parts.part import Part, to_arrays, to_tensors
 from silofl.parts.task import Replies
@@ -30,7 +30,7 @@ Rule = Literal["adam", "yogi", "adagrad", "momentum"]
 NAMES = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad", "momentum": "FedAvgM"}
 
 
-class ServerOptimizer(Answer):
+class ServerOptimizer(Ingredient):
     """The server's optimiser, whose gradient is the sites' mean difference.
 
     Attributes:
@@ -186,7 +186,7 @@ class ServerOptimizerPart(Part):
         self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
     ) -> tuple[Arrays, ServerOptimizerPart]:
         """Step from the previous parameters along the sites' mean difference."""
-        constants = self.study.recipe.answer(ROLE).model_dump()
+        constants = self.study.recipe.ingredient(ROLE).model_dump()
         difference = {
             name: np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)
             for name, array in mixed.items()

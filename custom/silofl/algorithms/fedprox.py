@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.settings import NotNegative
 
 
-class Proximal(Answer):
+class Proximal(Ingredient):
     """A step that is held back towards the received model.
 
     Attributes:

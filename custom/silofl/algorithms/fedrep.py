@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import Batch, Loss, Step, frozen_statistics
 from silofl.errors import ConfigError
 from silofl.models.names import head_names
@@ -22,7 +22,7 @@ from silofl.study import Study
 ROLE = "head_then_body"
 
 
-class HeadThenBody(Answer):
+class HeadThenBody(Ingredient):
     """A round's epochs, the first ones of the head alone and the last ones of the body alone.
 
     Attributes:
@@ -106,7 +106,7 @@ class SiteHeadThenBody(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Let every step move what its epoch is for."""
         study = self.work.study
-        head_epochs = study.training.local_epochs - study.recipe.answer(ROLE).body_epochs
+        head_epochs = study.training.local_epochs - study.recipe.ingredient(ROLE).body_epochs
         return head_or_body_step(step, head_names(self.work.models[role]), lambda: self._epoch <= head_epochs)
 
     def epoch(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
@@ -34,7 +34,7 @@ from silofl.training.local_model import copy_state
 ROLE = "contrast"
 
 
-class Contrast(Answer):
+class Contrast(Ingredient):
     """A step that contrasts the site's model with the received one and with the site's last one.
 
     Attributes:
@@ -208,7 +208,7 @@ class SiteContrast(SitePart):
             return step
         received, last = self._copy_frozen(), self._copy_frozen()
         last.load_state_dict(kept["state"])
-        constants = self.work.study.recipe.answer(ROLE)
+        constants = self.work.study.recipe.ingredient(ROLE)
         return contrastive_step(step, (received, last), feature_layer, constants.mu, constants.temperature)
 
     def kept(self) -> dict[str, Any]:

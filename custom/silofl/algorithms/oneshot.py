@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.errors import AggregationError, ConfigError, DataError, TrainingError
 from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
@@ -67,7 +67,7 @@ HOW = {
 }
 
 
-class HandOver(Answer):
+class HandOver(Ingredient):
     """Each site's model, which leaves once, after its training, for the super model of all.
 
     A site sends its model of the epoch that was best on its own validation data, of its last epoch without such data.
@@ -170,7 +170,7 @@ class HandOverPart(Part):
         """Return the kinds of the models' arrays, and of what a selector needs."""
         model = Kind("site_model", PURPOSE, RISK, ROLE)
         features = Kind(FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True)
-        return [model, features] if study.recipe.answer(ROLE).has_selector else [model]
+        return [model, features] if study.recipe.ingredient(ROLE).has_selector else [model]
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -355,7 +355,7 @@ class SiteHandOver(SitePart):
     def _pack_model(self) -> Message:
         """Return every array of the model, not a difference: the server has none."""
         model = Message(add_role(ROLE, read_arrays(self._find_best().model, _list_array_names(self.work.own))))
-        return model | self._pack_features() if self.work.study.recipe.answer(ROLE).has_selector else model
+        return model | self._pack_features() if self.work.study.recipe.ingredient(ROLE).has_selector else model
 
     def _pack_features(self) -> Message:
         """Return the moments of the training images' features, unless they came from too few patients."""
@@ -395,7 +395,7 @@ def _expect_features(study: Study) -> dict[str, Expected]:
     wanted = {"count": expect_float64(())} | {
         name: expect_float64(shape, minimum=None) for name, shape in shapes.items()
     }
-    return add_role(FEATURES, wanted) if study.recipe.answer(ROLE).has_selector else {}
+    return add_role(FEATURES, wanted) if study.recipe.ingredient(ROLE).has_selector else {}
 
 
 def _read_moments(arrays: Arrays) -> FeatureMoments:

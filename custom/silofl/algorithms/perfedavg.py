@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import (
     Batch,
     Loss,
@@ -45,7 +45,7 @@ from silofl.training.loop import Learner, train
 ROLE = "meta_step"
 
 
-class MetaStep(Answer):
+class MetaStep(Ingredient):
     """A step down the loss of the model after one more step; a site uses the model after such steps only.
 
     Attributes:
@@ -183,7 +183,7 @@ class SiteMetaStep(SitePart):
         Raises:
             TrainingError: The round has fewer batches.
         """
-        settings, needed = self.work.study.training, self.work.study.recipe.answer(ROLE).num_batches
+        settings, needed = self.work.study.training, self.work.study.recipe.ingredient(ROLE).num_batches
         batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
         if batches < needed:
             raise TrainingError(
@@ -196,7 +196,7 @@ class SiteMetaStep(SitePart):
         """Return a copy of the site's own model after its own steps."""
         if not self._is_own(role):
             return model
-        work, constants = self.work, self.work.study.recipe.answer(ROLE)
+        work, constants = self.work, self.work.study.recipe.ingredient(ROLE)
         batches = islice(self._draw_batches(), constants.deployed_steps)
         try:
             return adapt_model(model, work.loss, batches, constants.alpha)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, pulled_step, write_tensors
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import Ingredient, Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
 from silofl.study import Study
 
 
-class Envelope(Answer):
+class Envelope(Ingredient):
     """A personal model that is held near the shared one, which follows it.
 
     Attributes:

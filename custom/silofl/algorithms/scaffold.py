@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.core.steps import GradientStep, Step, norm, with_change
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
@@ -39,7 +39,7 @@ PURPOSE = "how the site's control variate changed, a mean gradient; it corrects 
 RISK = "as the weights, and more plainly, since with option 1 it is the mean gradient of all training images; option 2"
 
 
-class Control(Answer):
+class Control(Ingredient):
     """A control variate of each site, and their mean at the server.
 
     Attributes:
@@ -270,7 +270,7 @@ class SiteControl(SitePart):
 
     @property
     def _settings(self) -> Control:
-        return self.work.study.recipe.answer(ROLE)
+        return self.work.study.recipe.ingredient(ROLE)
 
     def _load_control(self, again: Arrays) -> Arrays:
         """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.recipe import PRESET_NAMES, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.errors import AggregationError
 from silofl.parts.part import Part, Run
 from silofl.parts.work import SitePart
@@ -23,7 +23,7 @@ from silofl.study import Study
 ROLE = "softpull"
 
 
-class SoftPull(Answer):
+class SoftPull(Ingredient):
     """Each site has its own model, pulled towards the others'.
 
     Attributes:
@@ -104,7 +104,7 @@ class SoftPullPart(Part):
 
     @property
     def _self_weight(self) -> float:
-        return self.study.recipe.answer(ROLE).self_weight
+        return self.study.recipe.ingredient(ROLE).self_weight
 
 
 PART, SITE = SoftPullPart, SitePart

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from silofl.core.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, WITHOUT, Ingredient, Recipe
 from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.settings import describe_validation_error
 
@@ -65,18 +65,21 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     recipe = replace(known[preset], **chosen)
     sections = {name: value for name, value in changes.items() if name not in names}
     for name in sections:
-        _check_key(name, algorithm, ["name", "preset", *names, *(answer.section for answer in recipe.answers)])
-    changed = {answer.section: _apply_constants(answer, sections.get(answer.section, {})) for answer in recipe.answers}
+        _check_key(name, algorithm, ["name", "preset", *names, *(one.section for one in recipe.ingredients)])
+    changed = {
+        ingredient.section: _apply_constants(ingredient, sections.get(ingredient.section, {}))
+        for ingredient in recipe.ingredients
+    }
 
-    def new(answer: Answer | None) -> Answer | None:
-        return answer and changed[answer.section]
+    def new(ingredient: Ingredient | None) -> Ingredient | None:
+        return ingredient and changed[ingredient.section]
 
     recipe = replace(
         recipe,
         input=new(recipe.input),
         step=new(recipe.step),
         mixing=new(recipe.mixing),
-        parts=tuple(changed[answer.section] for answer in recipe.parts),
+        parts=tuple(changed[ingredient.section] for ingredient in recipe.parts),
     )
     _check_recipe(recipe, sections)
     return recipe
@@ -100,8 +103,8 @@ def _find_owners() -> dict[str, list[str]]:
     for name in algorithm_names():
         # A half-written file has none, and must not disturb the sentence on a study that does not name it.
         with suppress(ConfigError):
-            for answer in load_presets(name)["recommended"].answers:
-                owners.setdefault(answer.section, []).append(name)
+            for ingredient in load_presets(name)["recommended"].ingredients:
+                owners.setdefault(ingredient.section, []).append(name)
     return owners
 
 
@@ -122,38 +125,39 @@ def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
             f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
             f"{quote_value(algorithm)}{suggest_nearest(algorithm, known)}"
         )
-    answer = getattr(load_presets(str(algorithm))["recommended"], field)
-    if not answer:
+    ingredient = getattr(load_presets(str(algorithm))["recommended"], field)
+    if not ingredient:
         raise ConfigError(
             f"algorithm.{field} must name an algorithm with a {field} of its own, not {quote_value(algorithm)}, "
             "which has "
             f"{WITHOUT[field] or 'none'}"
         )
-    return answer
+    return ingredient
 
 
-def _apply_constants(answer: Answer, constants: object) -> Answer:
-    where = f"algorithm.{answer.section}"
+def _apply_constants(ingredient: Ingredient, constants: object) -> Ingredient:
+    where = f"algorithm.{ingredient.section}"
     if not isinstance(constants, Mapping):
         raise ConfigError(
-            f"{where} must hold constants, {', '.join(type(answer).model_fields)}, not {quote_value(constants)}; "
+            f"{where} must hold constants, {', '.join(type(ingredient).model_fields)}, not {quote_value(constants)}; "
             "write one a line"
         )
     try:
         # Not model_copy(update=...), which does not validate.
-        return type(answer).model_validate(answer.model_dump() | dict(constants))
+        return type(ingredient).model_validate(ingredient.model_dump() | dict(constants))
     except ValidationError as error:
-        raise ConfigError(f"{where}.{describe_validation_error(error, type(answer))}") from None
+        raise ConfigError(f"{where}.{describe_validation_error(error, type(ingredient))}") from None
 
 
 def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
     """Refuse constants that would do nothing, and answers that do not go together."""
-    for answer in recipe.answers:
-        for name, partner in answer.idle(set(sections.get(answer.section, ())), recipe).items():
+    for ingredient in recipe.ingredients:
+        for name, partner in ingredient.idle(set(sections.get(ingredient.section, ())), recipe).items():
             raise ConfigError(
-                f"algorithm.{answer.section}.{name} must go with {partner}; without it, it does nothing: leave it out"
+                f"algorithm.{ingredient.section}.{name} must go with {partner}; without it, it does nothing: leave "
+                "it out"
             )
-    conflicts = (answer.conflict(recipe) for answer in recipe.answers)
+    conflicts = (ingredient.conflict(recipe) for ingredient in recipe.ingredients)
     sentence = next((sentence for sentence in conflicts if sentence), None) or _find_conflict(recipe)
     if sentence:
         raise ConfigError(f"algorithm.{sentence}")

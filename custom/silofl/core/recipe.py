@@ -1,8 +1,8 @@
 """A federated algorithm as five independent answers, of which a preset is a named choice.
 
 The answers: how the input is normalised, how a site steps on one batch, what stays at home, who listens to whom, and
-which parts travel besides the model. An answer with constants is an `Answer`, in the file of the algorithm that gives
-it; a study borrows it by that algorithm's name.
+which parts travel besides the model. An answer with constants is an `Ingredient`, in the file of the algorithm that
+gives it; a study borrows it by that algorithm's name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OWN_STEPS_COLLECTED = (
 )
 
 
-class Answer(Section):
+class Ingredient(Section):
     """One answer of a recipe; a study sets its constants under ``algorithm.<section>``.
 
     Attributes:
@@ -163,11 +163,11 @@ class Recipe:
             validates better than the best round.
     """
 
-    input: Answer | None = None
-    step: Answer | None = None
+    input: Ingredient | None = None
+    step: Ingredient | None = None
     stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
-    mixing: Answer | None = None
-    parts: tuple[Answer, ...] = ()
+    mixing: Ingredient | None = None
+    parts: tuple[Ingredient, ...] = ()
     weights: Literal["examples", "uniform"] = "examples"
     server_lr: Positive = 1.0
     start_from_pretrained: bool = False
@@ -175,13 +175,15 @@ class Recipe:
     average_last: BelowOne = 0.0
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def ingredients(self) -> tuple[Ingredient, ...]:
         """All answers that have constants."""
-        return tuple(answer for answer in (self.input, self.step, self.mixing, *self.parts) if answer is not None)
+        return tuple(
+            ingredient for ingredient in (self.input, self.step, self.mixing, *self.parts) if ingredient is not None
+        )
 
-    def answer(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
+    def ingredient(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """Return the answer with a section's constants, or None where the recipe gives no such answer."""
-        return next((answer for answer in self.answers if answer.section == section), None)
+        return next((ingredient for ingredient in self.ingredients if ingredient.section == section), None)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ class Recipe:
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((answer for answer in self.answers if answer.own_model == "stays"), None)
+        return next((one for one in self.ingredients if one.own_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
@@ -240,7 +242,7 @@ class Recipe:
     @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
-        return self.start_from_pretrained or any(answer.needs_pretrained for answer in self.answers)
+        return self.start_from_pretrained or any(ingredient.needs_pretrained for ingredient in self.ingredients)
 
     @property
     def has_parts_rounds(self) -> bool:
@@ -250,12 +252,12 @@ class Recipe:
     @property
     def extra_tasks(self) -> tuple[str, ...]:
         """The tasks in which a part learns alone, named as the part's section is; none where no part does."""
-        return tuple(answer.section for answer in self.answers if answer.takes_extra_rounds)
+        return tuple(ingredient.section for ingredient in self.ingredients if ingredient.takes_extra_rounds)
 
     @property
     def counting_steps(self) -> str | None:
         """The section of an answer that counts steps; None where no answer does."""
-        return next((answer.section for answer in self.answers if answer.counts_steps), None)
+        return next((ingredient.section for ingredient in self.ingredients if ingredient.counts_steps), None)
 
     @property
     def takes_own_steps(self) -> bool:
@@ -270,13 +272,13 @@ class Recipe:
     @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
-        return any(answer.weighs_models for answer in self.answers)
+        return any(ingredient.weighs_models for ingredient in self.ingredients)
 
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
         # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
         is_plain = self.takes_own_steps and role != self.roles[-1]
-        return (Answer() if self.step is None or is_plain else self.step).make_step()
+        return (Ingredient() if self.step is None or is_plain else self.step).make_step()
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""
@@ -295,7 +297,7 @@ class Recipe:
             "start_from_pretrained": self.start_from_pretrained,
             "extra_rounds": self.extra_rounds,
             "average_last": self.average_last,
-            "constants": {answer.section: answer.model_dump() for answer in self.answers},
+            "constants": {one.section: one.model_dump() for one in self.ingredients},
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -316,7 +318,7 @@ class Recipe:
     @property
     def cautions(self) -> list[str]:
         """What a reader of its results must know."""
-        return [sentence for answer in self.answers if (sentence := answer.describe_caution())]
+        return [sentence for ingredient in self.ingredients if (sentence := ingredient.describe_caution())]
 
     def questions(self, kept: Sequence[str] = ()) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences.
@@ -324,7 +326,7 @@ class Recipe:
         Args:
             kept: What a site keeps of the parts beside its models, in words.
         """
-        sent = [answer.beside for answer in self.answers if answer.beside]
+        sent = [ingredient.beside for ingredient in self.ingredients if ingredient.beside]
         beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.own_model != "stays")])
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
@@ -336,7 +338,7 @@ class Recipe:
         }
 
     def _has_own_model(self, how: str) -> bool:
-        return any(answer.own_model == how for answer in self.answers)
+        return any(ingredient.own_model == how for ingredient in self.ingredients)
 
     def _home_sentence(self) -> str:
         if self.sends_model_once:

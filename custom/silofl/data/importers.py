@@ -18,7 +18,7 @@ from silofl import __version__
 from silofl.data.access import open_error
 from silofl.data.layouts import brats, folders, nnunet
 from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout
-from silofl.data.layouts.plan import JsonRecord, SitePlan, list_paths
+from silofl.data.layouts.site_files import JsonRecord, SitePlan, list_paths
 from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, Faults, suggest_nearest

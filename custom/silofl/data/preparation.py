@@ -158,8 +158,8 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
     """
     settings, (first, called) = steps.study.data, source.first
     lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
-    for answer in steps.study.recipe.answers:
-        answer.check_data((), lacking)
+    for one in steps.study.recipe.ingredients:
+        one.check_data((), lacking)
     for path, one in filter(None, source.files):
         if not path.exists():
             raise DataError(

@@ -82,8 +82,8 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
             "images to dataset.json, or choose another model.normalization for the study"
         )
     missing = manifest.missing(study.data.channel_names)
-    for answer in study.recipe.answers:
-        answer.check_data(data.training.image_shape, missing)
+    for one in study.recipe.ingredients:
+        one.check_data(data.training.image_shape, missing)
     return data
 
 

@@ -24,7 +24,7 @@ from silofl.federation.ledger import format_spans
 from silofl.files import hold_lock, list_unfinished, write_atomically, write_text
 from silofl.settings import NAME
 from silofl.site import Site
-from silofl.training.pictures import FEATURES, PICTURES, SCORES
+from silofl.training.case_pictures import FEATURES, PICTURES, SCORES
 
 # Stands in for a study's name while folders are looked for.
 MARK = "anystudyofthesite"

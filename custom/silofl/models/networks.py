@@ -190,7 +190,7 @@ def _build_network(study: Study, seed: int) -> nn.Module:
         build, channels = _find_builder(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
         # Drawn after the rest, which therefore begins as it would without what is added.
-        return reduce(lambda extended, answer: answer.extend(extended), study.recipe.answers, network)
+        return reduce(lambda extended, answer: answer.extend(extended), study.recipe.ingredients, network)
 
 
 @contextmanager

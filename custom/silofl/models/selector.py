@@ -53,7 +53,7 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
         num_outputs: Sites, or models, to choose from.
         seed: Seed of the initial weights; torch's own random state is left alone.
     """
-    learning = study.recipe.answer("selector")
+    learning = study.recipe.ingredient("selector")
     if learning is None:
         return HarmonizedModel(nn.Identity(), NearestSite(study.data.in_channels, num_outputs), "float32")
     with torch.random.fork_rng(devices=[]):

@@ -42,13 +42,13 @@ from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
+from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_label_maps, yield_means
 from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.local_model import LocalModel, copy_state, load_borrowed, locate_memo
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions
-from silofl.training.pictures import PICTURES, add_kept
 from silofl.training.units import Units, average_by_unit, find_units
 
 ROLE, CHOOSE = "guard", "guard_choose"

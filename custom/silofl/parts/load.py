@@ -81,7 +81,7 @@ def _load_modules(study: Study) -> list[ModuleType]:
     )
     beside = (("dp_sgd", study.is_private), ("average", recipe.average_last > 0), ("guard", study.is_guarded))
     first, last = ([f"silofl.parts.{name}" for name, is_on in parts if is_on] for parts in (shared, beside))
-    own = [answer.halves for answer in recipe.answers if answer.halves]
+    own = [one.halves for one in recipe.ingredients if one.halves]
     return [_load_module(name) for name in dict.fromkeys([*first, *own, *last])]
 
 

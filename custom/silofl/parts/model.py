@@ -35,10 +35,10 @@ from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
+from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import evaluate, summarise_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
-from silofl.training.pictures import write_test_files
 from silofl.training.site_score import SiteScore
 
 WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"

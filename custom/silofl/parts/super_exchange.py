@@ -31,9 +31,9 @@ from silofl.parts.model import complete_state, fill_state
 from silofl.parts.part import Run
 from silofl.parts.work import Work
 from silofl.study import Study
+from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
 from silofl.training.metrics import group_positions
-from silofl.training.pictures import write_test_files
 from silofl.training.site_score import SuperScore
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
@@ -94,12 +94,13 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
         values.get("model", {}).pop(key, None)
     comments = _fit_to_data(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
-    for answer in study.recipe.answers:
-        answer.check_data((), found.missing)
+    for one in study.recipe.ingredients:
+        one.check_data((), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
     write_text(
-        study_file(target), _study_text(values, comments, job, found, [type(answer) for answer in study.recipe.answers])
+        study_file(target),
+        _study_text(values, comments, job, found, [type(one) for one in study.recipe.ingredients]),
     )
     meta = read_json(target / "meta.json")
     write_json(target / "meta.json", meta | {"name": study.name})
@@ -239,7 +240,7 @@ def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, A
 
 def _least_side(study: Study) -> int:
     """Return the shortest side, in pixels, that the study's networks can take."""
-    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.answer("selector") else 1)
+    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.ingredient("selector") else 1)
 
 
 def _study_text(
@@ -247,7 +248,7 @@ def _study_text(
     comments: Mapping[str, str],
     job: Path,
     found: Survey,
-    answers: Sequence[type[Answer]],
+    answers: Sequence[type[Ingredient]],
 ) -> str:
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
     remarks = {**list_key_choices(found.task, answers), **comments}
@@ -273,7 +274,7 @@ def section_lines(
     return lines
 
 
-def list_key_choices(task: str, answers: Sequence[type[Answer]]) -> dict[str, str]:
+def list_key_choices(task: str, answers: Sequence[type[Ingredient]]) -> dict[str, str]:
     """Return dotted key -> its possible values, of keys with named values."""
     named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
     fitting = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[task]

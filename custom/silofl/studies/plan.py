@@ -131,7 +131,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
         plan: The plan, whose rules become comments.
         study: The planned study.
     """
-    answers = [type(answer) for answer in study.recipe.answers]
+    answers = [type(one) for one in study.recipe.ingredients]
     remarks = list_key_choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}
     head = [
         f"# {study.name}, planned from {job.resolve().name} and the training data of {', '.join(plan.sites)} by the",

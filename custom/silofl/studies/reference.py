@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from silofl.core.presets import algorithm_names, find_recipe
-from silofl.core.recipe import PRESET_NAMES, WITHOUT, Answer, Recipe
+from silofl.core.recipe import PRESET_NAMES, WITHOUT, Ingredient, Recipe
 from silofl.files import write_text
 from silofl.schema import read_meanings, read_summary
 from silofl.settings import NAME, flatten_keys
@@ -73,7 +73,7 @@ def all_keys(section: type, prefix: str = "") -> Iterator[Key]:
             yield from all_keys(key.inner, f"{key.name}.")
 
 
-def study_keys(answers: Iterable[type[Answer]]) -> Iterator[Key]:
+def study_keys(answers: Iterable[type[Ingredient]]) -> Iterator[Key]:
     """Go through the keys that a study.yaml may hold.
 
     Args:
@@ -100,10 +100,10 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
     return keys
 
 
-def all_answers() -> list[type[Answer]]:
+def all_ingredients() -> list[type[Ingredient]]:
     """Return the classes of all answers that some algorithm's recommended preset gives, by their sections."""
     recipes = [find_recipe(name, "recommended", {}) for name in algorithm_names()]
-    return sorted({type(answer) for recipe in recipes for answer in recipe.answers}, key=lambda answer: answer.section)
+    return sorted({type(one) for recipe in recipes for one in recipe.ingredients}, key=lambda one: one.section)
 
 
 def _list_lenders(field: str) -> str:
@@ -170,14 +170,14 @@ def _algorithm_page(settings: type) -> list[str]:
     ]
     lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
     lines += ["### Constants", "", *HEADER]
-    for answer in filter(list_keys, all_answers()):
+    for answer in filter(list_keys, all_ingredients()):
         lines += [f"| **{answer.section}** | | | {read_summary(answer)} |"]
         lines += map(_key_row, list_keys(answer, f"algorithm.{answer.section}."))
     lines += [""]
     lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
     base = _preset_values(Recipe())
-    base |= {f"{one.section}.{key}": value for one in all_answers() for key, value in _defaults(one).items()}
+    base |= {f"{one.section}.{key}": value for one in all_ingredients() for key, value in _defaults(one).items()}
     for name in algorithm_names():
         chosen: dict[str, list[str]] = {}
         for preset in PRESET_NAMES:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
@@ -125,7 +125,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     # What may add to the network; by its constants, as nobody knows which of them do.
-    extending = [answer for answer in study.recipe.answers if type(answer).extend is not Answer.extend]
+    extending = [one for one in study.recipe.ingredients if type(one).extend is not Ingredient.extend]
     deciding |= {answer.section: found for answer in extending if (found := answer.model_dump(exclude_defaults=True))}
     entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)

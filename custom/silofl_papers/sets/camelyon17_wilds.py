@@ -22,7 +22,7 @@ import numpy as np
 
 from silofl.data.access import read_bytes
 from silofl.data.layouts.options import DEALT, FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.plan import SitePlan, choose_labels
+from silofl.data.layouts.site_files import SitePlan, choose_labels
 from silofl.errors import DataError
 from silofl_papers.sets.examples import ClassificationSet, Linked, plan_examples
 

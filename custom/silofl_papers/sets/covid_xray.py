@@ -23,7 +23,7 @@ import numpy as np
 
 from silofl.data.formats import PICTURES
 from silofl.data.layouts.options import DEALT, ImportOptions, Layout
-from silofl.data.layouts.plan import SitePlan, number_labels, visible_folders
+from silofl.data.layouts.site_files import SitePlan, number_labels, visible_folders
 from silofl.errors import DataError
 from silofl_papers.sets.examples import ClassificationSet, Linked, plan_examples
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import link_or_copy
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
+from silofl.data.layouts.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
 from silofl.data.manifest import PARTS
 from silofl.data.partition import (
     assign_sites,

@@ -26,7 +26,7 @@ import numpy as np
 from silofl.data.formats import PICTURES
 from silofl.data.images import read_label
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.plan import (
+from silofl.data.layouts.site_files import (
     CaseFiles,
     SitePlan,
     choose_labels,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import open_error
 from silofl.data.layouts.options import DEALT, ImportOptions, Layout
-from silofl.data.layouts.plan import SitePlan, number_labels, read_description
+from silofl.data.layouts.site_files import SitePlan, number_labels, read_description
 from silofl.errors import ConfigError, DataError
 from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import Values, plan_mask
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.plan import (
+from silofl.data.layouts.site_files import (
     CaseFiles,
     SitePlan,
     choose_labels,

@@ -40,7 +40,7 @@ import numpy as np
 from silofl.data.access import read_bytes
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.plan import CaseFiles, SitePlan, choose_labels, copy_image, plan_pairs
+from silofl.data.layouts.site_files import CaseFiles, SitePlan, choose_labels, copy_image, plan_pairs
 from silofl.errors import DataError
 
 # Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.options import ImportOptions, Layout
-from silofl.data.layouts.plan import JsonRecord, SitePlan, choose_labels
+from silofl.data.layouts.site_files import JsonRecord, SitePlan, choose_labels
 from silofl.errors import DataError
 from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
 from silofl_papers.sets.nuclei_dsb2018 import plan_nuclei

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import open_error
 from silofl.data.layouts.options import DEALT, ImportOptions, Layout
-from silofl.data.layouts.plan import SitePlan, choose_labels
+from silofl.data.layouts.site_files import SitePlan, choose_labels
 from silofl.errors import DataError
 from silofl_papers.sets.examples import ClassificationSet, Stacked, plan_examples
 

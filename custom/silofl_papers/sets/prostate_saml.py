@@ -22,7 +22,7 @@ import numpy as np
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import save_with_header
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.plan import (
+from silofl.data.layouts.site_files import (
     CaseFiles,
     SitePlan,
     choose_labels,

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from silofl.data.images import read_image, read_label
 from silofl.data.layouts.masks import Values, copy_checked, read_mask, save_with_header
 from silofl.data.layouts.options import ImportOptions, Layout
-from silofl.data.layouts.plan import (
+from silofl.data.layouts.site_files import (
     CaseFiles,
     JsonRecord,
     SitePlan,

@@ -9,7 +9,7 @@ from silofl.data.layouts.cases import SiteCases, plan_cases
 from silofl.data.layouts.masks import Values
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
-from silofl.data.layouts.plan import UNKNOWN, SitePlan
+from silofl.data.layouts.site_files import UNKNOWN, SitePlan
 from silofl.errors import DataError
 
 

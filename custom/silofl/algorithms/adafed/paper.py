@@ -12,13 +12,13 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import Ingredient, Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Natural, Share
 from silofl.study import Study
 
 
-class Similarity(Answer):
+class Similarity(Ingredient):
     """Sites listen the more to each other, the more alike their statistics are.
 
     Attributes:

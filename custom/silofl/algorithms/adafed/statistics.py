@@ -71,7 +71,7 @@ class StatisticsPart(Part):
         Raises:
             ConfigError: The network has no layer to compare sites by, or none that keeps running statistics.
         """
-        settings, model = study.recipe.answer(ROLE), build_plain_model(study, study.seed)
+        settings, model = study.recipe.ingredient(ROLE), build_plain_model(study, study.seed)
         if settings.source == "pretrained":
             return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
         return [cls(study, tuple(len(mean) for mean, _ in running_statistics(model)))]
@@ -79,7 +79,7 @@ class StatisticsPart(Part):
     @property
     def settings(self) -> Similarity:
         """The recipe's answer."""
-        return self.study.recipe.answer(ROLE)
+        return self.study.recipe.ingredient(ROLE)
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""
@@ -212,7 +212,7 @@ class SiteStatistics(SitePart):
         return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
 
     def _measure_statistics(self) -> Statistics:
-        work, settings = self.work, self.work.study.recipe.answer(ROLE)
+        work, settings = self.work, self.work.study.recipe.ingredient(ROLE)
         if settings.source == "running":
             if not work.held:
                 raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import Statistics, distances
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 from silofl.errors import ConfigError
 
 # What sites are compared by: name -> in words.
@@ -30,7 +30,7 @@ LARGEST_RATIO = 1000.0
 FEW_GROUPS = 4
 
 
-class Comparison(Answer):
+class Comparison(Ingredient):
     """A comparison of the sites' training data before the first round."""
 
     section: ClassVar[str] = "advice"

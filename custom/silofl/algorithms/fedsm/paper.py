@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import Answer, Recipe
+from silofl.core.recipe import Ingredient, Recipe
 from silofl.core.steps import Loss
 from silofl.errors import AggregationError, DataError
 from silofl.settings import Count, Fraction, Positive
@@ -24,7 +24,7 @@ SMALLEST_IMAGE = 32
 THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 
-class Selector(Answer):
+class Selector(Ingredient):
     """A classifier that learns, in the same pass as the models, which model suits an image.
 
     Attributes:
@@ -100,7 +100,7 @@ class Selector(Answer):
             )
         if not self.learns_site and not recipe.extra_rounds:
             return "extra_rounds must be at least 1 where the selector learns after the models, not 0"
-        if self.labels == "ensemble" and recipe.answer("super_model").answer != "ensemble":
+        if self.labels == "ensemble" and recipe.ingredient("super_model").answer != "ensemble":
             return "super_model.answer must be ensemble where the selector learns from the ensemble's loss, not choice"
         return None
 
@@ -129,7 +129,7 @@ class Selector(Answer):
         return f"A selector learns {learns}: {how[self.learning]}."
 
 
-class SuperModel(Answer):
+class SuperModel(Ingredient):
     """All models with the selector, which every site gets at the end to answer new cases.
 
     Attributes:
@@ -150,7 +150,7 @@ class SuperModel(Answer):
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Name the threshold where the global model is one of the selector's outputs, so that none is needed."""
-        is_idle = "threshold" in changed and not recipe.answer("selector").learns_site
+        is_idle = "threshold" in changed and not recipe.ingredient("selector").learns_site
         return {"threshold": "a selector that learns the site"} if is_idle else {}
 
     def sentence(self) -> str:

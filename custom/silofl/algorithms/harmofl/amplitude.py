@@ -14,7 +14,7 @@ from pydantic import Field
 from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
 from silofl.core.mixing import Arrays
 from silofl.core.others import find_unlike
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
@@ -33,7 +33,7 @@ RISK = (
 )
 
 
-class Amplitude(Answer):
+class Amplitude(Ingredient):
     """Input normalisation by a shared Fourier amplitude.
 
     Attributes:
@@ -183,7 +183,7 @@ class AmplitudePart(Part):
         least = self.study.federation.min_sites_for_ratio
         levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
         unlike = {site: {ROLE: ratio} for site, ratio in find_unlike(levels, least).items()}
-        factor = self.study.recipe.answer(ROLE).amplitude_factor
+        factor = self.study.recipe.ingredient(ROLE).amplitude_factor
         odd = {} if factor is None else find_odd_levels(levels, factor, least)
         bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
         return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])

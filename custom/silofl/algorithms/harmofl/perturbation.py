@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 from silofl.core.steps import (
     Batch,
     Loss,
@@ -26,7 +26,7 @@ from silofl.settings import Positive
 from silofl.study import Study
 
 
-class Perturbation(Answer):
+class Perturbation(Ingredient):
     """A step along the gradient at perturbed weights.
 
     Attributes:

@@ -20,7 +20,7 @@ from silofl.algorithms.plan.patch import (
     fit_batch_size,
     fit_patch,
 )
-from silofl.core.recipe import Answer
+from silofl.core.recipe import Ingredient
 from silofl.data.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pool_fingerprints
 from silofl.errors import ConfigError
 
@@ -32,7 +32,7 @@ AXES = "XYZ"
 SOURCE = "nnU-Net"
 
 
-class SharedPlan(Answer):
+class SharedPlan(Ingredient):
     """A plan for a study from what all sites tell of their training data, before the first round."""
 
     section: ClassVar[str] = "plan"

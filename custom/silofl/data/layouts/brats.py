@@ -32,7 +32,7 @@ from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, pla
 from silofl.data.layouts.masks import Values
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_columns
-from silofl.data.layouts.plan import SitePlan, choose_labels, visible_folders
+from silofl.data.layouts.site_files import SitePlan, choose_labels, visible_folders
 from silofl.errors import DataError
 
 CHANNELS = ("T1", "T1Gd", "T2", "FLAIR")

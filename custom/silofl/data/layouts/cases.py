@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from silofl.data.image_grid import find_turned
 from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import CaseFiles, SitePlan, copy_image, plan_pairs
+from silofl.data.layouts.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.data.patient_ids import count_shared_ids, read_own_id
 from silofl.errors import CONTROL, ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME

@@ -40,7 +40,7 @@ from silofl.data.layouts.cases import (
 from silofl.data.layouts.masks import Values, split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
-from silofl.data.layouts.plan import SitePlan, visible_folders
+from silofl.data.layouts.site_files import SitePlan, visible_folders
 from silofl.data.segments import UNNAMED_LABEL
 from silofl.errors import ConfigError, DataError
 

@@ -12,7 +12,7 @@ from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.image_grid import has_grid
 from silofl.data.images import Image, check_grid, check_values, read_image, read_label
-from silofl.data.layouts.plan import File, copy_image, number_labels
+from silofl.data.layouts.site_files import File, copy_image, number_labels
 from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError
 

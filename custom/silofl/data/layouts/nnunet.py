@@ -36,7 +36,7 @@ from silofl.data.layouts.cases import CASE, Patterns, SiteCases, check_contrasts
 from silofl.data.layouts.masks import ENDINGS, Values
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
-from silofl.data.layouts.plan import SitePlan, choose_labels, read_description, visible_folders
+from silofl.data.layouts.site_files import SitePlan, choose_labels, read_description, visible_folders
 from silofl.errors import DataError, quote_value
 
 PARTS = ("dataset.json", "imagesTr", "labelsTr")

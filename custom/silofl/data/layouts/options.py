@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from silofl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from silofl.data.layouts.plan import SitePlan
+    from silofl.data.layouts.site_files import SitePlan
 
 # Way to distribute the examples of a classification set over sites -> the options that it uses.
 PARTITIONS: Mapping[str, tuple[str, ...]] = {

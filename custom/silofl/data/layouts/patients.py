@@ -9,7 +9,7 @@ from pathlib import Path
 from silofl.data.access import read_bytes
 from silofl.data.layouts.cases import SiteCases, normalise_accents, shorten_names
 from silofl.data.layouts.masks import ENDINGS
-from silofl.data.layouts.plan import UNKNOWN, SitePlan
+from silofl.data.layouts.site_files import UNKNOWN, SitePlan
 from silofl.data.patient_names import normalise_name
 from silofl.errors import DataError
 

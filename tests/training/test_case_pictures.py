@@ -7,8 +7,8 @@ import torch
 
 from silofl.data.parts import Examples
 from silofl.models import build_model
+from silofl.training.case_pictures import add_kept, write_pictures, write_scores, write_test_files
 from silofl.training.metrics import Score
-from silofl.training.pictures import add_kept, write_pictures, write_scores, write_test_files
 
 ALL = slice(None)
 

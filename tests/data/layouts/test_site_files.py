@@ -4,7 +4,7 @@ import pytest
 
 from silofl.data import importers
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.plan import CaseFiles, plan_pairs
+from silofl.data.layouts.site_files import CaseFiles, plan_pairs
 
 OPTIONS = ImportOptions(test=0.25, validation=0.0)
 
