@@ -15,7 +15,7 @@ SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
 # The mean by examples, which all algorithms share; and a word of plain English.
 OF_THE_ENGINE = {"fedavg", "local"}
 # Files of the protocol of parts, and of plain English.
-OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "part", "task", "work"} | {
+OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow", "part", "task", "work"} | {
     "comparison",
     "exchange",
     "normalization",
