@@ -18,7 +18,7 @@ SOURCES = Path(__file__).resolve().parents[1] / "custom"
 
 
 def software(**changes):
-    values = {"silofl": "0.2.0", "package": "a" * 64, "nvflare": "2.9.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
+    values = {"silofl": "0.3.0", "package": "a" * 64, "nvflare": "2.9.0", "torch": "2.13.0+cpu", "python": "3.11.7"}
     return Software(**values | changes)
 
 
@@ -55,7 +55,7 @@ def test_a_changed_bundled_job_is_no_other_package(tmp_path):
     assert digest_package(copied) == read_software().package
 
 
-@pytest.mark.parametrize(("other", "works"), [("0.2.7", True), ("0.3.0", False), ("1.2.0", False)])
+@pytest.mark.parametrize(("other", "works"), [("0.3.7", True), ("0.3.0", False), ("1.2.0", False)])
 def test_versions_work_together_that_differ_in_their_last_number_alone(other, works):
     if works:
         software().check_compatible(software(silofl=other), "site 'north'")
@@ -73,10 +73,10 @@ def test_other_differences_are_said_in_words():
         "python 3.12.1 instead of 3.11.7",
     ]
     assert software().differences(software(package="b" * 64)) == [
-        "other files of silofl 0.2.0 (bbbbbbbbbbbb instead of aaaaaaaaaaaa)"
+        "other files of silofl 0.3.0 (bbbbbbbbbbbb instead of aaaaaaaaaaaa)"
     ]
     # Another version has other files anyway.
-    assert software().differences(software(silofl="0.2.1", package="b" * 64)) == ["silofl 0.2.1 instead of 0.2.0"]
+    assert software().differences(software(silofl="0.3.1", package="b" * 64)) == ["silofl 0.3.1 instead of 0.3.0"]
 
 
 @pytest.mark.parametrize("value", ["patient Miller", "", "1" * 41, None, 2])

@@ -89,7 +89,7 @@ ROLES: Mapping[str, Mapping[str, Command]] = {
     "clinic, with a trained model": _name_commands("clinic", CLINIC),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
-# Name in version 0.2 -> what is to be given instead; they go with the next version.
+# Name in version 0.2 -> what is to be given instead; they go with version 0.4.
 FORMER = {
     "check-site": "silofl site check",
     "egress-check": "silofl site egress-check",

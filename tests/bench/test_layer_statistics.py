@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from layer_statistics import correlations, main, statistics_image, statistics_table
 
-from ..analyses.test_cross_test import SMALL
 from ..studies.conftest import JOB
+from ..studies.test_cross_test import SMALL
 
 
 def pair(running, of_inputs):

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from ..data.layouts.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
+from ..silofl_papers.sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
 from ..test_docs import ROOT, fences, text_of
 from .conftest import carried_out
 

@@ -96,7 +96,7 @@ NUMBERS = {
     "metrics a text": meta(metrics="loss"),
     "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
     "metrics nested deeply": lambda answer: Message(answer.arrays, answer.meta | {"metrics": nested(10**5)}),
-    "software a text": meta(software="silofl 0.2.0"),
+    "software a text": meta(software="silofl 0.3.0"),
     "a patient's name for a version": meta(software=read_software().model_dump() | {"torch": "Jane Doe"}),
     "software with one thing more": meta(software=read_software().model_dump() | {"host": "radiology-3"}),
     "recorded a text": meta(is_recorded="yes"),

@@ -78,11 +78,11 @@ def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
 def test_a_server_that_was_upgraded_names_the_sites_that_were_not(play, monkeypatch):
     game = play()
     game.round()
-    upgraded = read_software().model_copy(update={"silofl": "0.2.99"})
+    upgraded = read_software().model_copy(update={"silofl": "0.3.99"})
     monkeypatch.setattr("silofl.federation.ledger.read_software", lambda: upgraded)
     game.resume()
     record = game.round()
-    assert [note.split(" instead of ")[1] for note in record.notes] == ["0.2.99"] * 3
+    assert [note.split(" instead of ")[1] for note in record.notes] == ["0.3.99"] * 3
     assert "west" in record.notes[-1] and record.software == {}
     assert game.round().notes == []
 

@@ -28,7 +28,7 @@ def lock(*pins):
 
 def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
     here = f"torch=={version('torch').partition('+')[0]}"
-    (kit / "requirements.lock").write_text(lock(here, "silofl==0.2.0"))
+    (kit / "requirements.lock").write_text(lock(here, "silofl==0.3.0"))
     answer = machine.check_versions(candidate())
     assert answer.status == "ok" and "as the kit's requirements.lock says" in answer.sentence
     # In the wheel's range, and another than the one that was reviewed.
@@ -63,10 +63,10 @@ def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
 
 
 def test_a_wheels_extras_need_not_be_installed_and_its_ranges_are_kept(candidate, monkeypatch, tmp_path):
-    info = tmp_path / "silofl-0.2.0.dist-info"
+    info = tmp_path / "silofl-0.3.0.dist-info"
     info.mkdir()
     pins = [f"monai>={version('monai')},<99", 'nothing-like-it==1.0; extra == "dicom"']
-    lines = ["Metadata-Version: 2.1", "Name: silofl", "Version: 0.2.0", *(f"Requires-Dist: {pin}" for pin in pins)]
+    lines = ["Metadata-Version: 2.1", "Name: silofl", "Version: 0.3.0", *(f"Requires-Dist: {pin}" for pin in pins)]
     (info / "METADATA").write_text("\n".join(lines))
     monkeypatch.setattr(machine, "distribution", lambda name: PathDistribution(info))
     assert machine.check_versions(candidate()).status == "ok"

@@ -11,7 +11,7 @@ from provisioning.workspace import PROJECT
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    path = tmp_path_factory.mktemp("wheel") / "silofl-0.2.0-py3-none-any.whl"
+    path = tmp_path_factory.mktemp("wheel") / "silofl-0.3.0-py3-none-any.whl"
     path.write_bytes(b"reviewed package")
     return path
 

@@ -175,7 +175,7 @@ def test_a_lock_of_a_machine_with_a_gpu_is_put_into_its_kit_and_right(wants_gpu,
 def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):
     lock = kits / "north" / "requirements.lock"
     lines = lock.read_text().splitlines()
-    lock.write_text("\n".join(line.replace("silofl==0.2.0", "silofl==0.1.9") for line in lines))
+    lock.write_text("\n".join(line.replace("silofl==0.3.0", "silofl==0.1.9") for line in lines))
     assert failures(kits / "north") != []
     lock.write_text("\n".join(line for line in lines if not line.startswith("silofl==")))
     assert f"requirements.lock must install {wheel.name}" in the_only_failure(kits / "north")
@@ -193,7 +193,7 @@ def test_a_wheelhouse_of_another_wheel_or_lock_is_found(kits, wheel):
     (kits / "north" / "requirements.lock").write_text(f"# only ours\n{read_lock(kits / 'north' / LOCK)[0].line}\n")
     assert failures(kits / "north") == []
     (folder / wheel.name).write_bytes(b"of the release before")
-    assert "1 are missing, silofl 0.2.0 among them; fill it again with wheelhouse" in the_only_failure(kits / "north")
+    assert "1 are missing, silofl 0.3.0 among them; fill it again with wheelhouse" in the_only_failure(kits / "north")
 
 
 def test_gpus_for_jobs_whose_torch_is_for_the_cpu_are_a_warning(kits, capsys):

@@ -158,13 +158,13 @@ def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, caps
 
 def test_a_second_call_with_a_new_wheel_changes_what_depends_on_it_only(workspace, tmp_path, files_of):
     before = files_of(workspace)
-    new = tmp_path / "silofl-0.2.0-py3-none-any.whl"
+    new = tmp_path / "silofl-0.3.0-py3-none-any.whl"
     new.write_bytes(b"next version")
     assert make(PROJECT, workspace, new, "--host", "localhost") == 0
     after = files_of(workspace)
     changed = {path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
     supply = {"requirements.lock", "sbom.json"}
-    assert changed == {"silofl-0.2.0-py3-none-any.whl", new.name, "SHA256SUMS", "INSTALL.md"} | supply
+    assert changed == {"silofl-0.3.0-py3-none-any.whl", new.name, "SHA256SUMS", "INSTALL.md"} | supply
 
 
 def test_another_address_needs_another_workspace(workspace, wheel, capsys):

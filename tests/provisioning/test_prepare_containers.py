@@ -15,7 +15,7 @@ from silofl.settings import load_settings
 from silofl.site import PinnedStudy, Site
 
 NVFLARES = "nvflare.app_opt.job_launcher.docker_launcher.ClientDockerJobLauncher"
-IMAGE = "registry.example.org/silofl:0.2.0"
+IMAGE = "registry.example.org/silofl:0.3.0"
 
 
 def prepare(kit, out, *options):
@@ -104,7 +104,7 @@ def test_kubernetes_gets_a_helm_chart_with_image_and_port(kits, tmp_path):
     values = yaml.safe_load((chart / "values.yaml").read_text())
     assert values["image"] | {"pullPolicy": None} == {
         "repository": "registry.example.org/silofl",
-        "tag": "0.2.0",
+        "tag": "0.3.0",
         "pullPolicy": None,
     }
     assert values["fedLearnPort"] == 8002

@@ -75,7 +75,7 @@ def test_a_site_has_what_a_study_may_ask_of_every_site():
 def test_the_lock_has_every_package_that_is_installed_here():
     done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
     installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
-    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl"}
+    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-papers"}
 
 
 @pytest.mark.parametrize("line", ["torch", "torch==1", "torch>=1 --hash=sha256:" + "0" * 64, "torch==1 --hash=md5:0"])
@@ -94,7 +94,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path):
 def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
     for name in ("north", "server"):
         own, *others = read_lock(kits / name / "requirements.lock")
-        assert own == Package("silofl", "0.2.0", hashlib.sha256(b"reviewed package").hexdigest())
+        assert own == Package("silofl", "0.3.0", hashlib.sha256(b"reviewed package").hexdigest())
         assert others == read_lock(SITE_LOCK)
         found = json.loads((kits / name / "sbom.json").read_text())
         jsonschema.validate(found, CYCLONEDX)

@@ -80,10 +80,10 @@ def test_models_differ_by_one_bit_and_other_files_do_not_count(tmp_path):
 
 
 def test_a_hospital_runs_the_release_that_it_said_last():
-    said = [{"east": {"silofl": "0.2.0"}, "north": {"silofl": "0.2.0"}}, {}, {"east": {"silofl": "0.2.99"}}]
+    said = [{"east": {"silofl": "0.3.0"}, "north": {"silofl": "0.3.0"}}, {}, {"east": {"silofl": "0.3.99"}}]
     run = SimpleNamespace(ledger=[SimpleNamespace(software=one) for one in said])
-    check_releases(run, {"east": "0.2.99", "north": "0.2.0"})
-    for wanted in ({"east": "0.2.0", "north": "0.2.0"}, {"east": "0.2.99"}):
+    check_releases(run, {"east": "0.3.99", "north": "0.3.0"})
+    for wanted in ({"east": "0.3.0", "north": "0.3.0"}, {"east": "0.3.99"}):
         with pytest.raises(TrainingError, match="hospitals' releases"):
             check_releases(run, wanted)
 
