@@ -1,7 +1,6 @@
 """One line on a finished round, for the server's log and for the terminals that follow a run."""
 
 from collections.abc import Sequence
-from statistics import median_low
 from typing import Protocol
 
 import numpy as np
@@ -63,7 +62,7 @@ def usual_seconds(ledger: Sequence[Round]) -> float:
     # The first round's time holds the start of all processes.
     recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]
     # A mean would count a round that waited for a dead site, after which nobody waits for it.
-    return median_low(recent)
+    return float(np.quantile(recent, 0.5, method="lower"))
 
 
 def _list_missing(record: Round) -> list[str]:
