@@ -343,7 +343,7 @@ class Study(Section):
     @property
     def has_fresh_optimizer(self) -> bool:
         """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
-        is_needed = any(one.needs_fresh_optimizer for one in self.recipe.ingredients)
+        is_needed = any("fresh_optimizer" in one.needs for one in self.recipe.ingredients)
         return is_needed or self.training.optimizer_state == "fresh"
 
     @property

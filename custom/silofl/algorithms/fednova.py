@@ -43,9 +43,9 @@ class NormalizedSteps(Ingredient):
     tau_eff: Literal["norms", "steps"] = "norms"
 
     @property
-    def needs_fresh_optimizer(self) -> bool:
-        """Always: a buffer of the round before would be a gradient of that round's in this one's sum."""
-        return True
+    def needs(self) -> frozenset[str]:
+        """A fresh optimiser: a buffer of the round before would be a gradient of that round's in this one's sum."""
+        return frozenset({"fresh_optimizer"})
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It takes the place of the one mean of all sites."""

@@ -56,9 +56,9 @@ class Control(Ingredient):
     has_momentum: bool = False
 
     @property
-    def needs_fresh_optimizer(self) -> bool:
-        """With momentum: a buffer of the round before would hold gradients that are not this round's."""
-        return self.has_momentum
+    def needs(self) -> frozenset[str]:
+        """With momentum a fresh optimiser: a buffer of the round before holds gradients that are not this round's."""
+        return frozenset({"fresh_optimizer"} if self.has_momentum else ())
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""

@@ -76,18 +76,13 @@ class Ingredient(Section):
     is_of_steps: ClassVar[bool] = False
 
     @property
-    def needs_pretrained(self) -> bool:
-        """Whether a pretrained model must be given."""
-        return False
+    def needs(self) -> frozenset[str]:
+        """What it counts on: a ``pretrained`` model; a ``fresh_optimizer``, empty when a round begins."""
+        return frozenset()
 
     @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
-        return False
-
-    @property
-    def needs_fresh_optimizer(self) -> bool:
-        """Whether it counts on optimisers whose buffers are empty when a round begins."""
         return False
 
     @property
@@ -242,7 +237,7 @@ class Recipe:
     @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
-        return self.start_from_pretrained or any(ingredient.needs_pretrained for ingredient in self.ingredients)
+        return self.start_from_pretrained or any("pretrained" in ingredient.needs for ingredient in self.ingredients)
 
     @property
     def has_parts_rounds(self) -> bool:

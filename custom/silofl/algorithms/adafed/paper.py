@@ -41,9 +41,9 @@ class Similarity(Ingredient):
     self_weight: Share = 0.5
 
     @property
-    def needs_pretrained(self) -> bool:
-        """Whether sites are compared by a pretrained model."""
-        return self.source == "pretrained"
+    def needs(self) -> frozenset[str]:
+        """A pretrained model, where sites are compared by one."""
+        return frozenset({"pretrained"} if self.source == "pretrained" else ())
 
     def shared_rounds(self, rounds: int) -> int:
         """Return the rounds before sites are compared, in which all get the same mean."""
