@@ -165,7 +165,7 @@ class SiteDynamic(SitePart):
         return pulled_step(step, self._received, self._gradient, self._alpha)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Take the next h_i, of which nothing leaves."""
+        """Take the next h_i; nothing leaves."""
         trained = {name: parameter.detach() for name, parameter in self._parameters.items()}
         self._gradient = new_gradient(self._gradient, trained, self._received, self._alpha)
         return Message()

@@ -187,7 +187,7 @@ class Recipe:
 
     @property
     def traveling_roles(self) -> tuple[str, ...]:
-        """Those of the models of which something may leave a site."""
+        """Roles of the models that a site may send."""
         if self.keeps_personal:
             return ("global",)
         return ("global", "personal") if self.pairs_models else ("model",)

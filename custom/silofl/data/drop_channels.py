@@ -19,7 +19,7 @@ class MissingContrasts:
         self.num_contrasts = num_contrasts
 
     def find(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take note of the contrasts of ``image`` that are there."""
+        """Record which contrasts of ``image`` exist."""
         self._is_there = _has_signal(data["image"], self.num_contrasts)
         return data
 

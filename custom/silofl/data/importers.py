@@ -30,7 +30,7 @@ __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "lis
 OWN: Mapping[str, Layout] = {"folders": folders.LAYOUT, "nnunet": nnunet.LAYOUT, "brats": brats.LAYOUT}
 # The package of public sets, which hospitals do not install, and what it announces them as.
 PAPERS, GROUP = "silofl-papers", "silofl.layouts"
-# Wrong masks that are told at once: whoever mends them wants to see all.
+# At most so many wrong masks are listed at once.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

@@ -89,7 +89,7 @@ def check_sites(server: ServerRounds) -> None:
 
 
 def list_doubts(server: ServerRounds) -> list[str]:
-    """Return what a reader must know of the recipe's constants with the run's number of sites."""
+    """Return the parts' warnings about their constants, given the run's number of sites."""
     return [doubt for part in server.parts.values() for doubt in part.doubts(len(server.sites))]
 
 
@@ -99,7 +99,7 @@ def last_with_state(study: Study) -> int:
 
 
 def should_hold(server: ServerRounds, site: str, number: int) -> int:
-    """Return the last round, up to one, that a site's update went into and that left it a state; 0 for none."""
+    """Return the newest round <= ``number`` that took the site's update and left it a state; 0 if none."""
     if number > server.finished_rounds and site in server.trained:
         return server.finished_rounds + 1
     rounds = server.ledger[: min(number, last_with_state(server.study))]

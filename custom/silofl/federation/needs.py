@@ -34,7 +34,7 @@ def part_bytes(study: Study, num_sites: int) -> int:
 
 
 def home_bytes(study: Study) -> int:
-    """Return the bytes that a site keeps of parts of which the server has nothing."""
+    """Return the bytes of site-only state of all parts."""
     return sum(part.home_bytes for part in _start_study_parts(study, 2))
 
 

@@ -107,7 +107,7 @@ class ServerRounds:
         return {"run": self.id, **rounds, "validation": schema.dump_record(best.validation)}
 
     def held(self, site: str, number: int) -> int:
-        """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
+        """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
         should = should_hold(self, site, number)
         return min(should, self.lost.get(site, should))
 
@@ -116,7 +116,7 @@ class ServerRounds:
         return self.held(site, number) < should_hold(self, site, number)
 
     def listens_to_itself(self, site: str, number: int) -> bool:
-        """Return whether nobody else's model went into a site's own one in a round: its own share is exactly 1."""
+        """Return whether the site's own mixing weight was exactly 1 in that round."""
         return self.ledger[number - 1].weights.get(site, {}).get(site) == 1
 
     def join(self, site: str) -> None:

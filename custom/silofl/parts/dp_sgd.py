@@ -50,7 +50,7 @@ class DpSgdPart(Part):
     saved = ("spent",)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> DpSgdPart:
-        """Take note of the sites' epsilons."""
+        """Collect the sites' epsilons."""
         if exchange.task != TRAIN:
             return self
         said = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}

@@ -104,7 +104,7 @@ class GuardPart(Part):
         return [Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)]
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
-        """Take note of a test."""
+        """Collect a site's test."""
         # Without a test the site has no super model in its folder, which is what its candidates are made from.
         return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})
 

@@ -127,22 +127,22 @@ class Run(Protocol):
         """What is reported."""
 
     def task(self, site: str, exchange: Exchange) -> Message:
-        """Return a task for a site, with every part's share of it."""
+        """Return a site's task, to which every part adds its share."""
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
-        """Return whether other models' validation after the last round is better than the best round's."""
+        """Return whether these scores, of other models than a round's, are better than the best round's."""
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds and validation."""
 
     def held(self, site: str, number: int) -> int:
-        """Return the round, up to one, whose state a site begins from after it, as far as is known; 0 for none."""
+        """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
 
     def has_lost(self, site: str, number: int) -> bool:
-        """Return whether a site goes on, after a round, from an older state than it should."""
+        """Return whether a site continues from an older state than that of round ``number``."""
 
     def listens_to_itself(self, site: str, number: int) -> bool:
-        """Return whether nobody else's model went into a site's own one in a round."""
+        """Return whether the site's own mixing weight was 1 in that round."""
 
     def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
         """Return a model's next parameters after every part's `Part.server_step`."""
@@ -180,27 +180,27 @@ class Part:
     # Properties, so that a part may compute them; a plain value takes their place as well.
     @property
     def home(self) -> frozenset[str]:
-        """Names of its arrays, within the role, that no site sends although the recipe lets them travel."""
+        """Names of arrays that no site sends, although the recipe lets them travel."""
         return frozenset()
 
     @property
     def follows_best(self) -> bool:
-        """Whether it is reported as it was after the best round, and not as it is after the last."""
+        """Whether the run reports this part as of its best round instead of its last."""
         return False
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what learns in it, such as a selector; 0 where nothing does."""
+        """Bytes of a network that this part trains, such as a selector; 0 for none."""
         return 0
 
     @property
     def end_bytes(self) -> int:
-        """Bytes that each site sends of it once, in the end."""
+        """Bytes that each site sends once, at the end."""
         return 0
 
     @property
     def home_bytes(self) -> int:
-        """Bytes that a site keeps of it after each round, of which the server has nothing."""
+        """Bytes of site-only state saved per round."""
         return 0
 
     @classmethod
@@ -210,23 +210,23 @@ class Part:
 
     @classmethod
     def kinds(cls, study: Study) -> Sequence[Kind]:
-        """Return those of its kinds that a study sends."""
+        """Return the kinds that this study sends."""
         return cls.leaves
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """Return its own exchanges before, in place of, or after the training of a round, or after all rounds."""
+        """Return exchanges of its own at a moment: `BEFORE`, `INSTEAD` of or `AFTER` a round's training, and later."""
         return ()
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Return its share of a task."""
+        """Return what it adds to a site's task."""
         return Message()
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return the arrays of its share of the answer by ``role/name``, with their conditions."""
+        """Return ``role/name`` -> the condition of each array that a site may send for it."""
         return {}
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Part:
-        """Return the part after an answer, a test's too, that meets all conditions of `expected` and `entry`.
+        """Return the part after one answer that meets `expected` and `entry`. Tests are answers too.
 
         Raises:
             AggregationError: The answer is refused for another reason.
@@ -234,7 +234,7 @@ class Part:
         return self
 
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
-        """Compare its share of the answers that were accepted, before they are merged."""
+        """Compare the accepted answers with each other, before they are merged."""
         return Compared(answers)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
@@ -249,43 +249,43 @@ class Part:
         return self
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
-        """Return who listens to whom in a role and round, shape (K', K'); None where this part does not decide it."""
+        """Return who listens to whom in a role and round, shape (K', K'); None if this part does not decide it."""
         return None
 
     def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, Part]:
-        """Return a model's next parameters from the mixed ones, and this part after that; buffers never come here."""
+        """Return the model's next parameters and the next part. Buffers are not passed."""
         return mixed, self
 
     def doubts(self, num_sites: int) -> Sequence[str]:
-        """Return sentences on what a reader must know of its constants with the run's number of sites."""
+        """Return warnings about its constants, given the number of sites."""
         return ()
 
     def joined(self, site: str) -> Part:
-        """Return the part after a site has come late."""
+        """Return the part after a late site has joined."""
         return self
 
     def reported(self, reported: Reported, run: Run) -> Reported:
-        """Return what the run reports, where this part has something better than the best round."""
+        """Return what the run reports: the given choice, or something better that this part has."""
         return reported
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return sentences for the log and the ledger on its own exchange that has just ended."""
+        """Return notes for log and ledger about its own exchange that has just ended."""
         return ()
 
     def files(self) -> dict[str, Any]:
-        """Return file name -> plain values that the run's folder keeps for people."""
+        """Return file name -> plain values for the run's folder."""
         return {}
 
     def models(self) -> dict[str, Arrays]:
-        """Return the models that a run's folder keeps, by site; the only one of all sites has the empty name."""
+        """Return site -> the model that the run's folder keeps; the empty name stands for one model of all sites."""
         return {}
 
     def to_save(self) -> Arrays:
-        """Return arrays that belong into every written model, by the model's own names."""
+        """Return arrays that every written model gets, by the model's own names."""
         return {}
 
     def contents(self, run: Run) -> Contents | None:
-        """Return the run's super model; None where this part builds none."""
+        """Return the run's super model; None if this part builds none."""
         return None
 
     def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:

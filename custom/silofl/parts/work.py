@@ -262,7 +262,7 @@ class Work:
             yield self._count_steps(batches, (epoch - 1) * count, settings.local_epochs * count)
 
     def _count_steps(self, batches: Iterator[Batch], before: int, steps: int) -> Iterator[Batch]:
-        """Yield an epoch's batches, and say before each which of all steps comes."""
+        """Yield an epoch's batches, and report the number of each step before it."""
         for step, batch in enumerate(batches, start=before + 1):
             self.on_step(step, steps)
             yield batch
@@ -276,7 +276,7 @@ class SitePart:
 
     Attributes:
         name: The key of its state in the site's file of a round; empty where it keeps none.
-        tasks: Tasks that this part answers by itself.
+        tasks: Tasks that this part answers alone.
         stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
     """
 
@@ -294,7 +294,7 @@ class SitePart:
         return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
 
     def prepare(self) -> None:
-        """Bring the models to where the task begins."""
+        """Load what the models need before the task begins."""
 
     def answer(self, task: str) -> Message:
         """Carry out one of its ``tasks``."""
@@ -302,7 +302,7 @@ class SitePart:
         raise NotImplementedError(task)
 
     def step(self, role: str, step: Step) -> Step:
-        """Return the step of a model, with what this part adds to it."""
+        """Return the step of a model with this part's additions."""
         return step
 
     def learners(self) -> Mapping[str, Learner]:
@@ -310,22 +310,22 @@ class SitePart:
         return {}
 
     def epoch(self) -> None:
-        """Take note of an epoch's beginning: torch's random numbers are those that every learner begins it with."""
+        """Do what an epoch begins with; called after torch was seeded."""
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
-        """Return a model as the site validates, tests and keeps it: the task's own, or a copy that went on."""
+        """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""
         return model
 
     def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
-        """Return the rows of each batch of an epoch, where this part draws them; None where it does not."""
+        """Return the rows of each batch of an epoch; None if this part does not draw them."""
         return None
 
     def measured(self) -> dict[str, float]:
-        """Return numbers of the training that leave with its loss."""
+        """Return numbers that leave with the training's loss."""
         return {}
 
     def validated(self, own: Score) -> None:
-        """Take note of the score of the site's own model on its validation data."""
+        """Receive the score of the site's own model on its validation data."""
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return what leaves after training."""
@@ -336,5 +336,5 @@ class SitePart:
         return {}
 
     def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
-        """Return the score of the site's models as this part combines them; None where it does not."""
+        """Return the score of several models together; None if this part does not combine them."""
         return None
