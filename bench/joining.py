@@ -3,21 +3,22 @@
     python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
 
 DATA holds one folder per set and seed, dealt with that seed by ``silofl import --seed`` or the demonstration:
-``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Every method runs
-with the mean of the last quarter and the guard, both with a falling and with a constant learning rate. Each run takes
-one process; finished ones in OUT are used again. The tables, with the columns that ``silofl compare`` prints, are
-printed and written as OUT/joining.md.
+``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Sites choose on
+validation data, which ``import medmnist`` makes with ``--validation 0.25``. Every method runs with the mean of the last
+quarter and the guard, both with a falling and with a constant learning rate. Each run takes one process; finished ones
+in OUT are used again. The tables, with the columns that ``silofl compare`` prints, are printed and written as
+OUT/joining.md. Where a run has no result, all rows of its set are compared on the seeds that each of them has.
 """
 
 import argparse
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished
 
-from silofl.federation.results import read_results
+from silofl.federation.results import Results, read_results
 from silofl.report.comparison import compare_joining
 from silofl.report.tables import markdown_table
 
@@ -76,15 +77,25 @@ def format_page(wanted: Wanted, out: Path) -> str:
     """Return the tables of all sets in Markdown."""
     parts: list[str] = []
     for name, rows in wanted.items():
-        # A method that refuses a set has no run of it.
-        folders = {row: [out / run.folder for run in runs] for row, runs in rows.items()}
-        found = {row: [read_results(one) for one in runs if is_finished(one)] for row, runs in folders.items()}
+        found = find_rows(rows, out)
         # One family of tests for a set: all methods, schedules, sites and seeds.
         if joining := compare_joining(found):
             one = next(run for runs in found.values() for run in runs)
             facts = f"{one.metric}, {len(one.sites)} sites, {one.rounds} rounds, split unit: {one.split_unit}."
             parts.append(f"### {name}\n\n{facts}\n\n{markdown_table(joining.table, [joining.note], joining.losses)}")
     return "\n".join(parts)
+
+
+def find_rows(rows: Mapping[str, Sequence[Alone]], out: Path) -> dict[str, list[Results]]:
+    """Return the results of the rows that have any, of the seeds that all these rows have."""
+    done = {row: [run for run in runs if is_finished(out / run.folder)] for row, runs in rows.items()}
+    # A method that refuses a set has no run of it.
+    done = {row: runs for row, runs in done.items() if runs}
+    shared = set.intersection(*({run.changes["seed"] for run in runs} for runs in done.values())) if done else set()
+    return {
+        row: [read_results(out / run.folder) for run in runs if run.changes["seed"] in shared]
+        for row, runs in done.items()
+    }
 
 
 if __name__ == "__main__":

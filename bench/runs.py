@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from silofl.data.manifest import read_content
 from silofl.errors import ConfigError
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
@@ -129,12 +130,13 @@ class Alone:
 def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int, runs_each: int = 1) -> None:
     """Carry out all runs that are not finished, several at once; a process ends after ``runs_each`` of them."""
     left = [one for one in wanted if not is_finished(out / one.folder)]
-    for one in left:
-        if not one.find_sites(data):
-            sys.exit(
-                f"{data / (one.source or one.set)} must hold sites as silofl import makes them; there is none: import "
-                "it, or leave it out"
-            )
+    for folder, one in {data / (one.source or one.set): one for one in left}.items():
+        sites = one.find_sites(data)
+        if not sites:
+            sys.exit(f"{folder} must hold sites as silofl import makes them; there is none: import it, or leave it out")
+        # Neither a round nor what a site keeps could be chosen.
+        if not any(read_content(site).get("validation") for site in sites):
+            sys.exit(f"{folder} must have validation data; no site has any: import it with --validation")
     started = time.monotonic()
     with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=runs_each) as pool:
         tasks = {pool.submit(one.run, data, out): one for one in left}

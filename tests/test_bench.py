@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -141,3 +142,37 @@ def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_r
     assert values == {"personalised": 0.625, "global": 0.125, "selector right": 0.875, "gamma": 0.0}
     found.super_model = None
     assert all(claim.COLUMNS[name](Path()) is None for name in values)
+
+
+def make_site(folder, validation):
+    folder.mkdir(parents=True)
+    image = {"image": "a.png", "label": 1}
+    content = {"task": "classification", "labels": {"0": "no", "1": "yes"}, "training": [image]}
+    content["validation"] = [image] * validation
+    (folder / "dataset.json").write_text(json.dumps(content))
+
+
+def test_data_without_validation_are_refused_before_anything_is_trained(tmp_path):
+    runs = importlib.import_module("runs")
+    make_site(tmp_path / "mednist-0" / "site-1", 0)
+    wanted = runs.Alone("mednist", "fedavg/seed0", {}, "mednist-0")
+    with pytest.raises(SystemExit, match="mednist-0 must have validation.*--validation"):
+        runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
+    make_site(tmp_path / "mednist-0" / "site-2", 1)
+    # One site that can choose is enough: what is asked for next is a process.
+    with pytest.raises(ValueError, match="max_workers"):
+        runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
+
+
+def test_a_joining_table_compares_its_rows_on_the_seeds_that_all_of_them_have(tmp_path, monkeypatch):
+    joining = importlib.import_module("joining")
+    done = {"nuclei/fedavg-poly/seed0", "nuclei/fedavg-poly/seed1", "nuclei/fedbn-poly/seed1"}
+    monkeypatch.setattr(joining, "is_finished", lambda folder: str(folder.relative_to(tmp_path)) in done)
+    monkeypatch.setattr(joining, "read_results", lambda folder: str(folder.relative_to(tmp_path)))
+    methods = ("fedavg", "fedbn", "adafed")
+    rows = {one: [joining.build_run("nuclei", one, "poly", seed, {}) for seed in (0, 1, 2)] for one in methods}
+    # AdaFed, which has no run, is no row.
+    assert joining.find_rows(rows, tmp_path) == {
+        "fedavg": ["nuclei/fedavg-poly/seed1"],
+        "fedbn": ["nuclei/fedbn-poly/seed1"],
+    }
