@@ -60,7 +60,7 @@ def make_special(tmp_path):
 def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
     path = make_special(kind, "a.png")
     for read in (read_bytes, content_digest, lambda path, name: read_image(path, name)):
-        with pytest.raises(DataError, match=f"images/a.png must be a file or a folder, not a {kind}; put the data"):
+        with pytest.raises(DataError, match=f"images/a.png must be a file or a folder, not a {kind}"):
             read(path, "images/a.png")
     with pytest.raises(DataError, match=f"series must be a file or a folder, not a {kind}"):
         read_image(tmp_path, "series")

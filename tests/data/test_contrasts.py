@@ -170,33 +170,17 @@ def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
 @pytest.mark.parametrize(
     ("written", "data", "sentence"),
     [
-        (
-            {"names": ("T1", "FLAIR")},
-            {},
-            "channel_names in dataset.json must be some or all of the study's, T1, T2,",
-        ),
+        ({"names": ("T1", "FLAIR")}, {}, "channel_names in dataset.json must be some or all of the study's, T1"),
         ({"names": ()}, {}, "channel_names in dataset.json must be some or all of the study's, T1, T2, not none"),
         ({"names": ("T1", "T1")}, {}, "channel_names in dataset.json must be a list of different names"),
         ({"images": ("T1",) * 1}, {}, "a/T1.nii.gz must hold 2 channels, T1, T2, not 1; save it so, or"),
         ({"images": ("T1", "T2", "both")}, {}, "case 'a/T1' must name an image, or one for each of T1, T2, not 3"),
         ({"images": ("T1", "both")}, {}, "a/both.nii.gz must hold 1 channel, T2, not 2; save it so"),
-        (
-            {"image": "T1", "names": ("T1",)},
-            {"channel_names": [], "channels": 1},
-            "because the study names none",
-        ),
+        ({"image": "T1", "names": ("T1",)}, {"channel_names": [], "channels": 1}, "the study names none"),
         ({"names": ()}, {"channel_names": [], "channels": 1}, "case 'a/T1' must name an image, or one, because"),
-        (
-            {"image": "both", "names": ()},
-            {"channel_names": [], "channels": 1},
-            "both.nii.gz must hold one channel",
-        ),
+        ({"image": "both", "names": ()}, {"channel_names": [], "channels": 1}, "must hold one channel"),
         # Without the names three contrasts would be taken for colours.
-        (
-            {"image": "both", "names": ()},
-            {"channel_names": [], "channels": 2},
-            "or name 2 contrasts in channel_names of dataset.json and of the study's data",
-        ),
+        ({"image": "both", "names": ()}, {"channel_names": [], "channels": 2}, "name 2 contrasts in"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(volumes, read, written, data, sentence):
@@ -208,10 +192,7 @@ def test_what_does_not_fit_is_refused_in_one_sentence(volumes, read, written, da
     ("data", "sentence"),
     [
         ({"channels": 1}, "data.channel_names must be data.channels, 1, different names, not ['T1', 'T2']"),
-        (
-            {"channel_names": ["T1", "T1"]},
-            "data.channel_names must be data.channels, 2, different names, not",
-        ),
+        ({"channel_names": ["T1", "T1"]}, "must be data.channels, 2, different names, not"),
         ({"channel_names": ["T1", "a=b"]}, "data.channel_names"),
         ({"channel_names": [], "resample": True}, "data.resample must go with channel_names"),
     ],
@@ -345,7 +326,7 @@ def test_contrasts_of_two_patients_are_no_case(write_dicom, tmp_path, study):
     # DICOM pads an identifier; one that is empty names nobody.
     for same in ("p1", "p1 ", ""):
         np.testing.assert_array_equal(read_as(same), [T1, T2])
-    with pytest.raises(DataError, match="T1 and T2 must be of one patient, not of 2; give the files of one"):
+    with pytest.raises(DataError, match="T1 and T2 must be of one patient, not of 2"):
         read_as("p2")
 
 
@@ -374,7 +355,7 @@ def test_contrasts_of_different_frames_of_reference_are_doubted_and_read(
 def test_a_new_case_has_contrasts_of_the_study_alone(study):
     with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
         build_source({"FLAIR": Path("a.nii")}, study(**NAMES).data)
-    with pytest.raises(DataError, match="must be FILE alone, since the study has one image a case, not files of T1"):
+    with pytest.raises(DataError, match="must be FILE alone,.* not files of T1"):
         build_source({"T1": Path("a.nii")}, study().data)
 
 

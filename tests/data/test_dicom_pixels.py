@@ -108,13 +108,18 @@ def values(path):
 
 
 @pytest.mark.parametrize(
-    "syntax", [uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian, uid.DeflatedExplicitVRLittleEndian]
+    ("syntax", "lost"),
+    [
+        (uid.ExplicitVRLittleEndian, 2),
+        (uid.ExplicitVRLittleEndian, 16 * 24),
+        (uid.ExplicitVRBigEndian, 2),
+        (uid.DeflatedExplicitVRLittleEndian, 2),
+    ],
 )
-@pytest.mark.parametrize("lost", [2, 16 * 24])
 def test_a_file_with_fewer_bytes_than_its_header_says_is_refused(build, lost, syntax):
     # 16 rows of 24 columns of 2 bytes.
     path = build(np.ones((16, 24), np.uint16), syntax=syntax, PixelData=b"\1" * (768 - lost))
-    with pytest.raises(DataError, match=f"must hold 768 bytes of PixelData, not {768 - lost}, .*; copy it again"):
+    with pytest.raises(DataError, match=f"must hold 768 bytes of PixelData, not {768 - lost}, .*"):
         read_image(path)
 
 
@@ -190,7 +195,7 @@ def test_compressed_frames_must_be_as_many_as_the_header_says(build, syntax):
     for frames, there in (([first], 1), ([first, second, first], 3)):
         for has_table in (True, False):
             path = build(pixels, syntax=syntax, PixelData=encapsulate(frames, has_bot=has_table))
-            with pytest.raises(DataError, match=f"must hold 2 frames, as its NumberOfFrames says, not {there}; copy"):
+            with pytest.raises(DataError, match=f"must hold 2 frames, as its NumberOfFrames says, not {there}"):
                 read_image(path)
     with pytest.raises(DataError, match="must hold 1 frames, as its NumberOfFrames says, not 2"):
         read_image(build(GREY, syntax=syntax, PixelData=encapsulate([first, second])))
@@ -211,14 +216,11 @@ def test_fragments_of_several_frames_are_joined_or_refused(build):
         if encode is jpeg:
             np.testing.assert_allclose(np.int16(values(path)), pixels, atol=2)
             continue
-        with pytest.raises(
-            DataError, match="must hold each of its 2 frames in one fragment of PixelData, not all in 4"
-        ):
+        with pytest.raises(DataError, match="each of its 2 frames in one fragment .*, not all in 4"):
             read_image(path)
 
 
-@pytest.mark.parametrize("syntax", FORMS, ids=lambda syntax: syntax.name[:12])
-@pytest.mark.parametrize("frame", [0, 1])
+@pytest.mark.parametrize(("syntax", "frame"), [*((syntax, 1) for syntax in FORMS), (uid.JPEGBaseline8Bit, 0)], ids=str)
 def test_a_compressed_frame_that_ends_early_is_refused_wherever_it_stands(build, syntax, frame):
     frames = [FORMS[syntax](GREY), FORMS[syntax](GREY)]
     frames[frame] = frames[frame][: len(frames[frame]) * 3 // 4]
@@ -230,12 +232,10 @@ def test_a_compressed_frame_that_ends_early_is_refused_wherever_it_stands(build,
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 @pytest.mark.parametrize("form", ["baseline", "lossless"])
 def test_a_jpeg_with_an_end_but_without_all_pixels_is_refused(build, tmp_path, form, kept):
-    noise = NOISE
-    encode, syntax = (jpeg, uid.JPEGBaseline8Bit) if form == "baseline" else (None, uid.JPEGLosslessSV1)
-    whole = encode(noise) if encode else lossless(noise, tmp_path)
-    np.testing.assert_allclose(
-        np.int16(values(build(noise, syntax=syntax, PixelData=encapsulate([whole])))), noise, atol=3
-    )
+    syntax = uid.JPEGBaseline8Bit if form == "baseline" else uid.JPEGLosslessSV1
+    whole = jpeg(NOISE) if form == "baseline" else lossless(NOISE, tmp_path)
+    found = values(build(NOISE, syntax=syntax, PixelData=encapsulate([whole])))
+    np.testing.assert_allclose(np.int16(found), NOISE, atol=3)
     cut = whole[: int(len(whole) * kept)]
     for content, sentence in (
         (cut, "must hold a codestream with its end in frame 1 of 1; copy it again"),
@@ -244,7 +244,7 @@ def test_a_jpeg_with_an_end_but_without_all_pixels_is_refused(build, tmp_path, f
         (cut + b"\xff\xd9", "must hold all of its compressed pixels, not a part; copy it again"),
     ):
         with pytest.raises(DataError, match=sentence):
-            read_image(build(noise, syntax=syntax, PixelData=encapsulate([content])))
+            read_image(build(NOISE, syntax=syntax, PixelData=encapsulate([content])))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(32, 24), (8, 24), (16, 48)])
@@ -253,9 +253,7 @@ def test_a_compressed_frame_must_have_the_size_that_the_header_says(build, rows,
     for syntax, encode in ((uid.JPEGBaseline8Bit, jpeg), (uid.JPEG2000Lossless, jpeg_2000)):
         with pytest.raises(DataError, match=sentence):
             read_image(build(GREY, syntax=syntax, Rows=rows, Columns=columns, PixelData=encapsulate([encode(GREY)])))
-    with pytest.raises(
-        DataError, match=f"must hold {rows} x {columns} pixels, as its Rows and Columns say, not 384 byt"
-    ):
+    with pytest.raises(DataError, match=f"must hold {rows} x {columns} pixels,.* not 384 byt"):
         read_image(build(GREY, syntax=uid.RLELossless, Rows=rows, Columns=columns, PixelData=encapsulate([rle(GREY)])))
 
 
@@ -280,7 +278,7 @@ def test_a_jpeg_ls_that_ends_early_is_refused(tmp_path):
 def test_rle_of_which_a_segment_holds_too_few_bytes_is_refused(build, lost, there):
     # Three runs of 128 bytes, each after a byte with its length.
     content = encapsulate([rle(GREY)[:-lost]])
-    with pytest.raises(DataError, match=f"must hold 16 x 24 pixels, as its Rows and Columns say, not {there} bytes"):
+    with pytest.raises(DataError, match=f"must hold 16 x 24 pixels,.* not {there} bytes"):
         read_image(build(GREY, syntax=uid.RLELossless, PixelData=content))
 
 
@@ -293,19 +291,9 @@ def test_rle_without_a_byte_of_each_pixel_is_refused(build):
     ("pixels", "stream", "elements", "sentence"),
     [
         (GREY, jpeg(COLOUR), {}, "must have SamplesPerPixel 3, as its compressed pixels say, not 1"),
-        (
-            COLOUR,
-            jpeg(GREY),
-            {"SamplesPerPixel": 3},
-            "must have SamplesPerPixel 1, as its compressed pixels say, not 3",
-        ),
+        (COLOUR, jpeg(GREY), {"SamplesPerPixel": 3}, "must have SamplesPerPixel 1, .* not 3"),
         # A JFIF file holds brightness and two colours, which this header calls red, green and blue.
-        (
-            COLOUR,
-            jpeg(COLOUR),
-            {"SamplesPerPixel": 3},
-            "must have the PhotometricInterpretation YBR_FULL_422, .* not RGB",
-        ),
+        (COLOUR, jpeg(COLOUR), {"SamplesPerPixel": 3}, "PhotometricInterpretation YBR_FULL_422, .* not RGB"),
         (GREY, b"\xff\xd8\xff\xd9", {}, "must hold a codestream that states its size in frame 1"),
     ],
 )
@@ -323,22 +311,24 @@ def test_a_jpeg_of_colours_is_read_by_what_it_and_the_header_say(build):
 
 def test_more_bits_than_the_header_allocates_are_refused(build, tmp_path):
     content = encapsulate([lossless(np.uint16(GREY) * 200, tmp_path)])
-    with pytest.raises(DataError, match="must have BitsAllocated of 16 or more, as its compressed pixels need, not 8"):
+    with pytest.raises(DataError, match="must have BitsAllocated of 16 or more,.* not 8"):
         read_image(build(GREY, syntax=uid.JPEGLosslessSV1, PixelData=content))
 
 
 # What is another thing than it seems.
 
 
+NO_NUMBERS = ("1,5", "abc", "0x2", "inf", "1.5 x", "1_0", "1e400", " ", "1\\2")
+
+
 @pytest.mark.parametrize(
-    "text", ["1,5", "0,1", "abc", "0x2", "inf", "nan", "1.5 x", "1_0", "1d1", "--1", "1e400", " ", "1\\2"]
+    ("key", "text"), [*(("RescaleSlope", text) for text in NO_NUMBERS), ("RescaleIntercept", "1,5")]
 )
-@pytest.mark.parametrize("key", ["RescaleSlope", "RescaleIntercept"])
 def test_a_scale_that_is_no_decimal_number_is_refused(build, key, text):
     path = build(GREY, RescaleSlope="7.7777", RescaleIntercept="8.8888")
     old = b"7.7777" if key == "RescaleSlope" else b"8.8888"
     path.write_bytes(path.read_bytes().replace(old, text.ljust(6).encode()))
-    with pytest.raises(DataError, match=f"must have 1 decimal number.s. as {key}, not '.*'; correct it"):
+    with pytest.raises(DataError, match=f"must have 1 decimal number.s. as {key}, not '.*'"):
         read_image(path)
 
 
@@ -374,8 +364,7 @@ def test_a_place_that_is_no_decimal_number_is_refused_by_name(build, key, values
         read_image(path)
 
 
-@pytest.mark.parametrize("colours", ["RGB", "YBR_FULL"])
-@pytest.mark.parametrize(("slope", "intercept"), [(1, -1024), (2, 0)])
+@pytest.mark.parametrize(("colours", "slope", "intercept"), [("RGB", 1, -1024), ("YBR_FULL", 2, 0)])
 def test_colours_are_never_scaled(build, colours, slope, intercept):
     form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
     plain = values(build(COLOUR, **form))
@@ -398,9 +387,7 @@ def test_a_palette_is_read_as_its_colours_and_never_scaled(build):
     path = build(GREY, **palette(256))
     # Colours of 16 bits come with the upper 8.
     np.testing.assert_array_equal(values(path), apply_color_lut(GREY, pydicom.dcmread(path)) >> 8)
-    with pytest.raises(
-        DataError, match="must have no RescaleSlope and RescaleIntercept beside colours .PALETTE COLOR."
-    ):
+    with pytest.raises(DataError, match="no RescaleSlope and RescaleIntercept beside colours .PALETTE"):
         read_image(build(GREY, **palette(256, RescaleSlope=1, RescaleIntercept=-1024)))
 
 
@@ -420,9 +407,7 @@ def test_big_endian_is_read_as_the_numbers_that_are_meant_or_refused(build, dtyp
     if pixels.itemsize < 4:
         np.testing.assert_array_equal(values(path), pixels)
         return
-    with pytest.raises(
-        DataError, match="must have its 32 bits a pixel in little endian, not as Explicit VR Big Endian"
-    ):
+    with pytest.raises(DataError, match="32 bits a pixel in little endian, not as .* Big Endian"):
         read_image(path)
 
 
@@ -437,27 +422,12 @@ def test_big_endian_is_read_as_the_numbers_that_are_meant_or_refused(build, dtyp
         ({"PixelRepresentation": 2}, "have a PixelRepresentation of 0 or 1, not 2"),
         ({"SamplesPerPixel": 4}, "have SamplesPerPixel of 1 or 3, not 4"),
         ({"SamplesPerPixel": 3, "PhotometricInterpretation": "HSV"}, "PhotometricInterpretation RGB, .*, not HSV"),
-        (
-            {"SamplesPerPixel": 3, "PhotometricInterpretation": "MONOCHROME2"},
-            "PhotometricInterpretation RGB, .*, not MONO",
-        ),
-        (
-            {"PhotometricInterpretation": "RGB"},
-            "have the PhotometricInterpretation MONOCHROME1, .* SamplesPerPixel 1, not",
-        ),
-        (
-            {"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_RCT"},
-            "RGB or YBR_FULL without JPEG 2000, not YBR_RCT",
-        ),
-        (
-            {"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_FULL"},
-            "BitsAllocated 8 with the .* YBR_FULL, not 16",
-        ),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "MONOCHROME2"}, "Interpretation RGB, .*, not MONO"),
+        ({"PhotometricInterpretation": "RGB"}, "Interpretation MONOCHROME1, .* SamplesPerPixel 1, not"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_RCT"}, "RGB .* not YBR_RCT"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "YBR_FULL"}, "BitsAllocated 8 .* not 16"),
         ({"SamplesPerPixel": 3, "PlanarConfiguration": 2}, "have a PlanarConfiguration of 0 or 1, not 2"),
-        (
-            {"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]},
-            "hold a slice, not many .* MOSAIC .*with dcm2niix",
-        ),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, "hold a slice, not many .* MOSAIC"),
         ({"TotalPixelMatrixRows": 32, "TotalPixelMatrixColumns": 48}, "not tiles of a whole slide of 32 x 48 pixels"),
         ({"SOPClassUID": uid.RTDoseStorage, "DoseGridScaling": "0"}, "have a rescale slope other than 0"),
     ],

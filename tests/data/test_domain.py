@@ -89,10 +89,7 @@ def test_axes_that_are_no_directions_are_refused(bad):
     [
         (Form("pictures", "grey"), "scan must be like the training images, which are volumes, not pictures"),
         (Form("volumes", "colour"), "which are grey, not colour"),
-        (
-            Form("volumes", "grey", header=Header("CT")),
-            "which are MR, not CT; take a super model that learnt from such",
-        ),
+        (Form("volumes", "grey", header=Header("CT")), "which are MR, not CT"),
     ],
 )
 def test_an_image_of_another_kind_is_refused(form, reason):
@@ -121,7 +118,7 @@ def test_doubts_name_the_measure_and_the_axes():
 
 
 def test_an_image_that_differs_in_several_ways_is_refused_in_one_sentence():
-    with pytest.raises(DataError, match="which are volumes, grey, MR, not pictures, colour, XA; take a super model"):
+    with pytest.raises(DataError, match="which are volumes, grey, MR, not pictures, colour, XA"):
         MR.check(Form("pictures", "colour", header=Header("XA")), "scan")
 
 
@@ -152,7 +149,7 @@ def test_axes_and_voxels_are_doubted_in_one_sentence_and_unknown_ones_not_at_all
 @pytest.mark.parametrize("domain", [Domain(), replace(MR, voxels=VoxelSizes((1.0, 1.0, 1.0), (900.0, 900.0, 900.0)))])
 def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(domain):
     domain.check(with_voxels(1.0, 1.0, 50.0), "scan")
-    with pytest.raises(DataError, match="scan must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm; correct"):
+    with pytest.raises(DataError, match="scan must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
         domain.check(with_voxels(145.0, 145.0, 350.0), "scan")
 
 

@@ -92,24 +92,22 @@ def test_an_itk_plane_is_a_volume_of_one_slice(tmp_path):
     np.testing.assert_array_equal(read_image(tmp_path / "v.mha").array, VOLUME[None, :, :, :1])
 
 
-def test_an_itk_volume_may_have_colours(tmp_path):
-    colours = np.random.default_rng(0).integers(0, 255, (7, 6, 5, 3), dtype=np.uint8)
-    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(colours, isVector=True), tmp_path / "v.mha")
-    image = read_image(tmp_path / "v.mha")
-    np.testing.assert_array_equal(image.array, colours.transpose(3, 2, 1, 0))
-    assert not image.has_contrasts
-
-
-@pytest.mark.parametrize("ending", ["mha", "nrrd"])
 @pytest.mark.parametrize(
-    ("count", "dtype"), [(2, np.uint8), (3, np.int16), (4, np.int16), (5, np.uint8), (4, np.float32)]
+    ("ending", "count", "dtype", "is_colour"),
+    [
+        ("mha", 3, np.uint8, True),
+        ("mha", 2, np.uint8, False),
+        ("nrrd", 3, np.int16, False),
+        ("mha", 4, np.int16, False),
+        ("mha", 4, np.float32, False),
+    ],
 )
-def test_channels_of_an_itk_volume_that_are_no_colours_are_contrasts(tmp_path, ending, count, dtype):
+def test_channels_of_an_itk_volume_that_are_no_colours_are_contrasts(tmp_path, ending, count, dtype, is_colour):
     voxels = np.random.default_rng(0).integers(0, 255, (7, 6, 5, count)).astype(dtype)
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels, isVector=True), tmp_path / f"v.{ending}")
     image = read_image(tmp_path / f"v.{ending}")
     np.testing.assert_array_equal(image.array, voxels.transpose(3, 2, 1, 0))
-    assert image.has_contrasts
+    assert image.has_contrasts != is_colour
 
 
 def test_an_itk_file_of_time_points_is_refused(tmp_path):
@@ -155,7 +153,7 @@ def test_labels_in_a_dicom_form_of_their_own_are_refused_as_such(tmp_path, write
     if modality == "RTSTRUCT":
         del data.PixelData, data.Rows, data.Columns
     data.save_as(file)
-    with pytest.raises(DataError, match=f"99.dcm must be an image or a label map, not a DICOM {called}; save it as"):
+    with pytest.raises(DataError, match=f"99.dcm must be an image or a label map, not a DICOM {called}"):
         read_label(file)
 
 
@@ -165,7 +163,7 @@ def test_fractions_in_a_dicom_file_are_refused_as_such(tmp_path, write_dicom):
     del data.PixelData, data.BitsStored, data.HighBit, data.PixelRepresentation
     data.BitsAllocated, data.FloatPixelData = 32, VOLUME[..., 0].T.astype(np.float32).tobytes()
     data.save_as(file)
-    with pytest.raises(DataError, match="99.dcm must hold whole numbers with a rescale slope, not fractions; save it"):
+    with pytest.raises(DataError, match="99.dcm must hold whole numbers with a rescale slope, not fractions"):
         read_image(file)
 
 
@@ -191,7 +189,7 @@ def test_a_rescale_slope_of_0_is_not_taken_for_one_of_1(tmp_path, write_dicom):
     data = pydicom.dcmread(file)
     data.RescaleSlope, data.RescaleIntercept = 0, -1024
     data.save_as(file)
-    with pytest.raises(DataError, match="99.dcm must have a rescale slope other than 0, by which .*; export it anew"):
+    with pytest.raises(DataError, match="99.dcm must have a rescale slope other than 0, by which .*"):
         read_image(file)
 
 
@@ -265,7 +263,7 @@ def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series
     # The last two, so that what stays is even and reads well.
     for name in ("99.dcm", "98.dcm"):
         (folder / name).rename(inner / name)
-    with pytest.raises(DataError, match="series must hold all files of its DICOM series itself, not some in more; put"):
+    with pytest.raises(DataError, match="series must hold all files of its DICOM series itself, not some in more"):
         read_image(folder)
 
 
@@ -353,8 +351,9 @@ def spoil(path):
     path.write_bytes(b"junk")
 
 
-@pytest.mark.parametrize("damage", [cut, cut_header, cut_class, spoil])
-@pytest.mark.parametrize("place", [0, 2, -1])
+@pytest.mark.parametrize(
+    ("damage", "place"), [(cut, 0), (cut, 2), (cut_header, -1), (cut_class, 0), (spoil, 0), (spoil, 2), (spoil, -1)]
+)
 def test_a_file_of_a_series_that_cannot_be_read_is_named_wherever_it_lies(tmp_path, write_dicom, damage, place):
     folder = write_dicom(tmp_path / "series", VOLUME)
     file = sorted(folder.iterdir())[place]
@@ -383,7 +382,7 @@ def test_two_images_at_one_place_are_refused_as_such(tmp_path, write_dicom):
     first = pydicom.dcmread(folder / "99.dcm")
     first.SOPInstanceUID = first.file_meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
     first.save_as(folder / "copy.dcm")
-    with pytest.raises(DataError, match="series must hold one image at each place, not two; leave out copies"):
+    with pytest.raises(DataError, match="series must hold one image at each place, not two"):
         read_image(folder)
 
 
@@ -393,7 +392,7 @@ def test_a_series_of_two_patients_is_refused_without_their_names(tmp_path, write
         header = pydicom.dcmread(file)
         header.PatientID = "Meier" if number else "Doe"
         header.save_as(file)
-    with pytest.raises(DataError, match="series must be of one patient, not of 2; export the series again") as caught:
+    with pytest.raises(DataError, match="series must be of one patient, not of 2") as caught:
         read_image(folder)
     assert "Meier" not in str(caught.value) and "Doe" not in str(caught.value)
 
@@ -495,9 +494,7 @@ def test_a_truncated_file_is_called_truncated(tmp_path, ending, kept, write_file
     content = path.read_bytes()
     cut = path.with_name(f"cut.{ending}")
     cut.write_bytes(content[: kept if kept in (0, 20) else int(len(content) * kept)])
-    with pytest.raises(
-        DataError, match=f"cut.{ending} must be a whole file, not a truncated or corrupt one .*copy it"
-    ) as error:
+    with pytest.raises(DataError, match=f"cut.{ending} must be a whole file, not a truncated") as error:
         read_image(cut, index=0 if ending == "npz" else None)
     assert str(tmp_path) not in str(error.value)
 

@@ -52,19 +52,9 @@ def test_files_without_a_preamble_state_the_same(write_dicom, tmp_path):
     np.testing.assert_array_equal(read_image(folder).array, VOLUME[None])
 
 
-def test_a_file_with_many_frames_is_the_volume_that_its_slices_are(write_dicom, write_frames, tmp_path):
-    wanted, folder = read_image(write_dicom(tmp_path / "wanted", VOLUME)), write_frames()
-    for path in (folder, folder / "frames.dcm"):
-        found = read_image(path)
-        np.testing.assert_array_equal(found.array, wanted.array)
-        np.testing.assert_allclose(found.affine, wanted.affine)
-        assert read_header(path) == Header("MR", True, True)
-
-
-@pytest.mark.parametrize("slices", [[0, 2, 4, 1, 3], [4, 2, 0, 3, 1], [2, 0, 1, 4, 3]])
-def test_frames_in_the_order_of_their_acquisition_are_the_volume_that_their_slices_are(
-    write_dicom, write_frames, tmp_path, slices
-):
+# In their own order, in that of their acquisition, and beginning with the last one.
+@pytest.mark.parametrize("slices", [[0, 1, 2, 3, 4], [0, 2, 4, 1, 3], [4, 2, 0, 3, 1]])
+def test_frames_in_any_order_are_the_volume_that_their_slices_are(write_dicom, write_frames, tmp_path, slices):
     wanted, folder = read_image(write_dicom(tmp_path / "wanted", VOLUME)), write_frames(slices)
     for path in (folder, folder / "frames.dcm"):
         found = read_image(path)
@@ -92,7 +82,7 @@ def test_a_file_that_describes_other_frames_than_it_has_is_refused(write_frames)
     header = pydicom.dcmread(folder / "frames.dcm")
     header.PerFrameFunctionalGroupsSequence = header.PerFrameFunctionalGroupsSequence[:2]
     header.save_as(folder / "frames.dcm")
-    with pytest.raises(DataError, match="series must describe each of its 3 frames, not 2; export it again"):
+    with pytest.raises(DataError, match="series must describe each of its 3 frames, not 2"):
         read_image(folder)
 
 

@@ -39,14 +39,8 @@ def content_of(folder):
 def test_the_layouts_are_known_by_name():
     nuclei = {"nuclei-dsb2018", "nuclei-histology"}
     segmentation = nuclei | {"folders", "nnunet", "brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
-    assert set(list_layouts()) == segmentation | {
-        "camelyon17-wilds",
-        "covid-xray",
-        "hmp",
-        "medmnist",
-        "nuclei-tiles",
-        "pamap2",
-    }
+    classes = {"camelyon17-wilds", "covid-xray", "hmp", "medmnist", "nuclei-tiles", "pamap2"}
+    assert set(list_layouts()) == segmentation | classes
 
 
 class Installed:
@@ -82,7 +76,7 @@ def test_without_the_package_of_public_sets_the_layouts_are_those_of_hospitals(w
 
 def test_a_package_of_public_sets_of_another_version_is_refused(with_papers, source, tmp_path):
     with_papers("0.0.1")
-    with pytest.raises(ConfigError, match=f"silofl-papers must be of version {silofl.__version__}, .*, not 0.0.1"):
+    with pytest.raises(ConfigError, match=f"silofl-papers must be of version {silofl.__version__},.* not 0.0.1"):
         import_layout("folders", source, tmp_path / "target")
 
 
@@ -262,23 +256,19 @@ def test_an_interrupted_import_leaves_nothing(source, tmp_path, monkeypatch, err
     ("layout", "hint"), [("folder", "did you mean 'folders'"), ("spine_gm", "did you mean 'spine-gm'")]
 )
 def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path, layout, hint):
-    with pytest.raises(ConfigError, match=f"the layout must be one of folders, .*, not '{layout}'.*{hint}"):
+    with pytest.raises(ConfigError, match=f"the layout must be one of folders,.* not '{layout}'.*{hint}"):
         import_layout(layout, source, tmp_path / "target")
 
 
 @pytest.mark.parametrize("layout", list_layouts())
-def test_a_missing_source_is_called_missing(tmp_path, layout):
+def test_a_source_that_is_missing_or_of_another_layout_is_refused(tmp_path, layout):
     with pytest.raises(DataError, match="SOURCE must exist; nowhere is not there"):
         import_layout(layout, tmp_path / "nowhere", tmp_path / "target")
-
-
-@pytest.mark.parametrize("layout", list_layouts())
-@pytest.mark.parametrize("kind", ["empty folder", "text file"])
-def test_a_source_of_another_layout_is_refused(tmp_path, layout, kind):
-    wrong = tmp_path / "wrong"
-    wrong.mkdir() if kind == "empty folder" else wrong.write_text("x")
-    with pytest.raises(DataError, match="must"):
-        import_layout(layout, wrong, tmp_path / "target")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("x")
+    for wrong in ("empty", "text"):
+        with pytest.raises(DataError, match="must"):
+            import_layout(layout, tmp_path / wrong, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
 

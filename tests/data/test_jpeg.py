@@ -7,7 +7,6 @@ from PIL import Image
 from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
 
-SIZES = [(8, 8), (16, 40), (64, 48), (97, 131)]
 KINDS = {
     "baseline": {},
     "progressive": {"progressive": True},
@@ -16,6 +15,9 @@ KINDS = {
     "small colours": {"subsampling": 2},
     "small colours and restarts": {"subsampling": 2, "restart_marker_rows": 1},
 }
+CASES = [((97, 131), True, kind) for kind in KINDS]
+CASES += [((97, 131), False, kind) for kind in ("baseline", "progressive", "restarts")]
+CASES += [(shape, True, "baseline") for shape in ((8, 8), (16, 40))]
 
 
 def encode(shape, colours, **options):
@@ -33,9 +35,7 @@ def state_rows(content, rows):
     return content[: place + 5] + rows.to_bytes(2, "big") + content[place + 7 :]
 
 
-@pytest.mark.parametrize("shape", SIZES)
-@pytest.mark.parametrize("colours", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("shape", "colours", "kind"), CASES)
 def test_a_jpeg_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_path, shape, colours, kind):
     whole, path = encode(shape, colours, **KINDS[kind]), tmp_path / "a.jpg"
     path.write_bytes(whole)

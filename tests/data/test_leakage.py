@@ -33,14 +33,14 @@ def test_a_patient_in_two_parts_is_refused(site, study, first, second):
         read_manifest(site.write(), study())
 
 
-def test_blanks_make_no_other_patient(site, study):
-    site.content["training"][0]["patient"], site.content["test"][0]["patient"] = "p7", " p7 "
-    with pytest.raises(DataError, match="patient 'p7' must stand in one part, not in training and test"):
-        read_manifest(site.write(), study())
-
-
 def test_a_patient_who_is_written_in_two_ways_is_one(site, study):
-    pairs = (("M\u00fcller", "Mu\u0308ller"), ("P1", "P1\u200b"), ("P1", "\uff301"), ("P 1", "P\u00a0 1"))
+    pairs = [
+        ("M\u00fcller", "Mu\u0308ller"),
+        ("P1", "P1\u200b"),
+        ("P1", "\uff301"),
+        ("P 1", "P\u00a0 1"),
+        ("p7", " p7 "),
+    ]
     for first, second in pairs:
         site.content["training"][0]["patient"], site.content["test"][0]["patient"] = first, second
         with pytest.raises(DataError, match=f"patient {first!r} must stand in one part, not in training and test"):
@@ -82,9 +82,7 @@ def test_a_patient_may_have_several_images_in_one_part(site, study):
 )
 def test_one_side_alone_cannot_let_patients_stand_in_several_parts(site, study, of_study, of_data):
     site.content["training"][0]["patient"] = site.content["test"][0]["patient"] = "p7"
-    with pytest.raises(
-        DataError, match="patient 'p7' must stand in one part.*in both dataset.json and the study's data"
-    ):
+    with pytest.raises(DataError, match="patient 'p7' must stand in one part.*both dataset.json and the study"):
         read_manifest(site.write(split_unit=of_data), study(split_unit=of_study))
 
 
@@ -112,9 +110,7 @@ def test_one_patients_recordings_may_stand_in_several_parts(recorded, study):
 
 
 def test_a_recording_in_two_parts_is_refused(recorded, study):
-    with pytest.raises(
-        DataError, match="recording 'r1' of patient 'p7' must stand in one part, not in training and test .case 'e'"
-    ):
+    with pytest.raises(DataError, match="recording 'r1' of patient 'p7' .* not in training and test .case 'e'"):
         read_manifest(recorded.write(split_unit="recordings"), study(split_unit="recordings"))
 
 
@@ -180,9 +176,7 @@ def test_an_image_of_two_patients_is_refused(site, study):
 @pytest.mark.parametrize("part", ["training", "test"])
 def test_a_case_name_that_stands_twice_is_refused(site, study, part):
     site.content["training"][0]["case"] = site.content[part][1]["case"] = "scan"
-    with pytest.raises(
-        DataError, match=f"case 'scan' must stand once in dataset.json, not in training and again in {part}"
-    ):
+    with pytest.raises(DataError, match=f"case 'scan' must stand once .* in training and again in {part}"):
         read_manifest(site.write(), study())
 
 
@@ -190,9 +184,7 @@ def test_a_case_name_that_stands_twice_is_refused(site, study, part):
 def test_the_same_content_under_two_names_is_refused(site, study, twin):
     shutil.copyfile(site.folder / "a.png", site.folder / twin)
     manifest = read_manifest(site.write(), study())
-    with pytest.raises(
-        DataError, match=f"case '{twin[0]}' must be another image than case 'a'; {twin} and a.png hold the same"
-    ):
+    with pytest.raises(DataError, match=f"case '{twin[0]}' must be another image .* {twin} and a.png hold the same"):
         check_contents(manifest)
 
 

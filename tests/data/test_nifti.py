@@ -115,12 +115,12 @@ def test_cifti_is_refused_as_such(tmp_path, intent):
 
 
 def test_complex_numbers_are_refused(path):
-    with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones; save their magnitude"):
+    with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones"):
         read_image(write(path, VOLUME.astype(np.complex64)))
 
 
 def test_a_header_without_its_voxels_is_refused(tmp_path):
-    with pytest.raises(DataError, match="a.nii must hold its voxels itself, not .* an .img file .*; save it"):
+    with pytest.raises(DataError, match="a.nii must hold its voxels itself, not .* an .img file .*"):
         read_image(write(tmp_path / "a.nii", fields=[(MAGIC, "4s", b"ni1\0")]))
 
 

@@ -57,8 +57,10 @@ def interlace(numbers, bits):
     return b"".join(pack(each.reshape(len(each), -1), bits) for each in passes if each.size)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (9, 7), (40, 33)])
-@pytest.mark.parametrize("form", FORMS)
+# Every form in one size; smaller ones, in which some of Adam7's passes are empty, and larger ones in one form.
+@pytest.mark.parametrize(
+    ("shape", "form"), [((9, 7), form) for form in FORMS] + [(shape, (0, 1)) for shape in ((1, 1), (3, 5), (40, 33))]
+)
 @pytest.mark.parametrize("interlaced", [False, True])
 def test_a_png_whose_rows_end_early_is_refused_and_a_whole_one_is_read(tmp_path, form, shape, interlaced):
     numbers = draw(shape, form)
@@ -74,7 +76,7 @@ def test_a_png_whose_rows_end_early_is_refused_and_a_whole_one_is_read(tmp_path,
             read_image(path)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [(0, 1), (6, 8)])
 def test_a_png_with_more_rows_than_its_header_states_is_refused(tmp_path, form):
     content = pack(draw((9, 7), form).reshape(9, -1), form[1])
     path = write_png(tmp_path / "a.png", (8, 7), form, content)

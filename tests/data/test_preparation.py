@@ -57,18 +57,12 @@ def test_a_volume_becomes_its_slices_along_the_last_axis(study, prepare, volume)
     assert case.slices == (0, 1, 2, 3, 4, 5)
 
 
-def test_a_range_of_slices_includes_both_ends_and_keeps_their_numbers(study, prepare, volume):
-    volume(slices=[2, 4])
+@pytest.mark.parametrize(("slices", "numbers"), [([2, 4], (2, 3, 4)), ([1, 5, 2], (1, 3, 5))])
+def test_a_range_of_slices_includes_both_ends_and_keeps_their_numbers(study, prepare, volume, slices, numbers):
+    volume(slices=slices)
     case = prepare(study(intensity="raw"))
-    np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., 2:5].transpose(2, 0, 1))
-    assert case.slices == (2, 3, 4)
-
-
-def test_slices_with_a_step_keep_their_numbers_and_their_distance(study, prepare, volume):
-    volume(slices=[1, 5, 2])
-    case = prepare(study(intensity="raw"))
-    np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., [1, 3, 5]].transpose(2, 0, 1))
-    assert case.slices == (1, 3, 5)
+    np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., numbers].transpose(2, 0, 1))
+    assert case.slices == numbers
 
 
 def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
@@ -316,9 +310,7 @@ def test_an_intensity_that_does_not_fit_names_the_case_and_the_remedy(site, stud
 
 @pytest.mark.parametrize("options", [{"spatial_size": 8}, {"spatial_size": [9, 9], "mode": "cubist"}])
 def test_a_transform_that_fails_names_the_case(study, prepare, options):
-    with pytest.raises(
-        DataError, match=r"case 'a': an image of size \(8, 8\) must pass the study's transforms; MONAI says"
-    ):
+    with pytest.raises(DataError, match=r"case 'a': an image of size \(8, 8\) must pass .* MONAI says"):
         prepare(study(transforms=[{"Resize": options}]))
 
 

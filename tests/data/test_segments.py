@@ -88,7 +88,7 @@ def test_a_segment_that_is_none_of_the_labels_is_refused(save):
 
 
 def test_a_number_without_a_segment_is_refused(save):
-    with pytest.raises(DataError, match="c0 must name a segment for each number that it holds, not none for 2; save"):
+    with pytest.raises(DataError, match="c0 must name a segment for each number that it holds, not none for 2"):
         read_label(save(("liver", 1)), "c0", labels=LABELS)
 
 

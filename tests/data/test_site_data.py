@@ -80,9 +80,7 @@ def test_one_training_image_is_refused_where_batchnorm_would_have_to_learn_from_
     settings = study().model_copy(update={"model": ModelSettings(normalization=normalization)})
     load = lambda: load_site_data(site.folder, settings, tmp_path / "cache")  # noqa: E731
     if normalization.startswith("batch"):
-        with pytest.raises(
-            DataError, match="training must hold at least 2 images for BatchNorm, .*, not 1; add images"
-        ):
+        with pytest.raises(DataError, match="training must hold at least 2 images for BatchNorm,.* not 1"):
             load()
     else:
         assert len(load().training) == 1
@@ -137,30 +135,24 @@ def test_other_settings_decode_anew(site, load, data):
     assert first.shape != second.shape or not np.array_equal(first, second)
 
 
-def test_a_changed_image_is_decoded_anew(site, load):
+def test_what_was_changed_is_decoded_anew(site, load):
     site.write()
     load()
     site.picture("a.png", np.zeros((8, 8), np.uint8))
     assert load().training.images[0].max() == 0
-
-
-def test_a_changed_mask_is_decoded_anew(site, load):
-    site.write()
-    load()
     site.mask("a-mask.png", np.ones((8, 8), np.uint8))
     assert load().training.targets[0].min() == 1
-
-
-def test_another_dataset_json_is_read_anew(site, load):
-    site.write()
-    load()
     site.content["training"].pop()
     site.write()
     assert load().training.cases == ("a", "b")
 
 
-@pytest.mark.parametrize("file", ["index.json", "training_images.npy", "test_targets.npy"])
-@pytest.mark.parametrize("damage", ["removed", "cut", "emptied", "garbled"])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("index.json", damage) for damage in ("removed", "cut", "emptied", "garbled")]
+    + [("training_images.npy", damage) for damage in ("removed", "cut", "garbled")]
+    + [("test_targets.npy", "cut")],
+)
 def test_a_damaged_cache_is_made_anew(site, load, tmp_path, file, damage):
     site.write()
     expected = np.array(load().training.images)
@@ -272,9 +264,7 @@ def test_a_cache_that_cannot_be_written_is_told(site, study, tmp_path):
     site.write()
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(
-            DataError, match="cache_dir must be a folder with room that can be written; the system said"
-        ):
+        with pytest.raises(DataError, match="cache_dir must be a folder .* written; the system said"):
             load_site_data(site.folder, study(), place)
 
 

@@ -159,15 +159,16 @@ def test_other_reports_are_nvflares_affair(report, report_of):
     assert report(**report_of) == (report_of["code"], [])
 
 
-@pytest.mark.parametrize("code", [101, 9], ids=["exception", "killed"])
 @pytest.mark.parametrize(
-    ("answer", "goes_on"),
+    ("code", "answer", "goes_on"),
     [
-        ({"data": {"goes_on": True}}, True),
-        ({"data": {"goes_on": False}}, False),
-        ({"data": {}}, False),
-        ({}, False),
-        (None, False),
+        # An exception, and a killed process.
+        (101, {"data": {"goes_on": True}}, True),
+        (9, {"data": {"goes_on": True}}, True),
+        (9, {"data": {"goes_on": False}}, False),
+        (101, {"data": {}}, False),
+        (101, {}, False),
+        (101, None, False),
     ],
 )
 def test_the_job_itself_says_whether_it_goes_on_without_a_process_that_failed(report, code, answer, goes_on):

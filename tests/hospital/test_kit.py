@@ -35,7 +35,7 @@ def test_a_folder_that_is_no_such_kit_is_refused(tmp_path, federation):
         read_kit(tmp_path)
     with pytest.raises(ConfigError, match=r"^fed_client.json must exist in .*/startup; it is not there"):
         read_kit(tmp_path, ("hospital",))
-    with pytest.raises(ConfigError, match=r"localhost must be the kit of a hospital, not of the server; take another"):
+    with pytest.raises(ConfigError, match=r"localhost must be the kit of a hospital, not of the server"):
         read_kit(federation / "localhost", ("hospital",))
     with pytest.raises(ConfigError, match=r"north/startup must be a kit, not the startup folder in it; name .*/north$"):
         read_kit(federation / "north" / "startup")

@@ -64,17 +64,7 @@ def test_a_list_of_the_very_classes_is_right(candidate, kit):
 def test_nvflares_own_list_does_not_let_the_package_in(candidate, kit):
     (kit / "local" / "resources.json").unlink()
     answer = check_classes(candidate())
-    assert (
-        answer.status == "failed"
-        and "must name silofl.flare.executor.SiteExecutor, silofl.flare.fedavg.FedAvgExecutor" in answer.sentence
-    )
-
-
-@pytest.mark.parametrize("entry", ["silofl.", "silofl.flare", "silofl.studies.processes", "nvflare.app_common.", "*"])
-def test_an_entry_that_opens_more_than_one_class_keeps_a_site_from_joining(candidate, kit, entry):
-    allow(kit, *SITE_CLASSES, entry)
-    answer = check_classes(candidate())
-    assert answer.status == "failed" and f"not {entry!r}, which lets" in answer.sentence
+    assert answer.status == "failed" and "must name silofl.flare.executor.SiteExecutor, silofl" in answer.sentence
 
 
 def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
@@ -83,9 +73,13 @@ def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
     assert (answer.status, answer.facts["others"]) == ("warning", ["acme.trainer.Trainer"])
 
 
+OPEN = ("silofl.", "silofl.flare", "silofl.studies.processes", "nvflare.app_common.", "*")
+
+
 @pytest.mark.parametrize(
     "entry",
     [
+        *OPEN,
         "nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher",
         "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
         "nvflare.app_opt.pt.multi_process_executor.PTMultiProcessExecutor",
@@ -95,12 +89,15 @@ def test_a_class_that_no_job_needs_is_worth_a_look(candidate, kit):
         "runpy.run_path",
     ],
 )
-def test_a_class_by_which_a_job_starts_any_program_keeps_a_site_from_joining(candidate, kit, entry):
+def test_an_entry_by_which_a_job_starts_any_program_or_more_than_one_class_keeps_a_site_from_joining(
+    candidate, kit, entry
+):
     allow(kit, *SITE_CLASSES, entry)
     answer = check_classes(candidate())
-    assert (
-        answer.status == "failed" and f"must not name {entry!r}, by which a job starts any program" in answer.sentence
+    sentence = (
+        f"not {entry!r}, which lets" if entry in OPEN else f"not name {entry!r}, by which a job starts any program"
     )
+    assert answer.status == "failed" and sentence in answer.sentence
 
 
 def test_what_nvflare_lets_in_by_itself_starts_no_program(candidate, kit):
@@ -160,7 +157,7 @@ GOOD = scope([EGRESS])
         ({"scopes": [scope([EGRESS], [])], "default_scope": "silofl"}, "must have silofl.flare.egress.RunNote"),
         (
             {"scopes": [scope([EGRESS, "silofl.flare.filters.BatchNormStaysHome"])], "default_scope": "silofl"},
-            "Egress as the last of task_result_filters",
+            "Egress as the last",
         ),
         # Sound, but no job that names no scope gets it.
         ({"scopes": [GOOD]}, "in the scope that jobs get"),
@@ -168,18 +165,6 @@ GOOD = scope([EGRESS])
         ({"scopes": [GOOD], "default_scope": "nowhere"}, "specified default scope 'nowhere' does not exist"),
         ({"scopes": [scope(["no.such.Filter"])], "default_scope": "silofl"}, "must be one that NVFlare reads"),
         ({"scopes": [scope(["silofl.flare.egress.Egres"])], "default_scope": "silofl"}, "Egres"),
-    ],
-    ids=[
-        "none",
-        "no JSON",
-        "no filter",
-        "no note",
-        "not the last",
-        "no default",
-        "other",
-        "no scope",
-        "no class",
-        "a slip",
     ],
 )
 def test_a_site_whose_answers_would_leave_unrecorded_may_not_join(candidate, kit, content, sentence, caplog, capfd):
@@ -226,10 +211,8 @@ def test_a_second_scope_that_lets_answers_out_unrecorded_is_named(candidate, kit
     scopes = [GOOD, scope([EGRESS], name="also"), scope([], name="open")]
     write(kit, "privacy.json", {"format_version": "1.0", "scopes": scopes, "default_scope": "silofl"})
     answer = check_egress(candidate())
-    assert (answer.status, answer.facts["scopes"]) == (
-        "warning",
-        ["open"],
-    ) and "not leave them out of 'open'" in answer.sentence
+    assert (answer.status, answer.facts["scopes"]) == ("warning", ["open"])
+    assert "not leave them out of 'open'" in answer.sentence
 
 
 def test_the_filters_of_the_hospitals_kits_are_sound(candidate):
@@ -297,9 +280,7 @@ def test_a_package_that_is_installed_and_allowed_is_named_and_not_imported(candi
     answer = check_packages(candidate(training={"loss": "acme-parts==1.2.0/brier"}))
     assert (answer.status, answer.facts["extensions"]) == ("ok", ["acme-parts==1.2.0/brier"])
     metrics = ["acme-parts==1.2.0/overlap"]
-    with pytest.raises(
-        ExtensionError, match="extra_metrics must be in `extensions` .* 'acme-parts==1.2.0/overlap' is n"
-    ):
+    with pytest.raises(ExtensionError, match="extra_metrics must be in `extensions` .*'acme-parts==1.2.0/overlap'"):
         check_packages(candidate(extra_metrics=metrics))
     let(kit, *metrics)
     assert check_packages(candidate(extra_metrics=metrics)).facts["extensions"] == metrics

@@ -113,7 +113,5 @@ def test_the_wheel_is_built_by_the_locks_version_of_the_builder():
 
 def test_a_folder_that_is_no_package_is_one_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        ConfigError, match="empty must be a package that pip can build; .*; or name a built one, --wheel"
-    ):
+    with pytest.raises(ConfigError, match="empty must be a package that pip can build; .* --wheel"):
         build_wheel(tmp_path / "empty", tmp_path / "wheel")

@@ -50,9 +50,8 @@ def test_kits_as_made_are_right_with_every_class_of_the_jobs(workspace, capsys):
 def test_a_single_kit_is_checked_alone(kits, capsys):
     assert main(["check-kits", str(kits / "north"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert [(kit["name"], kit["kind"], kit["org"]) for kit in report["kits"]] == [
-        ("north", "hospital", "north_hospital")
-    ]
+    (kit,) = report["kits"]
+    assert (kit["name"], kit["kind"], kit["org"]) == ("north", "hospital", "north_hospital")
 
 
 def test_who_may_do_what_follows_certificate_and_policies(workspace):
@@ -120,9 +119,7 @@ def test_a_root_that_ends_first_is_not_renewed_kit_by_kit(kits, sign):
     end = kit.root.not_valid_after_utc
     sign(kit, kit.valid_from, end + timedelta(days=1))
     (found,) = check_folders([kit.folder], JOBS, end - timedelta(days=9))["findings"]
-    assert (
-        found["text"] == "the root certificate must be valid for 30 days, not 9; make new kits for all, of a new root"
-    )
+    assert found["text"].startswith("the root certificate must be valid for 30 days, not 9; make new kits for all")
     # Where both end in one moment, as after the last renewal, a renewal brings nothing either.
     sign(kit, kit.valid_from, end)
     (found,) = check_folders([kit.folder], JOBS, end - timedelta(days=9))["findings"]
@@ -200,10 +197,7 @@ def test_gpus_for_jobs_whose_torch_is_for_the_cpu_are_a_warning(kits, capsys):
     path = kits / "north" / "local" / "resources.json"
     path.write_text(path.read_text().replace('"num_of_gpus": 0', '"num_of_gpus": 1'))
     assert main(["check-kits", str(kits / "north")]) == 0
-    assert (
-        "warning north: num_of_gpus in local/resources.json gives jobs a GPU, and requirements.lock"
-        in capsys.readouterr().out
-    )
+    assert "warning north: num_of_gpus in local/resources.json gives jobs a GPU" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["", "startup", "startup/sub_start.sh", "local/site.yaml"])
@@ -240,21 +234,15 @@ def change_rights(kit, role, **rights):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (
-            lambda kit: change_rights(kit, "lead", byoc="any"),
-            "byoc in local/authorization.json must be for nobody from",
-        ),
-        (
-            lambda kit: change_rights(kit, "lead", shell_commands="any"),
-            "shell_commands in local/authorization.json must",
-        ),
+        (lambda kit: change_rights(kit, "lead", byoc="any"), "byoc in local/authorization.json must be for"),
+        (lambda kit: change_rights(kit, "lead", shell_commands="any"), "shell_commands in local/authorization"),
         (
             lambda kit: change_json(kit / "local/resources.json", class_allow_list=[*SITE_CLASSES, "acme.Widget"]),
-            "class_allow_list in local/resources.json must not have 'acme.Widget', which no job needs; delete it",
+            "class_allow_list in local/resources.json must not have 'acme.Widget'",
         ),
         (
             lambda kit: change_json(kit / "local/resources.json", class_allow_list=[*SITE_CLASSES, "subprocess.Popen"]),
-            "class_allow_list in local/resources.json must not name 'subprocess.Popen', by which a job starts any",
+            "class_allow_list in local/resources.json must not name 'subprocess.Popen'",
         ),
         (lambda kit: change_json(kit / "local/resources.json", app_validator=None), "app_validator in local/resources"),
         (lambda kit: (kit / "SHA256SUMS").unlink(), "SHA256SUMS must have the wheel's checksum; fill the kit"),
@@ -281,9 +269,7 @@ def test_at_the_server_no_lead_reads_files(kits):
 def test_a_log_that_leaves_is_a_warning(kits, capsys):
     change_json(kits / "north" / "local/resources.json", allow_log_streaming=True)
     assert main(["check-kits", str(kits / "north")]) == 0
-    assert (
-        "warning north: the site's log, which may name a patient's file, goes to the server" in capsys.readouterr().out
-    )
+    assert "warning north: the site's log, which may name a patient's file, goes" in capsys.readouterr().out
 
 
 def test_a_kit_of_another_network_is_found_twice(workspace, tmp_path, wheel):
@@ -372,16 +358,12 @@ def test_unsigned_jobs_must_be_refused(kits):
 
 def test_a_changed_wheel_is_found(kits, wheel):
     (kits / "north" / wheel.name).write_bytes(b"something else")
-    assert (
-        the_only_failure(kits / "north") == f"north: {wheel.name} must have the checksum in SHA256SUMS; fetch it again"
-    )
+    assert f"north: {wheel.name} must have the checksum in SHA256SUMS" in the_only_failure(kits / "north")
 
 
 def test_a_kit_without_policies_of_its_own_is_found(kits):
     (kits / "north" / "local" / "privacy.json").unlink()
-    assert the_only_failure(kits / "north").startswith(
-        "north: local/privacy.json must have silofl.flare.egress.RunNote"
-    )
+    assert "north: local/privacy.json must have silofl.flare.egress.RunNote" in the_only_failure(kits / "north")
     shutil.copy(REPOSITORY / "site_configs" / "hospital" / "privacy.json", kits / "north" / "local")
     (kits / "north" / "local" / "authorization.json").unlink()
     assert the_only_failure(kits / "north").startswith("north: local/authorization.json must exist")

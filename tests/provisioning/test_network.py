@@ -117,6 +117,14 @@ def tensors_of(run):
     return {str(path.relative_to(run)): torch.load(path, weights_only=True) for path in files}
 
 
+def assert_same_models(run, other):
+    ours, theirs = tensors_of(run), tensors_of(other)
+    assert ours.keys() == theirs.keys() != set()
+    for file, tensors in theirs.items():
+        assert tensors.keys() == ours[file].keys()
+        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -131,11 +139,7 @@ def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_
     assert status == "FINISHED:COMPLETED"
     here = result_of(network, number, tmp_path / "results")
     assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--alone"]) == 0
-    ours, theirs = tensors_of(here), tensors_of(tmp_path / "alone")
-    assert ours.keys() == theirs.keys() != set()
-    for file, tensors in theirs.items():
-        assert tensors.keys() == ours[file].keys()
-        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
+    assert_same_models(here, tmp_path / "alone")
     results = [json.loads((run / "results.json").read_text()) for run in (here, tmp_path / "alone")]
     assert results[0]["sites"] == results[1]["sites"] and results[0]["status"] == "COMPLETE"
     for site in SITES:
@@ -714,10 +718,7 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
     results = read_results(command.out)
     assert results.status == "COMPLETE"
     assert load_study(study_file(command.out / "job")).continue_run == results.run
-    ours, theirs = tensors_of(command.out), tensors_of(whole)
-    assert ours.keys() == theirs.keys() != set()
-    for file, tensors in theirs.items():
-        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
+    assert_same_models(command.out, whole)
     assert [line.split("/")[0].split()[-1] for line in said.splitlines() if line.startswith("round ")] == list("123456")
 
 
@@ -761,7 +762,4 @@ def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
     code, said = command.finish()
     assert code == 0, said
     assert "stopped: the server stopped after round" in said
-    ours, theirs = tensors_of(command.out), tensors_of(whole)
-    assert ours.keys() == theirs.keys() != set()
-    for file, tensors in theirs.items():
-        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
+    assert_same_models(command.out, whole)

@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager, suppress
 from copy import copy
 
 import pytest
-import torch
 import yaml
 from nvflare.fuel.f3.communicator import Communicator
 from nvflare.fuel.f3.drivers.connector_info import Mode
@@ -29,7 +28,7 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
-from tests.provisioning.test_network import LIMIT_S, SITES, hostile, result_of, small_job, tensors_of
+from tests.provisioning.test_network import LIMIT_S, SITES, assert_same_models, hostile, result_of, small_job
 
 BEHIND = ("north", "south")
 FOLDER = "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
@@ -151,13 +150,10 @@ def test_a_start_script_that_was_put_back_is_mended_by_fill_kits(workspace, hub,
         ({"hub": {"listening_host": "localhost"}}, "must give relay 'hub' a listening_host with default_host and port"),
         ({"hub": {"connect_to": {"name": "other"}}}, "must have relay 'hub' connect to the server, not to {'name': 'o"),
         ({"hub": {"connect_to": "localhost"}}, "must have relay 'hub' connect to the server, not to 'localhost'"),
-        (
-            {"hub": {"connect_to": {"connection_security": "tls"}}},
-            "must leave connection_security of 'hub' at 'mtls', not 'tls'; remove the key",
-        ),
+        ({"hub": {"connect_to": {"connection_security": "tls"}}}, "connection_security of 'hub' at 'mtls', not 'tls'"),
         (
             {"hub": {"listening_host": {"default_host": "localhost", "port": 8102, "scheme": "tcp"}}},
-            "must leave scheme of 'hub' at 'http', not 'tcp'; remove the key",
+            "scheme of 'hub' at 'http', not 'tcp'",
         ),
         ({"site": "hub"}, "must have 'north' connect to {name: hub}, not to 'hub', which NVFlare takes for another"),
         ({"site": {"name": "hub", "connection_security": "clear"}}, "must leave connection_security of 'north' at 'm"),
@@ -217,13 +213,6 @@ class Recorder:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-def assert_same(ours, theirs):
-    assert ours.keys() == theirs.keys() != set()
-    for file, tensors in theirs.items():
-        assert tensors.keys() == ours[file].keys()
-        assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
-
-
 def find_records(stream):
     """Return the types and versions of the TLS records of a stream, the last of which may be cut."""
     found, place = set(), 0
@@ -255,7 +244,7 @@ def test_a_study_behind_a_relay_comes_to_the_very_weights_of_a_simulation_and_no
     results = read_results(here)
     assert (status, results.status, set(results.sites)) == ("FINISHED:COMPLETED", "COMPLETE", {*SITES})
     assert silofl(["simulate", str(job), "--data", str(data), "--out", str(tmp_path / "alone"), "--alone"]) == 0
-    assert_same(tensors_of(here), tensors_of(tmp_path / "alone"))
+    assert_same_models(here, tmp_path / "alone")
     # All of both hospitals' models came this way: records of TLS, 20 to 23, of versions 3.x alone.
     assert len(line.streams) >= 4 and sum(map(len, line.streams)) > 1e6
     for stream in line.streams:

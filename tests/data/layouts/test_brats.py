@@ -140,7 +140,7 @@ def test_a_contrast_that_a_case_lacks_is_counted(run, source):
 
 
 def test_labels_may_have_other_names(run, source):
-    with pytest.raises(ConfigError, match="labels must name 3 labels, instead of necrotic core, oedema, .*, not 1"):
+    with pytest.raises(ConfigError, match="labels must name 3 labels, instead of necrotic core, oedema,.* not 1"):
         run(source, labels=("tumour",))
     assert run(source, labels=("NCR", "ED", "ET"))[1]["north"]["labels"] == {"1": "NCR", "2": "ED", "3": "ET"}
 
@@ -179,9 +179,7 @@ def test_cases_of_both_forms_are_refused(run, source):
 
 
 def test_cases_without_a_site_are_refused(run, source):
-    with pytest.raises(
-        DataError, match="north must hold a folder for each site with cases in it, .* partitioning_1.csv"
-    ):
+    with pytest.raises(DataError, match="north must hold a folder for each site.* partitioning_1.csv"):
         run(source / "north")
 
 
@@ -190,21 +188,15 @@ def test_a_patient_at_two_sites_is_refused(run, request, form, name):
     source = request.getfixturevalue(form)
     write_case(source / "south" / name, "_" if form == "source" else "-")
     patient = name.removesuffix("-007")
-    with pytest.raises(DataError, match=f"patient '{patient}' must be at one site, not at 'north' and 'south'; move"):
+    with pytest.raises(DataError, match=f"patient '{patient}' must be at one site, not at 'north' and 'south'"):
         run(source)
 
 
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        (
-            ["Partition_ID,Subject_ID", "1,FeTS2022_00000"],
-            "must name the Partition_ID of FeTS2022_00001, FeTS2022_00002",
-        ),
-        (
-            ["Partition,Subject_ID", "1,x"],
-            "must have the columns Subject_ID and Partition_ID, not Partition, Subject_ID",
-        ),
+        (["Partition_ID,Subject_ID", "1,FeTS2022_00000"], "must name the Partition_ID of FeTS2022_00001"),
+        (["Partition,Subject_ID", "1,x"], "must have the columns Subject_ID and Partition_ID"),
         (
             ["Partition_ID,Subject_ID", *(f"{site},FeTS2022_{n:05}" for n in range(8) for site in (1, 1 + n // 7))],
             "must name one Partition_ID of FeTS2022_00007, not 1, 2; correct it",

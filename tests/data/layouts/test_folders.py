@@ -134,9 +134,7 @@ def test_a_table_names_the_patients(run, source, name, separator, ending):
 @pytest.mark.parametrize("rows", [["scan0.png,p0"], ["scan0.png,p0", "scan1.png,"]])
 def test_a_table_that_leaves_out_an_image_is_refused(run, source, rows):
     (source / "north" / "patients.csv").write_text("\n".join(["file,patient", *rows]))
-    with pytest.raises(
-        DataError, match="patients.csv of site 'north' must name the patient of scan1, scan2, scan3 and 2"
-    ):
+    with pytest.raises(DataError, match="patients.csv of site 'north' must name the patient of scan1, scan2"):
         run()
 
 
@@ -156,7 +154,7 @@ def test_a_table_in_another_encoding_is_refused(run, source):
 @pytest.mark.parametrize(("kind", "other"), [("images", "masks"), ("masks", "images")])
 def test_an_image_without_its_mask_is_refused(run, source, kind, other):
     (source / "north" / other / "scan3.png").unlink()
-    with pytest.raises(DataError, match=f"site 'north' must have {other} for scan3; add them or remove the others"):
+    with pytest.raises(DataError, match=f"site 'north' must have {other} for scan3"):
         run()
 
 
@@ -166,14 +164,14 @@ def test_a_site_without_images_or_masks_is_refused(run, source, kind):
     with pytest.raises(DataError, match=f"site 'north' must have the folder '{kind}'; it is not there"):
         run()
     (source / "north" / kind).mkdir()
-    with pytest.raises(DataError, match=f"site 'north' must have files in '{kind}', not none; add"):
+    with pytest.raises(DataError, match=f"site 'north' must have files in '{kind}', not none"):
         run()
 
 
 def test_a_site_that_is_given_for_the_folder_of_all_is_refused_as_such(run, source):
     for name in ("images", "masks"):
         (source / "north" / name).rename(source / name)
-    with pytest.raises(DataError, match="must hold a folder for each site, not images and masks themselves; put them"):
+    with pytest.raises(DataError, match="must hold a folder for each site, not images and masks themselves"):
         run()
 
 
@@ -200,9 +198,7 @@ def test_a_hidden_file_is_left_out(run, source):
 
 def test_two_files_of_one_name_are_refused(run, source):
     (source / "north" / "images" / "scan0.jpg").write_bytes(b"x")
-    with pytest.raises(
-        DataError, match="site 'north' must have one file 'scan0' in images, not scan0.jpg and scan0.png"
-    ):
+    with pytest.raises(DataError, match="site 'north' must have one file 'scan0' in images, not"):
         run()
 
 
@@ -372,5 +368,5 @@ def test_a_contrast_may_be_missing_at_a_site_and_not_at_all(run_patterns, contra
     shutil.rmtree(tmp_path / "target")
     for number in range(6):
         (contrasts / "south" / f"c{number}" / "t2.nii.gz").unlink()
-    with pytest.raises(DataError, match="some site must have a file as {case}/t2.nii.gz for T2, not none; correct the"):
+    with pytest.raises(DataError, match="some site must have a file as {case}/t2.nii.gz for T2, not none"):
         run_patterns(**LESIONS)

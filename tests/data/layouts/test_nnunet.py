@@ -231,7 +231,7 @@ def test_one_contrast_keeps_its_name(run, source):
     [
         (
             {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
-            r"labels in dataset.json of site 'Dataset005_Prostate' must be a number each, not the region 'whole': \[1",
+            "labels in .* must be a number each, not the region 'whole'",
         ),
         ({"labels": {"background": 0, "PZ": 1, "TZ": 2, "ignore": 3}}, "labels in .* must not have 'ignore'"),
         ({"labels": {"background": 0, "PZ": "one"}}, "labels in .* must be a number from 0 each, not 'PZ': 'one'"),
@@ -243,10 +243,7 @@ def test_one_contrast_keeps_its_name(run, source):
         ({"labels": ["PZ", "TZ"]}, "labels in .* must be names with a number of its own each"),
         ({"channel_names": {"0": "T2", "2": "ADC"}}, 'channel_names in .* must be as {"0": "T1", "1": "T2"}, not'),
         ({"channel_names": ["T2", "ADC"]}, "channel_names in .* must be as"),
-        (
-            {"channel_names": {"0": "zscore", "1": "zscore"}},
-            "must give each contrast a name of its own.*'zscore' twice",
-        ),
+        ({"channel_names": {"0": "zscore", "1": "zscore"}}, "contrast a name of its own.*'zscore' twice"),
         ({"channel_names": {"0": "T2", "1": "T2/FLAIR"}}, "must give each contrast a name of its own.* not 'T2/FLAIR'"),
         ({"file_ending": ".bmp"}, "file_ending in .* must be one of .png, .*, not '.bmp'"),
         ({"file_ending": [".png"]}, "file_ending in .* must be one of .png"),
@@ -261,10 +258,7 @@ def test_a_description_that_no_study_can_follow_is_refused(run, source, changes,
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (
-            "imagesTr/prostate_02_0001.nii.gz",
-            r"must have imagesTr/{case}_0001.nii.gz \(ADC\) of every case; missing of prostate_02: add it, or",
-        ),
+        ("imagesTr/prostate_02_0001.nii.gz", "must have .*_0001.nii.gz .ADC. .* missing of prostate_02"),
         ("labelsTr/prostate_02.nii.gz", "must have masks for prostate_02"),
         ("dataset.json", "must have dataset.json, imagesTr, labelsTr of nnU-Net; dataset.json missing"),
     ],
@@ -278,10 +272,7 @@ def test_a_missing_file_is_refused(run, source, name, sentence):
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        (
-            "imagesTr/BRATS_001.nii.gz",
-            "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast a file; rename or remove",
-        ),
+        ("imagesTr/BRATS_001.nii.gz", "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast"),
         ("imagesTr/prostate_00_0002.nii.gz", "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast a file"),
         ("imagesTr/prostate_00_0000.nii", "{case}_0000.nii.gz to {case}_0001.nii.gz, one contrast a file"),
         ("labelsTr/prostate_00.mha", "{case}.nii.gz; rename or remove it"),

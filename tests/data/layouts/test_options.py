@@ -43,7 +43,7 @@ def test_a_given_zero_counts_as_given(field):
     ],
 )
 def test_an_option_that_the_layout_does_not_use_is_refused(given, sentence):
-    with pytest.raises(ConfigError, match=f"{sentence}, which does not use it; leave it out"):
+    with pytest.raises(ConfigError, match=f"{sentence}, which does not use it"):
         ImportOptions(**given).filled("folders", {"test": 0.2, "validation": 0.2})
 
 
