@@ -13,9 +13,9 @@ from runs import Choices, best_choices, compared, name_of
 
 from silofl.data.phantoms import make_phantoms
 from silofl.federation.results import Results
-from silofl.report.comparison import Method
-from silofl.report.methods import methods_notes, methods_table
 from silofl.report.tables import markdown_table
+from silofl.studies.method_rows import Method
+from silofl.studies.method_table import methods_notes, methods_table
 
 DEVELOPMENT = 0
 JOB = "fedsm_phantoms"

@@ -10,9 +10,10 @@ from rich.console import Console
 from silofl.algorithms.presets import find_recipe
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
-from silofl.report.comparison import Method
-from silofl.report.run_records import Pictures, SelectorFeatures, UnseenTest
+from silofl.inference.unseen import UnseenTest
+from silofl.report.run_records import Pictures, SelectorFeatures
 from silofl.schema import dump_record, read_record
+from silofl.studies.method_rows import Method
 from silofl.training.site_score import SiteScore
 
 RUN_ID = "small-1"

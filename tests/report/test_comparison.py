@@ -3,20 +3,22 @@ from pathlib import Path
 import pytest
 
 from silofl.report.comparison import (
-    Method,
     are_comparable,
     compared_sites,
     comparison_notes,
     comparison_table,
+    print_comparison,
+    site_comparison_table,
+)
+from silofl.report.run_records import RunRecords
+from silofl.studies.method_rows import (
+    Method,
     compute_further_averages,
     find_leading_places,
     is_clearly_above,
     list_further_averages,
     make_method_rows,
-    print_comparison,
-    site_comparison_table,
 )
-from silofl.report.run_records import RunRecords
 
 
 def test_the_sites_of_all_runs_are_compared(results):

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from silofl.federation.ledger import Round
+from silofl.inference.unseen import UnseenTest
 from silofl.report.hospitals import COLUMNS, conclude, explain_losses, hospital_table, hospitals_image
-from silofl.report.run_records import RunRecords, UnseenTest
+from silofl.report.run_records import RunRecords
 from silofl.schema import dump_record
 
 from .conftest import SELECTOR_RECIPE

@@ -8,24 +8,19 @@ from rich.console import Console
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.maps import (
     MAX_IMAGES,
-    TEST,
-    TRAINING,
     FeatureMap,
     FeaturePlot,
     WeightsPlot,
     feature_image,
     history_sentence,
     mean_moved_share,
-    partition_image,
-    partition_table,
     principal_components,
-    print_partition,
     project_to_plane,
     weights_image,
-    write_partition,
 )
 from silofl.report.run_records import SiteWeights, read_run
 from silofl.schema import read_record
+from silofl.studies.partition import TEST, TRAINING, partition_image, partition_table, print_partition, write_partition
 
 
 def has_colour(png, colour):

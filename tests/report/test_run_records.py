@@ -5,7 +5,8 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
-from silofl.report.run_records import UnseenTest, read_run, run_names
+from silofl.inference.unseen import UnseenTest
+from silofl.report.run_records import read_run, run_names
 from silofl.schema import dump_record, read_record
 
 

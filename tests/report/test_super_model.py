@@ -6,11 +6,9 @@ from silofl.report.super_model import (
     choice_table,
     choices_sentence,
     describe_choices,
-    gamma_table,
     is_ensemble,
     model_meanings,
     model_table,
-    print_unseen,
     run_models_table,
     selector_counts,
     shortfalls,
@@ -18,9 +16,9 @@ from silofl.report.super_model import (
     threshold_sentence,
     threshold_table,
     unseen_sentence,
-    unseen_table,
     unseen_values,
 )
+from silofl.studies.leave_out import gamma_table, print_unseen, unseen_table
 
 
 def told(sentence, results):

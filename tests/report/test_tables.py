@@ -1,6 +1,5 @@
 import pytest
 
-from silofl.report.comparison import compute_further_averages
 from silofl.report.tables import (
     TextTable,
     everyone_sentence,
@@ -20,6 +19,7 @@ from silofl.report.tables import (
     surface_sentence,
 )
 from silofl.studies.ending import print_results
+from silofl.studies.method_rows import compute_further_averages
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):

@@ -16,12 +16,7 @@ from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import describe_complete_model, describe_missing_part
 from silofl.files import write_json
 from silofl.report.canvas import PageImage
-from silofl.report.comparison import (
-    compare_joining,
-    comparison_notes,
-    comparison_table,
-    site_comparison_table,
-)
+from silofl.report.comparison import compare_joining, comparison_notes, comparison_table, site_comparison_table
 from silofl.report.conditions import (
     RowRuns,
     all_settings,

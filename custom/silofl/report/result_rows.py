@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 from silofl.federation.results import Results, SiteResult
+from silofl.inference.unseen import UnseenTest
 from silofl.report.hospitals import NAMES
-from silofl.report.run_records import RunRecords, UnseenTest
+from silofl.report.run_records import RunRecords
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.site_score import SurfaceScore
 

@@ -4,19 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
 from silofl.federation.results import Results, SuperResults
+from silofl.inference.unseen import UnseenTest
 from silofl.report.comparison import compared_sites
 from silofl.report.maps import feature_image
-from silofl.report.run_records import RunRecords, SelectorTest, ThresholdTest, UnseenTest
+from silofl.report.run_records import RunRecords
 from silofl.report.tables import (
     TextTable,
     case_metric,
     format_count,
     format_number,
-    print_lines,
-    print_table,
     tested_sites,
 )
 from silofl.training.metrics import mean_of_known
@@ -24,10 +21,7 @@ from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
 MODELS = (GLOBAL, PERSONAL, SUPER, ENSEMBLE)
-CLINIC = "what a clinic would get"
-HINDSIGHT = "best in hindsight: chosen on the test data, shown and never used"
 _RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
-_ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
 _SINGLE = {
     "everything": "local: each site alone",
     "batchnorm": "global but for BatchNorm",
@@ -184,43 +178,6 @@ def alone_table(unseen: UnseenTest) -> TextTable | None:
     return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(format_number, values)),))
 
 
-def unseen_table(unseen: UnseenTest) -> TextTable:
-    """Return one row for each way to answer, first the one that a clinic would get, then each model alone."""
-    if unseen.selector is None:
-        return TextTable(("answer", unseen.metric), tuple(_plain_rows(unseen)))
-    sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
-    models = [*([GLOBAL] if GLOBAL in unseen.models else []), *sites]
-    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in models))
-    alone = [
-        (_single_model_label(name), format_number(unseen.models[name]), *[""] * len(models))
-        for name in (*models, ENSEMBLE)
-    ]
-    return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *alone))
-
-
-def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
-    """Return one row for each candidate of gamma: the value, and how many cases the global model answers."""
-    rows = tuple(
-        (f"{test.threshold:g}", format_number(test.value), _percent(test.choices[GLOBAL], unseen.num_cases))
-        for test in tests
-    )
-    return TextTable(("gamma", unseen.metric, "chosen: global"), rows, num_text=0)
-
-
-def print_unseen(unseen: UnseenTest, console: Console) -> None:
-    """Print the super model's result at a site that was left out, with each way to answer."""
-    excluded = unseen.num_cases - unseen.num_counted
-    without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
-    lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}, none of them seen in training"]
-    if unseen.assembled_from:
-        lines.append(f"the super model was put together from {unseen.assembled_from}: only a simulation can do this")
-    print_lines([*lines, f"metric: {unseen.metric}"], console)
-    print_table(unseen_table(unseen), console)
-    if unseen.selector and unseen.selector.by_threshold:
-        print_lines(["", "by threshold (gamma): a site's model answers where its score is above it"], console)
-        print_table(gamma_table(unseen, unseen.selector.by_threshold), console)
-
-
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
     is_alone = results.recipe_value("sends_model_once")
@@ -335,37 +292,3 @@ def _threshold_origin(results: Results) -> str:
         "where that answers these cases better than the selector alone, even with one more case per site that falls "
         "back to the global model."
     )
-
-
-def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str]) -> list[tuple[str, ...]]:
-    def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
-        chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in models)
-        return label, format_number(value), *chosen
-
-    if selector.answer == "ensemble":
-        return [row(f"super model, ensemble: {CLINIC}", unseen.value, selector.choices)]
-    if selector.threshold is None:
-        return [row(f"super model, most probable model: {CLINIC}", unseen.value, selector.choices)]
-    # The candidates of the threshold are sorted and begin with 0.
-    used, lowest = f"gamma {selector.threshold:g} ({selector.threshold_from})", selector.by_threshold[0]
-    rows = [row(f"super model, {used}: {CLINIC}", unseen.value, selector.choices)]
-    rows.append(row("super model, gamma 0 (always a site's model)", lowest.value, lowest.choices))
-    best = selector.best_in_hindsight
-    if best:
-        rows.append(row(f"super model, gamma {best.threshold:g} ({HINDSIGHT})", best.value, best.choices))
-    return rows
-
-
-def _plain_rows(unseen: UnseenTest) -> list[tuple[str, str]]:
-    name = "global model" if unseen.rule == "only" else "mean of all sites"
-    rows = [(f"{name}: {CLINIC}", format_number(unseen.value))]
-    alone = unseen.models if unseen.rule == "mean" else {}
-    return [*rows, *((_single_model_label(site), format_number(value)) for site, value in alone.items())]
-
-
-def _single_model_label(name: str) -> str:
-    return _ALONE[name] if name in _ALONE else f"model of {name} alone"
-
-
-def _percent(part: int, total: int) -> str:
-    return f"{part} ({part / total:.0%})" if total else str(part)
