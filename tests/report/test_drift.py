@@ -1,7 +1,7 @@
 import pytest
 
+from silofl.report.comparison_page import make_comparison_page
 from silofl.report.drift import compare_drift
-from silofl.report.pages import comparison_values
 from silofl.report.run_records import read_run
 
 
@@ -32,4 +32,5 @@ def test_a_row_that_measured_nothing_is_marked_and_none_at_all_makes_no_table(me
 
 def test_the_page_of_a_comparison_has_the_drift(measured, tmp_path):
     rows = {"a": [read_run(measured("a", 0.1))], "b": [read_run(measured("b", 0.2))]}
-    assert [row[:2] for row in comparison_values(rows, tmp_path)["drift"].rows] == [("a", "0.1"), ("b", "0.2")]
+    (section,) = (one for one in make_comparison_page(rows, tmp_path).sections if one.place == "drift")
+    assert [row[:2] for row in section.blocks[0].content.rows] == [("a", "0.1"), ("b", "0.2")]

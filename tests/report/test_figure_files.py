@@ -7,8 +7,9 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.report.canvas import PageImage, PlotData, make_image, make_panels
-from silofl.report.figure_files import file_stem, list_images, name_beside, write_figures
-from silofl.report.pages import write_comparison, write_report
+from silofl.report.comparison_page import write_comparison
+from silofl.report.page import Figure, Fold, Group, Page, Section, file_stem, name_beside, write_figures
+from silofl.report.run_page import write_report
 
 
 class Dots:
@@ -60,7 +61,9 @@ def test_two_pages_in_one_folder_have_files_of_their_own(tmp_path, page, figures
 
 def test_images_are_found_wherever_a_page_has_them():
     one, two, three = (PageImage(b"", str(i), "") for i in range(3))
-    assert list_images({"a": one, "b": [two, None], "c": {"d": three, "e": "text"}}) == [one, two, three]
+    inner = Group([Figure(two), Fold("more", [Figure(three)])], "grid")
+    page = Page("title", "kicker", [Section("a", "", "A", [inner])], "footer", opening=[Figure(one)])
+    assert page.images == [one, two, three]
 
 
 def test_every_picture_of_a_report_has_its_files(finished):

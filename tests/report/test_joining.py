@@ -8,7 +8,8 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.report.comparison import compare_joining, print_comparison
-from silofl.report.pages import report_values
+from silofl.report.page import Tiles
+from silofl.report.run_page import make_run_page
 from silofl.report.run_records import RunRecords
 from silofl.report.sentences import describe_problems, joining_sentence
 from silofl.report.tables import joining_note, joining_table, site_table
@@ -201,7 +202,8 @@ def test_the_site_table_has_a_row_of_what_the_sites_keep(joining, results):
 
 def test_the_first_tiles_are_alone_federated_and_kept(joining):
     run = RunRecords(Path("run"), joining(sites={"east": 0.8, "west": 0.6}, east=joined()), [], {}, {})
-    assert report_values(run)["facts"][:3] == [
+    (tiles,) = (block for one in make_run_page(run).sections for block in one.blocks if isinstance(block, Tiles))
+    assert tiles.facts[:3] == [
         ("alone, mean over 1 site", "0.700"),
         ("federated, mean over 1 site", "0.800"),
         ("kept, mean over 1 site", "0.850"),

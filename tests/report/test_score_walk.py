@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from silofl.federation import results as schema_of_results
 from silofl.federation.outcome import finished_results
-from silofl.report.pages import render, report_values
+from silofl.report.page import render
+from silofl.report.run_page import make_run_page
 from silofl.report.run_records import read_run
 from silofl.report.tables import site_table
 from silofl.training.site_score import SiteScore
@@ -70,6 +71,6 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     table = site_table(watched_run.results)
     assert readers == {OWN, "report.tables"}
     assert readers | {"federation.outcome"} <= {*files}
-    page = render("report.html.j2", report_values(watched_run) | {"figures": "figures", "numbers": "results.csv"})
+    page = render(make_run_page(watched_run))
     assert readers == {OWN, "report.tables", "report.sentences"}
     assert all(row[1] in page for row in table.rows)

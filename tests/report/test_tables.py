@@ -9,7 +9,6 @@ from silofl.report.tables import (
     format_number,
     label_sentence,
     label_table,
-    last_weights,
     markdown_table,
     mean_and_deviation,
     metric_columns,
@@ -260,24 +259,6 @@ def test_names_in_a_markdown_table_and_its_notes_are_no_links_images_tags_or_cod
 def test_markdown_says_first_what_a_reader_must_know_before_the_numbers():
     lines = markdown_table(TextTable(("method",), (("a",),)), ["Below."], ["Above."]).splitlines()
     assert lines == ["- Above.", "", "| method |", "| --- |", "| a |", "", "- Below."]
-
-
-def test_equal_weights_are_one_row_for_every_site(record):
-    weights = last_weights([record(1), record(2)])
-    assert (weights.round, weights.columns, weights.rows) == (
-        2,
-        ["east", "west"],
-        {"every site": {"east": 0.25, "west": 0.75}},
-    )
-
-
-def test_different_weights_keep_a_row_for_each_listener(record):
-    rows = {"east": {"east": 0.7, "west": 0.3}, "west": {"east": 0.3, "west": 0.7}}
-    assert last_weights([record(1, weights=rows)]).rows == rows
-
-
-def test_there_are_no_weights_before_the_first_round():
-    assert last_weights([]) is None
 
 
 @pytest.mark.parametrize(

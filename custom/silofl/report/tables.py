@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from silofl.errors import escape_markdown, make_printable
-from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
@@ -74,20 +73,6 @@ class TextTable:
     num_summary: int = 0
     best_cells: frozenset[tuple[int, int]] = frozenset()
     level_cells: frozenset[tuple[int, int]] = frozenset()
-
-
-@dataclass(frozen=True)
-class WeightTable:
-    """The aggregation weights of one round.
-
-    Attributes:
-        columns: The sites whose models are mixed.
-        rows: Listener -> {site: weight}.
-    """
-
-    round: int
-    columns: list[str]
-    rows: dict[str, dict[str, float]]
 
 
 def format_number(value: float | None) -> str:
@@ -229,16 +214,6 @@ def metric_columns(results: Results) -> dict[str, Column]:
     return {
         key: [own.also.get(key) for own in results.by_site.values()] for key in METRIC_NAMES if key != results.metric
     }
-
-
-def last_weights(ledger: Sequence[Round]) -> WeightTable | None:
-    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
-    if not ledger or not ledger[-1].weights:
-        return None
-    rows = ledger[-1].weights
-    first = next(iter(rows.values()))
-    is_shared = all(row == first for row in rows.values())
-    return WeightTable(ledger[-1].round, list(first), {"every site": first} if is_shared else rows)
 
 
 def everyone_sentence(results: Results) -> str:

@@ -21,9 +21,9 @@ from silofl.options import (
     read_changes,
 )
 from silofl.report.comparison import compare_joining, print_joining
+from silofl.report.comparison_page import Summary, write_rows
 from silofl.report.conditions import list_differences
 from silofl.report.drift import DRIFT_NOTE, compare_drift
-from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table

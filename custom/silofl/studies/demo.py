@@ -17,8 +17,8 @@ from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.options import PlainConsole, make_console, read_changes
 from silofl.report.comparison import print_comparison
+from silofl.report.comparison_page import write_rows
 from silofl.report.hospitals import conclude, explain_losses, hospital_table
-from silofl.report.pages import write_rows
 from silofl.report.run_records import read_run
 from silofl.report.tables import print_table
 from silofl.studies import simulate

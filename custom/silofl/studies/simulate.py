@@ -37,7 +37,7 @@ from silofl.options import (
     path_to_text,
     read_changes,
 )
-from silofl.report.pages import write_report
+from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.schema import dump_record, read_file
 from silofl.site import Server, Site

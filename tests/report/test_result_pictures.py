@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from silofl.report.canvas import PAGE, PHONE, make_image
-from silofl.report.pictures import (
+from silofl.report.result_pictures import (
     LABEL_COLOURS,
     PICTURE_DPI,
     BeforeAfter,

@@ -1,22 +1,24 @@
 import pytest
 
+from silofl.report.page import Figure, Group, Heading, Table
 from silofl.report.run_records import read_run
-from silofl.report.super_model import (
+from silofl.report.super_model_page import (
     alone_table,
     choice_table,
     choices_sentence,
     describe_choices,
+    describe_right,
     is_ensemble,
     model_meanings,
     model_table,
     run_models_table,
     selector_counts,
     shortfalls,
-    super_values,
+    super_model_sections,
     threshold_sentence,
     threshold_table,
+    unseen_section,
     unseen_sentence,
-    unseen_values,
 )
 from silofl.studies.leave_out import gamma_table, print_unseen, unseen_table
 
@@ -25,33 +27,48 @@ def told(sentence, results):
     return sentence(results, results.super_model)
 
 
+def headings_of(section):
+    return [block.text for block in section.blocks if isinstance(block, Heading)]
+
+
+def tables_of(section):
+    return [block.content for block in section.blocks if isinstance(block, Table)]
+
+
 def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
-    assert super_values(read_run(finished())) is None and unseen_values(None) is None
+    assert super_model_sections(read_run(finished())) == [] and unseen_section(None) is None
 
 
 def test_a_run_with_a_selector_has_tables_and_its_map(finished_super):
-    values = super_values(read_run(finished_super()))
-    assert list(values["counts"]) == ["slices", "cases"]
-    assert values["model_table"].rows[-1][0] == "mean over sites" and "PCA" in values["map"].caption
+    models, selector = super_model_sections(read_run(finished_super()))
+    assert tables_of(models)[0].rows[-1][0] == "mean over sites"
+    (counts,) = (block for block in selector.blocks if isinstance(block, Group))
+    assert [group.blocks[0].text for group in counts.blocks] == [
+        "<strong>Slice by slice</strong>: 13 of 14 right",
+        "<strong>Case by case</strong>: 5 of 5 right",
+    ]
+    (image,) = (block.image for block in selector.blocks if isinstance(block, Figure))
+    assert "PCA" in image.caption
 
 
 def test_a_real_federations_run_has_no_map(run, super_results):
-    values = super_values(read_run(run().json("results.json", super_results()).path))
-    assert values["map"] is None and values["choices"] is not None
+    _, selector = super_model_sections(read_run(run().json("results.json", super_results()).path))
+    assert headings_of(selector) == ["What it takes the test images for", "Which model it chooses"]
 
 
 def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
     nothing = {"outputs": ["east"], "cases": {"east": {}}, "slices": {}}
     results = super_results(selector=nothing, choices={}, by_threshold=[], threshold=None)
-    values = super_values(read_run(run().json("results.json", results).path))
-    assert values["counts"] == {} and values["choices"] is None and values["by_threshold"] is None
+    _, selector = super_model_sections(read_run(run().json("results.json", results).path))
+    (only,) = selector.blocks
+    assert only.text.startswith("No threshold is used")
 
 
 def test_values_by_threshold_are_accuracies_where_the_metric_is_balanced_accuracy(run, super_results):
     # Sites send sums over single cases, which have no balanced accuracy.
     results = super_results(metric="balanced_accuracy")
-    table = super_values(read_run(run().json("results.json", results).path))["by_threshold"]
-    assert table.rows[0][0] == "accuracy of the test cases"
+    _, selector = super_model_sections(read_run(run().json("results.json", results).path))
+    assert tables_of(selector)[-1].rows[0][0] == "accuracy of the test cases"
 
 
 def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_results):
@@ -76,19 +93,23 @@ def test_a_site_that_did_not_test_is_a_row_of_dashes(super_results):
 
 def test_the_selectors_right_answers_are_counts(super_results):
     selector = super_results().super_model.selector
-    counts = selector_counts(selector.outputs, selector.slices)
-    assert counts.right == {"east": "3 of 4", "west": "10 of 10", "all sites": "13 of 14"}
-    assert (counts.share("east", "west"), counts.share("west", "east")) == (0.25, 0)
+    east, west = selector_counts(selector.outputs, selector.slices).rows
+    assert (east.end, west.end) == ("3 of 4", "10 of 10")
+    # three of east's four, the other for west
+    assert [(cell.text, cell.share) for cell in east.cells] == [("3", 0.75), ("1", 0.25)]
+    assert [(cell.text, cell.share) for cell in west.cells] == [("0", 0), ("10", 1)]
+    assert describe_right(selector.outputs, selector.slices) == "13 of 14"
 
 
 def test_rows_follow_the_outputs_so_that_right_answers_stand_on_the_diagonal(super_results):
     selector = super_results().super_model.selector
     counts = selector_counts(selector.outputs, selector.cases)
-    assert counts.columns == list(counts.rows) == ["east", "west"]
+    assert list(counts.columns) == [row.name for row in counts.rows] == ["east", "west"]
 
 
 def test_a_selector_of_best_models_has_no_right_answers():
-    assert selector_counts(("global", "east", "west"), {"east": {"global": 2}}).right == {}
+    counts = selector_counts(("global", "east", "west"), {"east": {"global": 2}})
+    assert counts.end == "" and [row.end for row in counts.rows] == [""]
 
 
 @pytest.mark.parametrize("counted", [{}, {"east": {}}])
@@ -264,10 +285,11 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
 
 
 def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unseen_plain):
-    values = unseen_values(unseen())
-    assert values["choices"] == "global 3, north 1" and values["by_threshold"].columns[2] == "0.9 (used)"
-    plain = unseen_values(unseen_plain())
-    assert (plain["choices"], plain["by_threshold"]) == ("", None) and plain["models"] is not None
+    section = unseen_section(unseen())
+    assert section.blocks[1].text == "Cases by the model that answered: global 3, north 1."
+    assert tables_of(section)[1].columns[2] == "0.9 (used)"
+    plain = unseen_section(unseen_plain())
+    assert len(tables_of(plain)) == 1 and not any("answered" in block.text for block in plain.blocks[:1])
 
 
 def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(unseen):

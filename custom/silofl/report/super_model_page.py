@@ -1,15 +1,34 @@
 """Tables and sentences for a run with FedSM's selector, and for a super model's test at a site that never trained."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+
+from markupsafe import Markup
 
 from silofl.federation.results import Results, SuperResults
+from silofl.inference.super_results import SelectorResults
 from silofl.inference.unseen import UnseenTest
 from silofl.report.comparison import compared_sites
 from silofl.report.maps import feature_image
+from silofl.report.page import (
+    Block,
+    Figure,
+    Group,
+    Heading,
+    HeatCell,
+    HeatRow,
+    HeatTable,
+    Pairs,
+    Section,
+    Table,
+    Text,
+    make_items,
+    make_note,
+    make_section,
+)
 from silofl.report.run_records import RunRecords
 from silofl.report.tables import (
+    MISSING,
     TextTable,
     case_metric,
     format_count,
@@ -21,6 +40,26 @@ from silofl.training.site_score import Counts, Values
 
 GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
 MODELS = (GLOBAL, PERSONAL, SUPER, ENSEMBLE)
+MODELS_TEXT = (
+    "Every site trains a global model, which all sites share, a personalised model of its own, and a selector, which "
+    "guesses from an image which site it comes from."
+)
+COUNTS_NOTE = (
+    "A row is the site that the images come from, a column what the selector takes them for; the darker, the larger "
+    "the part of the row. A case speaks with the mean of its slices' scores."
+)
+BEST_MODELS = "It learned which model is the best for an image, not where it comes from: off the diagonal is no error."
+THRESHOLDS_NOTE = (
+    "What the super model would come to on the test cases with other thresholds, mean over sites: 0 always takes a "
+    "site's model, 1 always the global one. It is shown to see how much hangs on gamma, and played no part in choosing "
+    "it."
+)
+ALONE_NOTE = (
+    "What all its cases come to with the super model, and with each of its models alone; nobody at the new site could "
+    "have known beforehand which is the highest."
+)
+UNSEEN_THRESHOLDS_NOTE = "The same cases with other thresholds, which played no part in choosing gamma."
+MOST_OUTPUTS_IN_A_PAIR = 7
 _RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
 _SINGLE = {
     "everything": "local: each site alone",
@@ -30,58 +69,86 @@ _SINGLE = {
 }
 
 
-@dataclass(frozen=True)
-class CountTable:
-    """How often the selector chose each output for a site's images or cases.
-
-    Attributes:
-        columns: Names of the selector's outputs.
-        rows: True site -> {output: count}.
-        right: True site, and ``all sites`` -> ``3 of 4`` that are right; empty where the selector learns no sites.
-    """
-
-    columns: list[str]
-    rows: dict[str, dict[str, int]]
-    right: dict[str, str]
-
-    def share(self, site: str, output: str) -> float:
-        """Return a cell's share of its site's row."""
-        return self.rows[site][output] / max(1, sum(self.rows[site].values()))
+def super_model_sections(run: RunRecords) -> list[Section]:
+    """Return the sections on a run's models and on its selector; none where the run has no such models."""
+    found = run.results.super_model
+    return [_models_section(run.results), _selector_section(run, found)] if found and found.models else []
 
 
-def super_values(run: RunRecords) -> dict[str, Any] | None:
-    """Return the report's values for a run's models and selector; None where the run has none."""
-    results, found = run.results, run.results.super_model
-    if found is None or not found.models:
-        return None
+def _models_section(results: Results) -> Section:
+    note = (
+        f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
+        "run with one seed does not tell."
+    )
+    local = " How a site does that trains alone is not in this run: compare it with a run of the algorithm local."
+    return make_section(
+        "models-of-sites",
+        "Models of the sites",
+        "Models of the sites",
+        Text(MODELS_TEXT),
+        Table(model_table(results), ""),
+        make_note(note + ("" if results.joining else local)),
+        Pairs(model_meanings(results)),
+        make_items(shortfalls(model_values(results))),
+    )
+
+
+def _selector_section(run: RunRecords, found: SuperResults) -> Section:
+    image, choices = feature_image(run), choice_table(found.choices)
     thresholds = {row.threshold: row.value for row in found.by_threshold}
-    counted = {"slices": found.selector.slices, "cases": found.selector.cases}
-    tables = {unit: selector_counts(found.selector.outputs, counts) for unit, counts in counted.items()}
-    return {
-        "model_table": model_table(results),
-        "meanings": model_meanings(results),
-        "shortfalls": shortfalls(model_values(results)),
-        "counts": {unit: table for unit, table in tables.items() if table},
-        "map": feature_image(run),
-        "choices": choice_table(found.choices),
-        "choices_sentence": choices_sentence(results, found),
-        "threshold": threshold_sentence(results, found),
-        "by_threshold": threshold_table(thresholds, found.threshold, case_metric(results.metric)),
-    }
+    by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
+    return make_section(
+        "selector",
+        "Selector",
+        "Selector",
+        *_count_blocks(found.selector),
+        *([Heading("How it sees the sites"), Figure(image)] if image else []),
+        *([Heading("Which model it chooses"), Table(choices, "")] if choices else []),
+        make_note(choices_sentence(run.results, found)) if choices else None,
+        Text(threshold_sentence(run.results, found)),
+        *([Table(by_threshold), make_note(THRESHOLDS_NOTE)] if by_threshold else []),
+    )
 
 
-def unseen_values(unseen: UnseenTest | None) -> dict[str, Any] | None:
-    """Return the report's values for a site that was left out of the training; None where none was."""
+def _count_blocks(selector: SelectorResults) -> list[Block | None]:
+    """Show what the selector takes the test images for, slice by slice and case by case."""
+    outputs = selector.outputs
+    counted = {"Slice by slice": selector.slices, "Case by case": selector.cases}
+    tables = {name: table for name, counts in counted.items() if (table := selector_counts(outputs, counts))}
+    if not tables:
+        return []
+    right = {name: describe_right(outputs, counted[name]) for name in tables}
+    said = Markup("<strong>{}</strong>{}")
+    groups = [
+        Group([Text(said.format(name, f": {right[name]} right" if right[name] else "")), table])
+        for name, table in tables.items()
+    ]
+    diagonal = "Right answers stand on the diagonal." if any(right.values()) else BEST_MODELS
+    return [
+        Heading("What it takes the test images for"),
+        Group(groups, "pair" if len(outputs) <= MOST_OUTPUTS_IN_A_PAIR else ""),
+        make_note(f"{COUNTS_NOTE} {diagonal}"),
+    ]
+
+
+def unseen_section(unseen: UnseenTest | None) -> Section | None:
+    """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
-    selector, rows = unseen.selector, unseen.selector.by_threshold if unseen.selector else ()
-    thresholds = {row.threshold: row.value for row in rows}
-    return {
-        "models": alone_table(unseen),
-        "sentence": unseen_sentence(unseen),
-        "choices": describe_choices(selector.choices) if selector else "",
-        "by_threshold": threshold_table(thresholds, selector.threshold, unseen.metric) if selector else None,
-    }
+    selector, alone, by_threshold = unseen.selector, alone_table(unseen), None
+    if selector:
+        thresholds = {row.threshold: row.value for row in selector.by_threshold}
+        by_threshold = threshold_table(thresholds, selector.threshold, unseen.metric)
+    chosen = describe_choices(selector.choices) if selector else ""
+    return make_section(
+        "unseen",
+        "Left-out site",
+        "A site that was left out",
+        Text(unseen_sentence(unseen)),
+        Text(f"Cases by the model that answered: {chosen}.") if chosen else None,
+        *([Table(alone), make_note(ALONE_NOTE)] if alone else []),
+        *([Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else []),
+    )
 
 
 def model_values(results: Results) -> dict[str, Values]:
@@ -125,7 +192,7 @@ def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTa
     return TextTable(("run", "model", *sites, "mean"), rows, num_text=2)
 
 
-def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> CountTable | None:
+def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> HeatTable | None:
     """Return the counts of the selector's choices for each site's test images; None where nothing was counted.
 
     Args:
@@ -136,9 +203,28 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> Co
         return None
     # In the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
     sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
-    rows = {site: {output: counted[site].get(output, 0) for output in outputs} for site in sites}
+    rows = [
+        HeatRow(site, _count_cells(outputs, counted[site]), describe_right(outputs, {site: counted[site]}))
+        for site in sites
+    ]
+    return HeatTable("from", outputs, rows, "right" if any(row.end for row in rows) else "", "dense")
+
+
+def _count_cells(outputs: Sequence[str], counts: Counts) -> list[HeatCell]:
+    known, total = Counter(counts), max(1, sum(counts.values()))
+    return [HeatCell(str(known[output]), known[output] / total) for output in outputs]
+
+
+def describe_right(outputs: Sequence[str], counted: Mapping[str, Counts]) -> str:
+    """Return how many are right, as ``13 of 14``; nothing where the selector learns no sites.
+
+    Arguments as `selector_counts`.
+    """
     # Where the global model is an output, the best model of an image is what is right, and not its site's.
-    return CountTable(list(outputs), rows, {} if GLOBAL in outputs else _count_right(rows))
+    if GLOBAL in outputs:
+        return ""
+    right = sum(Counter(counts)[site] for site, counts in counted.items())
+    return f"{right} of {sum(sum(counts.values()) for counts in counted.values())}"
 
 
 def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
@@ -259,12 +345,6 @@ def _values_by_model(results: Results) -> dict[str, Values]:
     is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
     is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
     return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
-
-
-def _count_right(rows: Mapping[str, Counts]) -> dict[str, str]:
-    totals = {site: (counts[site] if site in counts else 0, sum(counts.values())) for site, counts in rows.items()}
-    right, of = (sum(total[i] for total in totals.values()) for i in (0, 1))
-    return {site: f"{r} of {n}" for site, (r, n) in totals.items()} | {"all sites": f"{right} of {of}"}
 
 
 def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
