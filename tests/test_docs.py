@@ -22,11 +22,11 @@ from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
 from silofl.methods.parts import list_kinds
-from silofl.report.hospitals import COLUMNS
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled
 from silofl.studies.demo import NEXT, RUNS
+from silofl.studies.hospitals import COLUMNS
 from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_answers, study_keys
 from silofl.studies.simulation import changed_study

@@ -11,7 +11,7 @@ from silofl.algorithms.presets import find_recipe
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.unseen import UnseenTest
-from silofl.report.run_records import Pictures, SelectorFeatures
+from silofl.report.run_records import CasePictures, SelectorFeatures
 from silofl.schema import dump_record, read_record
 from silofl.studies.method_rows import Method
 from silofl.training.site_score import SiteScore
@@ -169,7 +169,7 @@ def pictures():
         for place, label in enumerate(labels):
             truths[:, 4 + 8 * place : 10 + 8 * place, 4:12] = label
         values = np.linspace(0.2, 0.8, len(cases))
-        return Pictures(images, images + shift, truths, np.roll(truths, 1, axis=1), values, np.array(cases))
+        return CasePictures(images, images + shift, truths, np.roll(truths, 1, axis=1), values, np.array(cases))
 
     return build
 

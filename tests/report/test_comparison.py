@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from silofl.report.comparison import (
+from silofl.report.run_records import RunRecords
+from silofl.studies.comparison import (
     are_comparable,
     compared_sites,
     comparison_notes,
@@ -10,7 +11,6 @@ from silofl.report.comparison import (
     print_comparison,
     site_comparison_table,
 )
-from silofl.report.run_records import RunRecords
 from silofl.studies.method_rows import (
     Method,
     compute_further_averages,

@@ -3,15 +3,8 @@ from dataclasses import replace
 import pytest
 
 from silofl.data.counts import PartCounts, SiteCounts
-from silofl.report.conditions import (
-    all_settings,
-    data_table,
-    data_tables,
-    list_differences,
-    rows_by_name,
-    settings_rows,
-)
-from silofl.report.run_records import RunRecords, read_run
+from silofl.report.run_records import RunRecords, all_settings, data_table, read_run
+from silofl.studies.conditions import data_tables, list_differences, rows_by_name, settings_rows
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
 
-from silofl.report.comparison_page import make_comparison_page
-from silofl.report.drift import compare_drift
 from silofl.report.run_records import read_run
+from silofl.studies.comparison import compare_drift
+from silofl.studies.comparison_page import make_comparison_page
 
 
 @pytest.fixture

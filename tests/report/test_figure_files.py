@@ -7,9 +7,9 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.report.canvas import PageImage, PlotData, make_image, make_panels
-from silofl.report.comparison_page import write_comparison
-from silofl.report.page import Figure, Fold, Group, Page, Section, file_stem, name_beside, write_figures
+from silofl.report.page import Fold, Group, Page, Picture, Section, file_stem, name_beside, write_figures
 from silofl.report.run_page import write_report
+from silofl.studies.comparison_page import write_comparison
 
 
 class Dots:
@@ -61,8 +61,8 @@ def test_two_pages_in_one_folder_have_files_of_their_own(tmp_path, page, figures
 
 def test_images_are_found_wherever_a_page_has_them():
     one, two, three = (PageImage(b"", str(i), "") for i in range(3))
-    inner = Group([Figure(two), Fold("more", [Figure(three)])], "grid")
-    page = Page("title", "kicker", [Section("a", "", "A", [inner])], "footer", opening=[Figure(one)])
+    inner = Group([Picture(two), Fold("more", [Picture(three)])], "grid")
+    page = Page("title", "kicker", [Section("a", "", "A", [inner])], "footer", opening=[Picture(one)])
     assert page.images == [one, two, three]
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from silofl.federation.ledger import Round
 from silofl.inference.unseen import UnseenTest
-from silofl.report.hospitals import COLUMNS, conclude, explain_losses, hospital_table, hospitals_image
+from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
 from silofl.schema import dump_record
+from silofl.studies.hospitals import COLUMNS, conclude, explain_losses, hospital_table
 
 from .conftest import SELECTOR_RECIPE
 from .test_joining import joined

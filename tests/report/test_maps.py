@@ -6,19 +6,16 @@ from PIL import Image
 from rich.console import Console
 
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
-from silofl.report.maps import (
+from silofl.report.rounds import WeightsPlot, history_sentence, mean_moved_share, weights_image
+from silofl.report.run_records import SiteWeights, read_run
+from silofl.report.super_model_page import (
     MAX_IMAGES,
     FeatureMap,
     FeaturePlot,
-    WeightsPlot,
     feature_image,
-    history_sentence,
-    mean_moved_share,
     principal_components,
     project_to_plane,
-    weights_image,
 )
-from silofl.report.run_records import SiteWeights, read_run
 from silofl.schema import read_record
 from silofl.studies.partition import TEST, TRAINING, partition_image, partition_table, print_partition, write_partition
 
@@ -76,7 +73,7 @@ def test_a_selector_of_best_models_takes_no_image_for_another_sites(features):
 
 
 def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
-    monkeypatch.setattr("silofl.report.maps.project_to_plane", lambda values: (values[:, :2], "none"))
+    monkeypatch.setattr("silofl.report.super_model_page.project_to_plane", lambda values: (values[:, :2], "none"))
     shown = FeatureMap.of({"east": features("east", count=MAX_IMAGES + 2)})
     assert shown.step == 2 and len(shown.points) == len(shown.owners) == len(shown.is_wrong) == MAX_IMAGES // 2 + 1
 

@@ -8,11 +8,11 @@ from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
-from silofl.report.comparison_page import Summary, write_comparison, write_rows
-from silofl.report.conditions import rows_by_name
 from silofl.report.run_page import write_report
 from silofl.report.run_records import read_run
 from silofl.schema import dump_record
+from silofl.studies.comparison_page import Summary, write_comparison, write_rows
+from silofl.studies.conditions import rows_by_name
 
 from .test_joining import joined
 

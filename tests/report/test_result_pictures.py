@@ -11,11 +11,8 @@ from silofl.report.result_pictures import (
     PICTURE_DPI,
     BeforeAfter,
     CaseGrid,
-    SameCase,
     case_images,
     case_ranks,
-    comparison_images,
-    find_shared_case,
     grey_window,
     label_colours,
     normalization_images,
@@ -23,6 +20,7 @@ from silofl.report.result_pictures import (
     short_metric,
 )
 from silofl.report.run_records import read_run
+from silofl.studies.comparison_figures import SameCase, comparison_images, find_shared_case
 
 LABELS = {1: "organ", 2: "lesion"}
 

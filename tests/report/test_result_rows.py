@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from silofl.report.result_rows import ResultRow, list_result_rows
-from silofl.report.run_records import RunRecords
+from silofl.report.run_records import ResultRow, RunRecords, list_result_rows
 from silofl.schema import dump_record
 
 from .test_joining import joined

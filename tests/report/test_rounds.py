@@ -11,17 +11,16 @@ from silofl.report.rounds import (
     VALIDATION,
     curve_images,
     drift_curves,
-    list_incidents,
     mean_over_sites,
     model_curves,
-    participation_table,
     round_test_curves,
     selector_accuracy,
     traffic_image,
-    traffic_table,
     training_curves,
 )
 from silofl.report.run_records import read_run
+from silofl.report.sentences import list_incidents
+from silofl.report.tables import participation_table, traffic_table
 from silofl.training.site_score import SiteScore
 
 

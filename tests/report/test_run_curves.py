@@ -3,18 +3,10 @@ import io
 import pytest
 from PIL import Image
 
-from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png, line_style
-from silofl.report.curves import Curves, Panel
-from silofl.report.rounds import (
-    ROUND_TEST,
-    VALIDATION,
-    best_so_far,
-    curves_image,
-    mean_over_cases,
-    mean_over_sites,
-    run_curves,
-)
+from silofl.report.canvas import LINE_COLOURS, PAGE, Curves, Panel, encode_png, line_style
+from silofl.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
 from silofl.report.run_records import read_run
+from silofl.studies.comparison_figures import best_so_far, curves_image, mean_over_cases, run_curves
 from silofl.training.site_score import SiteScore
 
 

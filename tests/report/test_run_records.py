@@ -6,8 +6,9 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
 from silofl.inference.unseen import UnseenTest
-from silofl.report.run_records import read_run, run_names
+from silofl.report.run_records import read_run
 from silofl.schema import dump_record, read_record
+from silofl.studies.conditions import run_names
 
 
 def test_a_finished_run_is_read_whole(finished):

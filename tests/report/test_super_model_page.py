@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.report.page import Figure, Group, Heading, Table
+from silofl.report.page import Group, Heading, Picture, Table
 from silofl.report.run_records import read_run
 from silofl.report.super_model_page import (
     alone_table,
@@ -11,7 +11,6 @@ from silofl.report.super_model_page import (
     is_ensemble,
     model_meanings,
     model_table,
-    run_models_table,
     selector_counts,
     shortfalls,
     super_model_sections,
@@ -20,6 +19,7 @@ from silofl.report.super_model_page import (
     unseen_section,
     unseen_sentence,
 )
+from silofl.studies.comparison import run_models_table
 from silofl.studies.leave_out import gamma_table, print_unseen, unseen_table
 
 
@@ -47,7 +47,7 @@ def test_a_run_with_a_selector_has_tables_and_its_map(finished_super):
         "<strong>Slice by slice</strong>: 13 of 14 right",
         "<strong>Case by case</strong>: 5 of 5 right",
     ]
-    (image,) = (block.image for block in selector.blocks if isinstance(block, Figure))
+    (image,) = (block.image for block in selector.blocks if isinstance(block, Picture))
     assert "PCA" in image.caption
 
 

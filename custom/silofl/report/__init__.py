@@ -1,6 +1,5 @@
-"""What people read of a run: tables in the terminal, pages of HTML.
+"""What people read of a run: tables in the terminal, and its page.
 
-`run_records` reads a run's folder; `tables` and `sentences` put its numbers into words, `rounds`, `maps` and
-`result_pictures` into figures on a `canvas`; `run_page`, `super_model_page` and `comparison_page` make a typed `page`
-of them, which the templates place.
+`run_records` reads a run's folder. `tables` and `sentences` say what it holds, `rounds` and `result_pictures` draw it
+on a `canvas`. `run_page` and `super_model_page` prepare the typed `page`, which the templates place.
 """

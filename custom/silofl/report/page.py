@@ -176,7 +176,7 @@ class HeatTable:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Picture:
     """A picture with its caption.
 
     Attributes:
@@ -186,7 +186,7 @@ class Figure:
 
     image: PageImage
     style: str = ""
-    kind: ClassVar[str] = "figure"
+    kind: ClassVar[str] = "picture"
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Banner:
 
 
 # The templates have a macro for each, by its kind.
-Block = Heading | Text | Items | Code | Tiles | Pairs | Table | HeatTable | Figure | Group | Fold | Banner
+Block = Heading | Text | Items | Code | Tiles | Pairs | Table | HeatTable | Picture | Group | Fold | Banner
 
 
 @dataclass(frozen=True)
@@ -308,9 +308,9 @@ def make_table(content: TextTable | None, style: str = "dense") -> Table | None:
     return Table(content, style) if content else None
 
 
-def make_figure(image: PageImage | None, style: str = "") -> Figure | None:
+def make_picture(image: PageImage | None, style: str = "") -> Picture | None:
     """Return a picture; None without any."""
-    return Figure(image, style) if image else None
+    return Picture(image, style) if image else None
 
 
 def make_note(text: str | Markup, name: str = "") -> Text | None:
@@ -409,7 +409,7 @@ def file_stem(name: str) -> str:
 
 def _list_images(blocks: Iterable[Block]) -> Iterator[PageImage]:
     for block in blocks:
-        if isinstance(block, Figure):
+        if isinstance(block, Picture):
             yield block.image
         elif isinstance(block, Group | Fold):
             yield from _list_images(block.blocks)

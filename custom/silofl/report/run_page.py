@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
 from urllib.parse import quote
@@ -12,15 +11,11 @@ from markupsafe import Markup
 from silofl.federation.ledger import Round
 from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import describe_complete_model, describe_missing_part
-from silofl.report.conditions import all_settings, data_doubts, data_table
-from silofl.report.hospitals import hospitals_image
-from silofl.report.maps import history_sentence, weights_image
 from silofl.report.page import (
     REPORT,
     Banner,
     Block,
     Code,
-    Figure,
     Fold,
     Group,
     Heading,
@@ -29,35 +24,36 @@ from silofl.report.page import (
     HeatTable,
     Page,
     Pairs,
+    Picture,
     Section,
     Table,
     Text,
     Tiles,
-    make_figure,
     make_items,
     make_note,
+    make_picture,
     make_section,
     write_with_files,
 )
-from silofl.report.result_pictures import case_images, normalization_images
-from silofl.report.result_rows import list_result_rows
+from silofl.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl.report.rounds import (
     curve_images,
+    history_sentence,
     is_validated_with_selector,
-    list_incidents,
-    participation_table,
-    software_table,
     traffic_image,
-    traffic_table,
+    weights_image,
 )
-from silofl.report.run_records import RunRecords, read_run
+from silofl.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
     describe_problems,
     early_sentence,
+    joining_note,
     joining_sentence,
+    joining_table,
     left_sentences,
+    list_incidents,
     metric_sentence,
     normalization_label,
     privacy_sentence,
@@ -69,6 +65,7 @@ from silofl.report.sentences import (
 from silofl.report.super_model_page import super_model_sections, unseen_section
 from silofl.report.tables import (
     MISSING,
+    MODEL_NAMES,
     TextTable,
     empty_cases_sentence,
     everyone_sentence,
@@ -76,18 +73,18 @@ from silofl.report.tables import (
     format_count,
     format_duration,
     format_number,
-    joining_note,
-    joining_table,
     label_sentence,
     label_table,
     missing_labels_sentence,
+    participation_table,
     site_table,
+    software_table,
     surface_sentence,
     tested_sites,
+    traffic_table,
 )
 from silofl.software import find_installed_version
 from silofl.study_sections import CLASSIFICATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
@@ -151,7 +148,7 @@ def make_run_page(run: RunRecords) -> Page:
         _joining_section(run),
         _results_section(run),
         make_section(
-            "training", "Training", "Training", *(map(Figure, curve_images(run)) if run.ledger else [NO_ROUND])
+            "training", "Training", "Training", *(map(Picture, curve_images(run)) if run.ledger else [NO_ROUND])
         ),
         _pictures_section(run),
         *super_model_sections(run),
@@ -231,7 +228,7 @@ def _joining_section(run: RunRecords) -> Section | None:
     if not sentence:
         return None
     explained = [Table(table), make_note(joining_note(run.results))] if table else [Text(sentence)]
-    image = make_figure(hospitals_image({_name_row(run): [run]}))
+    image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, *explained)
 
 
@@ -279,10 +276,9 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     """Return the numbers at the top of the report, without those that are missing."""
     results = run.results
     planned = f" of {results.rounds}" if results.rounds else ""
-    names = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
     num_sites = len(results.joining or ())
     of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
-    joined = [(f"{names[one]}, {of_sites}", format_number(value)) for one, value in results.joining_means.items()]
+    joined = [(f"{MODEL_NAMES[one]}, {of_sites}", format_number(value)) for one, value in results.joining_means.items()]
     facts = [
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
         ("best round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
@@ -298,13 +294,13 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
 
 
 def _training_section(run: RunRecords) -> Section:
-    curves = [Figure(image) for image in curve_images(run)]
+    curves = [Picture(image) for image in curve_images(run)]
     return make_section("training", "Training", "Training", *(curves or [NO_ROUND]))
 
 
 def _pictures_section(run: RunRecords) -> Section:
-    cases = [Figure(image, "titled shrink") for image in case_images(run)]
-    normalized = [Figure(image, "shrink") for image in normalization_images(run)]
+    cases = [Picture(image, "titled shrink") for image in case_images(run)]
+    normalized = [Picture(image, "shrink") for image in normalization_images(run)]
     absence = _explain_absence(run)
     return make_section(
         "pictures",
@@ -330,7 +326,7 @@ def _explain_absence(run: RunRecords) -> str:
 
 def _traffic_section(run: RunRecords) -> Section:
     image = traffic_image(run)
-    shown = [Table(traffic_table(run.ledger, run.sites), ""), Figure(image)] if image else [NO_ROUND]
+    shown = [Table(traffic_table(run.ledger, run.sites), ""), Picture(image)] if image else [NO_ROUND]
     return make_section("traffic", "Traffic", "Traffic and time", *shown)
 
 
@@ -357,7 +353,7 @@ def _weight_blocks(run: RunRecords) -> list[Block | None]:
             f"{history_sentence(run.site_weights)} In a round without some sites, the others share their weight. For "
             "this each site sent these statistics, and no image."
         )
-        return [Figure(weights_image(run.site_weights[-1])), make_note(note)]
+        return [Picture(weights_image(run.site_weights[-1])), make_note(note)]
     if run.results.recipe_value("stays_home") == "everything":
         return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
@@ -389,31 +385,6 @@ def _data_section(run: RunRecords) -> Section:
     return make_section("data", "Data", "Data", *(data_blocks({"": table}, data_doubts([run])) if table else [NO_DATA]))
 
 
-@dataclass(frozen=True)
-class _ModelFiles:
-    """What a run's folder holds of models.
-
-    Attributes:
-        files: Names of those in ``model/``.
-        code: Lines that load one; empty where the folder says none.
-        has_super_model: Whether ``supermodel/`` is there.
-    """
-
-    files: Sequence[str]
-    code: str
-    has_super_model: bool
-
-
-def _find_models(run: Path) -> _ModelFiles:
-    readme = run / "model" / "README.md"
-    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
-    return _ModelFiles(
-        files=sorted(path.name for path in (run / "model").glob("*.pt")),
-        code=rest.partition("```")[0],
-        has_super_model=(run / "supermodel" / "model.json").is_file(),
-    )
-
-
 def _models_section(run: RunRecords) -> Section:
     """Say where the run's models are, and how to load one."""
     results = run.results
@@ -431,19 +402,26 @@ def _models_section(run: RunRecords) -> Section:
 
 
 def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
-    found, results = _find_models(run.path), run.results
-    if found.code:
-        text = Markup("In the run's folder, <code>model/</code> holds {}. {} From <code>model/</code>:")
-        files = ", ".join(found.files) or "no model"
-        return [Text(text.format(files, where.replace("`", ""))), Code(found.code)]
-    if found.has_super_model:
+    """Name the models in the run's folder, with the code that loads one from there."""
+    files, code = sorted(path.name for path in (run.path / "model").glob("*.pt")), _read_code(run.path / "model")
+    holds = Markup("In the run's folder, <code>model/</code> holds {}.")
+    if code:
+        loads = holds + Markup(" {} From <code>model/</code>:")
+        return [Text(loads.format(", ".join(files) or "no model", where.replace("`", ""))), Code(code)]
+    if (run.path / "supermodel" / "model.json").is_file():
         return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
-    if found.files:
-        text = Markup("In the run's folder, <code>model/</code> holds {}.")
-        return [Text(text.format(", ".join(found.files)))]
-    is_local = results.recipe_value("stays_home") == "everything"
-    why = ": each site trained its own" if is_local else " yet" * (results.status != "COMPLETE")
+    if files:
+        return [Text(holds.format(", ".join(files)))]
+    is_local = run.results.recipe_value("stays_home") == "everything"
+    why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
     return [Text(f"The run's folder holds no model{why}.")]
+
+
+def _read_code(folder: Path) -> str:
+    """Return the code in a folder's README.md; nothing without any."""
+    readme = folder / "README.md"
+    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
+    return rest.partition("```")[0]
 
 
 def _recipe_section(run: RunRecords) -> Section:

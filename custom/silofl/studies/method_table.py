@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.comparison import MOST_SITES_IN_A_ROW, are_comparable
-from silofl.report.conditions import group_rows_by_value, list_groups
 from silofl.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
@@ -18,6 +16,8 @@ from silofl.report.sentences import (
     split_sentence,
 )
 from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
+from silofl.studies.conditions import group_rows_by_value, list_groups
 from silofl.studies.method_rows import (
     AVERAGES_ALSO,
     Method,

@@ -14,9 +14,9 @@ from silofl.methods.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
 from silofl.report.page import (
     Banner,
-    Figure,
     Heading,
     Page,
+    Picture,
     Section,
     Table,
     Tiles,
@@ -24,8 +24,9 @@ from silofl.report.page import (
     make_section,
     write_page,
 )
-from silofl.report.rounds import KINDS, list_incidents, training_curves
-from silofl.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl.report.rounds import training_curves
+from silofl.report.sentences import list_incidents
+from silofl.report.tables import KINDS, MISSING, TextTable, format_duration, format_number
 from silofl.schema import dump_record
 from silofl.studies.progress import describe_task
 from silofl.training.metrics import mean_of_known
@@ -263,7 +264,7 @@ def _make_sections(watched: Watched) -> list[Section]:
     happened = [Heading("What else happened"), make_items(incidents)] if incidents else []
     return [
         make_section("sites", "", "Sites", Table(sites_table(watched), "")),
-        make_section("curves", "", "Curves", Figure(_curves(watched))),
+        make_section("curves", "", "Curves", Picture(_curves(watched))),
         make_section("rounds", "", "Rounds", Table(rounds_table(watched)), *happened),
     ]
 

@@ -12,53 +12,61 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import Results
 from silofl.files import write_json
 from silofl.report.canvas import PageImage
-from silofl.report.comparison import (
-    JoiningComparison,
-    compare_joining,
-    comparison_notes,
-    comparison_table,
-    site_comparison_table,
-)
-from silofl.report.conditions import (
-    RowRuns,
-    data_doubts,
-    data_tables,
-    list_differences,
-    results_by_row,
-    rows_by_name,
-    settings_rows,
-)
-from silofl.report.drift import DRIFT_NOTE, compare_drift
-from silofl.report.hospitals import NOTE, conclude, explain_losses, hospital_table, hospitals_image
 from silofl.report.page import (
     REPORT,
     Banner,
     Block,
-    Figure,
     Fold,
     Heading,
     Items,
     Page,
     Pairs,
+    Picture,
     Section,
     Table,
     Text,
-    make_figure,
     make_items,
     make_note,
+    make_picture,
     make_section,
     make_table,
     write_with_files,
 )
-from silofl.report.result_pictures import comparison_images
-from silofl.report.result_rows import list_result_rows
-from silofl.report.rounds import ROUND_TEST, VALIDATION, curves_image
+from silofl.report.result_pictures import hospitals_image
+from silofl.report.rounds import ROUND_TEST, VALIDATION
 from silofl.report.run_page import data_blocks, page_address, write_report
-from silofl.report.run_records import COMPARISONS, Comparisons, RunRecords, read_run, run_names
+from silofl.report.run_records import (
+    COMPARISONS,
+    Comparisons,
+    RowRuns,
+    RunRecords,
+    data_doubts,
+    list_result_rows,
+    read_run,
+)
 from silofl.report.sentences import metric_sentence
-from silofl.report.super_model_page import run_models_table
 from silofl.report.tables import TextTable, drop_equal_columns
 from silofl.schema import dump_record
+from silofl.studies.comparison import (
+    DRIFT_NOTE,
+    JoiningComparison,
+    compare_drift,
+    compare_joining,
+    comparison_notes,
+    comparison_table,
+    run_models_table,
+    site_comparison_table,
+)
+from silofl.studies.comparison_figures import comparison_images, curves_image
+from silofl.studies.conditions import (
+    data_tables,
+    list_differences,
+    results_by_row,
+    rows_by_name,
+    run_names,
+    settings_rows,
+)
+from silofl.studies.hospitals import NOTE, conclude, explain_losses, hospital_table
 
 PAYS = "Does joining pay?"
 MEANS_NOTE = "mean and standard deviation over a run's sites; mean over all of its test cases."
@@ -208,7 +216,7 @@ def _hospitals_section(rows: RowRuns) -> Section | None:
         "hospitals",
         PAYS,
         PAYS,
-        Figure(image),
+        Picture(image),
         Text(first, "lead"),
         *([Table(table), make_note(NOTE)] if table else []),
         make_items([*others, *explain_losses(single)]),
@@ -245,7 +253,7 @@ def _results_section(rows: RowRuns, summary: Summary) -> Section:
 
 
 def _summary_blocks(summary: Summary) -> list[Block | None]:
-    swept = [make_table(summary.swept), make_figure(summary.figure), Heading("Each row")] if summary.swept else []
+    swept = [make_table(summary.swept), make_picture(summary.figure), Heading("Each row")] if summary.swept else []
     if summary.table is None:
         return swept
     return [*swept, Table(summary.table), make_items(summary.notes, "note"), Heading("Each run")]
@@ -267,13 +275,13 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
         "curves",
         "Curves",
         "Curves",
-        make_figure(validation) or Text("No run has validated a round."),
-        *([Heading("Test in every round"), Figure(test)] if test else []),
+        make_picture(validation) or Text("No run has validated a round."),
+        *([Heading("Test in every round"), Picture(test)] if test else []),
     )
 
 
 def _pictures_section(runs: Sequence[RunRecords]) -> Section:
-    shown = [Figure(image, "titled shrink") for image in comparison_images(runs)]
+    shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
     return make_section("pictures", "Pictures", "The same test case in each run", *(shown or [NO_CASE]))
 
 

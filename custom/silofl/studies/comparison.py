@@ -4,12 +4,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from silofl.algorithms.gain import count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.conditions import list_differences, results_by_row, rows_by_name
-from silofl.report.run_records import RunRecords
+from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
     SHARED_BATCHNORM,
@@ -19,6 +19,7 @@ from silofl.report.sentences import (
     shares_patients,
     split_sentence,
 )
+from silofl.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
 from silofl.report.tables import (
     HD95,
     MISSING,
@@ -35,8 +36,10 @@ from silofl.report.tables import (
     print_table,
     surface_texts,
 )
+from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
@@ -54,6 +57,22 @@ JOINING_NOTE = (
 Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
+# Columns, by their names in a round's record.
+DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
+DRIFT_NOTE = (
+    "Means over the rounds, ± their deviation over the seeds. Drift: mean over sites and steps of the squared distance "
+    "to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over that of "
+    "their weighted mean, 1 where all agree, of rounds that all begin from one model. Distance: mean squared distance "
+    "of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning rate, the steps and the "
+    "network: compare rows that share these; no accuracy follows from them. A row without numbers has them with --set "
+    "training.measures_drift=true."
+)
+_SINGLE = {
+    "everything": "local: each site alone",
+    "batchnorm": "global but for BatchNorm",
+    "head": "global but for the head",
+    "nothing": GLOBAL,
+}
 
 
 @dataclass(frozen=True)
@@ -272,3 +291,57 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: I
         *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
         *map(format_number, map(results.sites.get, sites)),
     )
+
+
+def compare_drift(rows: RowRuns) -> TextTable | None:
+    """Return one line a row; None where no run has measured any drift.
+
+    Args:
+        rows: Name -> its runs, one for each seed.
+    """
+    table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
+    is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
+    return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
+
+
+def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
+    means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return MISSING
+    # By digits and not by decimals: drifts are as small as their rates.
+    return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
+
+
+def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
+    """Return one row for each model of each run, one column a site; None where no run has more than one model.
+
+    Args:
+        results: The runs' results.
+        names: The runs' names.
+    """
+    if not any(run.super_model for run in results):
+        return None
+    sites = compared_sites(results)
+    found = [
+        (name, model, v) for name, run in zip(names, results, strict=True) for model, v in _values_by_model(run).items()
+    ]
+    table = [list(map(values.get, sites)) for *_, values in found]
+    table = [[*row, None if None in row else mean_of_known(row)] for row in table]
+    rows = tuple((name, model, *map(format_number, row)) for (name, model, _), row in zip(found, table, strict=True))
+    return TextTable(("run", "model", *sites, "mean"), rows, num_text=2)
+
+
+def _values_by_model(results: Results) -> dict[str, Values]:
+    """Return name -> site -> value of the models of one run; nothing for a run without any value."""
+    if results.super_model:
+        return model_values(results)
+    if not any(value is not None for value in results.sites.values()):
+        return {}
+    if results.recipe_value("sends_model_once"):
+        return {ENSEMBLE: results.sites}
+    home = str(results.recipe_value("stays_home"))
+    # Rows of the mixing matrix differ, and each site's model with them.
+    is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
+    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
