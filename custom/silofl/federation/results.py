@@ -222,7 +222,7 @@ class Results:
         """Local, federated and chosen -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
         names = (LOCAL, FEDERATED, CHOSEN) if sites else ()
-        return {name: mean_of_known(one.test.get(name) for one in sites) for name in names}
+        return {name: mean_of_known(one.tested(name) for one in sites) for name in names}
 
     @property
     def by_site(self) -> dict[str, SiteResult]:

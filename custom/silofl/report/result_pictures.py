@@ -348,7 +348,7 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
     Args:
         rows: Name of the method -> its runs, one for each seed.
     """
-    chosen = _with_choices(rows)
+    chosen = rows_with_choices(rows)
     if not chosen:
         return None
     metric = next(iter(chosen.values()))[0].metric
@@ -366,28 +366,30 @@ def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None,
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
-    means = ", ".join(f"{MODEL_NAMES[model]} {format_number(value)}" for model, value in _average_models(runs).items())
-    return f"{name} {means} ({', '.join(count_verdicts(_list_verdicts(runs)))})"
+    means = ", ".join(f"{MODEL_NAMES[model]} {format_number(value)}" for model, value in average_models(runs).items())
+    return f"{name} {means} ({', '.join(count_verdicts(list_verdicts(runs)))})"
 
 
-def _with_choices(rows: RowRuns) -> RowRuns:
+def rows_with_choices(rows: RowRuns) -> RowRuns:
+    """Return the rows with the runs in which some site made a choice; a row without any is left out."""
     chosen = {name: [run for run in runs if run.results.joining] for name, runs in rows.items()}
     return {name: runs for name, runs in chosen.items() if runs}
 
 
-def _list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
+def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
+    """Return the verdict of each site of each run."""
     return [one.verdict for run in runs for one in run.results.joining.values()]
 
 
-def _average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
+def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     """Return alone, federated and kept -> mean over the hospitals, then over the seeds."""
     return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
 
 
 def _draw_hospital(axes: Axes, place: int, one: Joined) -> None:
-    local = one.test.get(LOCAL)
+    local = one.tested(LOCAL)
     if local is not None and one.low is not None and one.high is not None:
         axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
     for model, style in MODEL_POINTS.items():
-        if one.test.get(model) is not None:
+        if one.tested(model) is not None:
             axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)

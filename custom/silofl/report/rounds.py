@@ -114,7 +114,7 @@ def curve_images(run: RunRecords) -> list[PageImage]:
             "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9).",
         ),
     ]
-    return [make_image(curves, _describe_curves(curves), caption) for curves, caption in found if curves]
+    return [make_image(curves, describe_curves(curves), caption) for curves, caption in found if curves]
 
 
 def training_curves(
@@ -216,7 +216,7 @@ def traffic_image(run: RunRecords) -> PageImage | None:
     sent, received = (
         tuple(sum(getattr(record, key).values()) / 1e6 for record in run.ledger) for key in ("bytes_to", "bytes_from")
     )
-    bars = TrafficBars(tuple(_list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
+    bars = TrafficBars(tuple(list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
     alt = (
         f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
         f"longest took {format_duration(max(bars.seconds))}."
@@ -266,7 +266,7 @@ def _model_value(model: str, record: Round, site: str) -> float | None:
 
 def _score_values(ledger: Sequence[Round], sites: Sequence[str], measure: Measure) -> dict[str, Values]:
     """Return each site's score of the model that each round made, and last the mean over the sites."""
-    values = _site_values(ledger, sites, lambda record, site: _site_value(measure.scores(record), site))
+    values = _site_values(ledger, sites, lambda record, site: site_value(measure.scores(record), site))
     return values | {MEAN_LINE: [mean_over_sites(measure.scores(record)) for record in ledger]}
 
 
@@ -286,14 +286,15 @@ def _site_curves(
     """Return curves with a line per site, which looks the same in every figure of a run."""
     styles = {site: {"linewidth": 1.6} | line_style(i) for i, site in enumerate(sites)}
     styles |= {MEAN_LINE: MEAN_STYLE, KEPT: KEPT_STYLE}
-    return Curves(name, dict.fromkeys(styles, _list_rounds(ledger)), styles, panels, **layout)
+    return Curves(name, dict.fromkeys(styles, list_rounds(ledger)), styles, panels, **layout)
 
 
-def _list_rounds(ledger: Sequence[Round]) -> list[int]:
+def list_rounds(ledger: Sequence[Round]) -> list[int]:
+    """Return the numbers of the rounds."""
     return [record.round for record in ledger]
 
 
-def _describe_curves(curves: Curves) -> str:
+def describe_curves(curves: Curves) -> str:
     """Say where the lines of the panels end, for readers who do not see them."""
     return " ".join(_describe_panel(curves, panel) for panel in curves.panels)
 
@@ -333,7 +334,8 @@ def _reported_sentence(run: RunRecords) -> str:
     return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
 
 
-def _site_value(scores: Scores, site: str) -> float | None:
+def site_value(scores: Scores, site: str) -> float | None:
+    """Return a site's value; None where it has no score."""
     return scores[site].value if site in scores else None
 
 

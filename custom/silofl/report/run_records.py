@@ -291,7 +291,7 @@ def all_settings(run: RunRecords) -> dict[str, str]:
 def data_table(run: RunRecords) -> TextTable | None:
     """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
     head = (f"{part}: {name}" for part in PARTS for name in COUNTED.values())
-    rows = tuple((site, *map(_count_text, _count_data(run, site).values())) for site in run.sites)
+    rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in run.sites)
     return TextTable(("site", *head), rows) if rows else None
 
 
@@ -327,7 +327,7 @@ def _known_settings(results: Results) -> dict[str, str]:
     return {key: text for key, text in flat_settings(known).items() if text != "null"}
 
 
-def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
+def count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
     """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
     if site in run.data:
         parts = {part: getattr(run.data[site], part) for part in PARTS}
@@ -342,7 +342,8 @@ def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]
     return counts | {("training", "examples"): examples[-1] if examples else None}
 
 
-def _count_text(count: int | None) -> str:
+def describe_count(count: int | None) -> str:
+    """Return a number of cases, patients or images, or that nobody knows it."""
     return UNKNOWN if count is None else str(count)
 
 
@@ -422,7 +423,7 @@ def _tested_rows(results: Results, own: SiteResult, row: partial[ResultRow]) -> 
 
 def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
     for model in (LOCAL, CHOSEN):
-        yield row(model=MODEL_NAMES[model], value=one.test.get(model))
+        yield row(model=MODEL_NAMES[model], value=one.tested(model))
     yield row(
         model=MODEL_NAMES[CHOSEN], metric="gain", value=one.difference, low=one.low, high=one.high, verdict=one.verdict
     )

@@ -269,7 +269,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
-    kept = {site: joining[site].test.get(CHOSEN) if site in joining else one for site, one in results.sites.items()}
+    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
     found = [
         ("bad", f"{where}: the model that it keeps is near 0, {format_number(value)}")
         for where, value in kept.items()
@@ -287,13 +287,13 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
 
 def _below_own_sentence(one: Joined) -> str:
-    values = f"{format_number(one.test.get(CHOSEN))} and {format_number(one.test.get(LOCAL))} alone"
+    values = f"{format_number(one.tested(CHOSEN))} and {format_number(one.tested(LOCAL))} alone"
     return f"the model that it keeps is below its own, {values} ({one.test_units}: {one.said})"
 
 
 def _doubt_federated(one: Joined) -> list[str]:
     """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
-    federated, local = one.test.get(FEDERATED), one.test.get(LOCAL)
+    federated, local = one.tested(FEDERATED), one.tested(LOCAL)
     if federated is None or local is None:
         return []
     if federated < NEAR_ZERO:
@@ -305,7 +305,7 @@ def _doubt_federated(one: Joined) -> list[str]:
 
 def _is_below(one: Joined, name: str) -> bool:
     """Return whether a model's test value is below the site's own model's, by the decimals that are shown."""
-    value, own = one.test.get(name), one.test.get(LOCAL)
+    value, own = one.tested(name), one.tested(LOCAL)
     return value is not None and own is not None and round(value, 3) < round(own, 3)
 
 
@@ -337,7 +337,7 @@ def joining_note(results: Results) -> str:
 def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
-    values = (format_number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
+    values = (format_number(one.tested(name)) for name in (LOCAL, FEDERATED, CHOSEN))
     return (site, one.said, one.kept, one.test_units, *values, difference, interval)
 
 

@@ -244,7 +244,7 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
 
 def _average_tests(joined: Sequence[Mapping[str, Joined]], model: str) -> list[float]:
     """Return the mean over the sites of each seed that knows one."""
-    means = (mean_of_known(one.test.get(model) for one in sites.values()) for sites in joined)
+    means = (mean_of_known(one.tested(model) for one in sites.values()) for sites in joined)
     return [mean for mean in means if mean is not None]
 
 

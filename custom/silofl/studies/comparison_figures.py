@@ -23,7 +23,7 @@ from silofl.report.result_pictures import (
     show_image,
     write_title,
 )
-from silofl.report.rounds import Measure, Scores, _describe_curves, _list_rounds, _site_value, mean_over_sites
+from silofl.report.rounds import Measure, Scores, describe_curves, list_rounds, mean_over_sites, site_value
 from silofl.report.run_records import CasePictures, RunRecords
 from silofl.studies.conditions import run_names
 from silofl.training.metrics import pool_values
@@ -57,7 +57,7 @@ def curves_image(
         return None
     caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
     has_centralised = any(panel.title == f"{MEAN} {CASES}" for panel in curves.panels)
-    alt = f"{measure.name} by round. {_describe_curves(curves)}"
+    alt = f"{measure.name} by round. {describe_curves(curves)}"
     return make_image(curves, alt, f"{caption} {CENTRALISED}" if has_centralised else caption)
 
 
@@ -72,12 +72,12 @@ def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequen
         panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
     for site in sorted({site for run in runs for site in run.sites}):
         of_runs = {
-            name: [_site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
+            name: [site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
         }
         panels.append(Panel(site, of_runs))
     return Curves(
         name=measure.name.lower(),
-        rounds={name: _list_rounds(ledger) for name, ledger in (ledgers | beside).items()},
+        rounds={name: list_rounds(ledger) for name, ledger in (ledgers | beside).items()},
         # Its place decides a run's look in all panels.
         styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers | beside)},
         panels=tuple(panels),

@@ -1,4 +1,4 @@
-"""The conditions of runs, their settings and their data: as tables, and sentences on what differs between runs."""
+"""What differs between compared runs besides their algorithms: settings, pretrained models and data."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
-from silofl.report.run_records import CONFIG, RowRuns, RunRecords, _count_data, _count_text, all_settings, data_table
+from silofl.report.run_records import CONFIG, RowRuns, RunRecords, all_settings, count_data, data_table, describe_count
 from silofl.report.tables import TextTable
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
 
 def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
-    known = [(_data_digest(run, site), *_count_data(run, site).values()) for run in runs if site in run.sites]
+    known = [(_data_digest(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
     # A record of an older version lacks some of them, which is no difference.
     return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
 
@@ -148,8 +148,8 @@ def _data_digest(run: RunRecords, site: str) -> str | None:
 def _cases_text(run: RunRecords, site: str) -> str:
     if site not in run.sites:
         return "none"
-    sizes, digest = _count_data(run, site), _data_digest(run, site)
-    cases = " / ".join(_count_text(sizes[part, "cases"]) for part in PARTS)
+    sizes, digest = count_data(run, site), _data_digest(run, site)
+    cases = " / ".join(describe_count(sizes[part, "cases"]) for part in PARTS)
     return f"{cases}, dataset.json {digest[:8]}" if digest else cases
 
 

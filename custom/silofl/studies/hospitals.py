@@ -1,21 +1,16 @@
-"""Each hospital in each method of a comparison: a table, a figure, and sentences that follow from the numbers."""
-
-from __future__ import annotations
+"""Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from silofl.algorithms.gain import count_verdicts
 from silofl.federation.results import Results
-from silofl.report.result_pictures import _average_models, _list_verdicts, _with_choices
+from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
 from silofl.report.tables import MODEL_NAMES, TextTable, format_number
+from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
-
-if TYPE_CHECKING:
-    pass
 
 COLUMNS = ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
 NOTE = (
@@ -24,8 +19,6 @@ NOTE = (
     "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
     "and its 95 % interval. It gains only if the kept model also beats the own one without a decision threshold."
 )
-# A difference that the three decimals shown do not show is none.
-LEAST_DIFFERENCE = 0.0005
 Runs = Mapping[str, RunRecords]
 
 
@@ -38,7 +31,7 @@ def hospital_table(runs: Runs) -> TextTable | None:
     rows = []
     for name, run in _with_choice(runs).items():
         for number, (site, one) in enumerate(run.results.joining.items()):
-            values = (format_number(one.test.get(model)) for model in MODEL_NAMES)
+            values = (format_number(one.tested(model)) for model in MODEL_NAMES)
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
             rows.append((first, site, *values, last, _describe_verdict(one)))
@@ -51,7 +44,7 @@ def conclude(rows: RowRuns) -> list[str]:
     Args:
         rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
     """
-    chosen = _with_choices(rows)
+    chosen = rows_with_choices(rows)
     if not chosen:
         return []
     return [_conclude_kept(chosen), _conclude_federated(chosen), *_conclude_unseen(chosen)]
@@ -79,12 +72,12 @@ def _describe_verdict(one: Joined) -> str:
 
 
 def _conclude_kept(rows: RowRuns) -> str:
-    verdicts = {name: _list_verdicts(runs) for name, runs in rows.items()}
+    verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
     counts = {name: (found.count("gains"), len(found)) for name, found in verdicts.items()}
     ordered = sorted(counts, key=lambda name: -counts[name][0])
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
     losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == "loses")
-    means = {name: _average_models(runs) for name, runs in rows.items()}
+    means = {name: average_models(runs) for name, runs in rows.items()}
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
     return (
@@ -95,7 +88,7 @@ def _conclude_kept(rows: RowRuns) -> str:
 
 
 def _conclude_federated(rows: RowRuns) -> str:
-    means = {name: _average_models(runs) for name, runs in rows.items()}
+    means = {name: average_models(runs) for name, runs in rows.items()}
     below = [
         f"{name} {format_number(found[FEDERATED])} (alone {format_number(found[LOCAL])})"
         for name, found in means.items()
@@ -122,7 +115,7 @@ def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:
     known = means[FEDERATED] is not None and means[LOCAL] is not None
-    return known and means[FEDERATED] < means[LOCAL] - LEAST_DIFFERENCE
+    return known and means[FEDERATED] < means[LOCAL] - SMALLEST
 
 
 def _explain_federated(run: RunRecords) -> Iterator[str]:
@@ -132,7 +125,7 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     gaps = {
         site: one.test[LOCAL] - one.test[FEDERATED]
         for site, one in run.results.joining.items()
-        if one.test.get(LOCAL) is not None and one.test.get(FEDERATED) is not None
+        if one.tested(LOCAL) is not None and one.tested(FEDERATED) is not None
     }
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
