@@ -1,6 +1,301 @@
 """What a run's page shows, and in which order, is decided before any template."""
 
-from silofl.report.run_page import weights_table
+import json
+import re
+
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.federation.outcome import stopped_results
+from silofl.files import write_json
+from silofl.report.run_page import weights_table, write_report
+from silofl.schema import dump_record
+from tests.report.conftest import joined, report, rows_of
+
+
+def test_every_picture_of_a_report_has_its_files(finished):
+    folder = finished()
+    write_report(folder)
+    names = {path.name for path in (folder / "figures").iterdir()}
+    for stem in ("training", "drift", "traffic", "cases_east", "cases_west"):
+        assert {f"{stem}.png", f"{stem}.svg", f"{stem}.csv"} <= names
+    # two panels with two sites, validation with their mean too, over two rounds; the first validation is east's
+    rows = rows_of(folder / "figures" / "training.csv")
+    assert rows[0] == ["panel", "line", "round", "value"] and len(rows) == 1 + 2 * 3 + 2 * 2
+    assert rows[1] == ["Validation: dice", "east", "1", "0.1"]
+
+
+def test_figures_that_cannot_be_written_are_named(finished):
+    folder = finished()
+    (folder / "figures").write_text("")
+    with pytest.raises(ConfigError, match="training.png must be writable"):
+        write_report(folder)
+
+
+@pytest.fixture
+def tested(run, results):
+    """Make a run's folder that holds a result and nothing else."""
+    return lambda **changes: run().json("results.json", results(**changes)).path
+
+
+def test_a_report_is_one_file_that_loads_nothing(finished):
+    page = report(finished())
+    assert page.open == [] and "<script" not in page.source
+    assert page.source.startswith("<!DOCTYPE html>")
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
+    assert not re.search(r"url\(|@import", page.source)
+
+
+def test_every_image_has_an_alternative_text(finished, pictures):
+    page = report(finished(shown=pictures(shift=0.5)))
+    # curves, drift, two sites, normalisation, traffic
+    assert len(page.images) == 6 and all(image["alt"] for image in page.images)
+
+
+def test_a_run_that_ended_early_says_so_under_its_status(tested):
+    page = report(tested(rounds=9, ended_early="the run ended after round 5 of 9"))
+    assert "every site tested the model. The run ended after round 5 of 9." in page.text
+
+
+def test_a_report_names_the_sites_that_left_and_does_not_say_that_they_tested_the_model(tested):
+    page = report(tested(sites={"east": 0.5, "west": None}, left={"west": 1}))
+    assert "and every site that has not left tested the model." in page.text
+    assert "site west has left the study, after round 1" in page.text
+
+
+def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
+    folder = finished()
+    (folder / "model").mkdir()
+    (folder / "model" / "best.pt").write_bytes(b"")
+    (folder / "model" / "README.md").write_text("To load one:\n\n```python\nimport torch\n```\n")
+    page = report(folder)
+    for words in (
+        "COMPLETE",
+        "0.625",
+        "mean over sites",
+        "alpha = 0.05",
+        "best validation, round 2",
+        "seed 0",
+        "0.750",
+    ):
+        assert words in page.text
+    assert "holds best.pt. BatchNorm never left the sites" in page.text
+    assert "complete model is sites/NAME/small-1/supermodel" in page.text and "From model/ : import torch" in page.text
+    assert 'class="banner good"' in page.source
+
+
+def test_the_words_of_a_heated_cell_can_be_read_in_light_and_in_dark(finished_super):
+    style = report(finished_super()).source
+    for block in re.findall(r":root \{.*?\}", style, re.S):
+        named = dict(re.findall(r"--(\w+): ([^;]+);", block))
+        ink, page = (_rgb(named[name]) for name in ("ink", "page"))
+        heat = [int(part) for part in named["heat"].split(",")]
+        most = float(named["most"])
+        cell = [most * a + (1 - most) * b for a, b in zip(heat, page, strict=True)]
+        bright, dark = sorted((_luminance(ink), _luminance(cell)), reverse=True)
+        # WCAG's contrast of words, AA
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _rgb(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    return list(bytes.fromhex(digits))
+
+
+def _luminance(rgb):
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (part / 255 for part in rgb)]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_a_report_leads_with_its_verdict_and_the_same_dots(finished):
+    page = report(finished(joining={"east": dump_record(joined(local=0.5, federated=0.625, kept=0.75))}))
+    assert page.source.index("banner") < page.source.index('class="lead"') < page.source.index("<img")
+    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: harmofl alone 0.500")
+    order = [
+        page.source.index(f'<section id="{name}"')
+        for name in ("joining", "results", "training", "pictures", "traffic", "sites", "recipe")
+    ]
+    assert order == sorted(order)
+
+
+def test_wide_figures_have_a_second_drawing_for_a_phone(finished):
+    source = report(finished()).source
+    # curves, drift, traffic; cases are narrow enough
+    assert source.count('<source media="screen and (max-width: 640px)"') == 3
+
+
+def test_names_and_reasons_are_escaped(run, results, record, pictures):
+    name = '<script>alert("x")</script>'
+    broken = record(1, asked=[name], answered=[], failed={name: "<b>no</b>"}, validation=(0.1, 0.2))
+    values = results(status="INCOMPLETE", reasons=[f"site {name} did not test"], sites={name: 0.5}, study=name)
+    folder = run().json("results.json", values).study(labels={1: "<i>organ</i>"}).ledger(broken).path
+    page = report(folder)
+    assert "<script" not in page.source and "<b>" not in page.source
+    assert f"site {name} did not test" in page.text
+
+
+def test_the_number_at_the_top_says_of_how_many_sites_it_is(tested):
+    page = report(tested(sites={"east": 0.5, "west": None}, mean=0.5))
+    assert "dice, mean over 1 of 2 sites 0.500" in page.text
+
+
+def test_a_metric_of_a_package_is_a_column_and_a_note(tested):
+    failed = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+    page = report(tested(extra_metrics={"east": {"a==1/overlap": {"value": 0.375, "num_cases": 1}}, "west": failed}))
+    assert "overlap" in page.text and "0.375" in page.text
+    assert "overlap is a metric of the package a==1" in page.text and "It failed at west;" in page.text
+
+
+def test_a_note_of_the_ledger_is_nothing_that_went_wrong(run, results, record):
+    files = run().json("results.json", results()).study().ledger(record(1, notes=["site 'west' keeps its own model"]))
+    page = report(files.path)
+    assert "What else happened, and why" in page.text and "went wrong" not in page.text
+
+
+def test_an_incomplete_run_says_why(tested):
+    page = report(tested(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
+    assert 'class="banner warning"' in page.source and "site west missed rounds [2]" in page.text
+
+
+def test_a_failed_run_has_a_report_with_its_reason(run, results):
+    values = results(status="FAILED", reasons=["no site joined"])
+    page = report(run().json("results.json", values).json("run.json", {}).path)
+    assert 'class="banner bad"' in page.source and "no site joined" in page.text
+    assert "go on with it: python -m silofl resume" in page.text and "No round has finished." in page.text
+
+
+def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
+    folder = run().study().json("run.json", {}).ledger(record(1)).path
+    page = report(folder)
+    assert "1 of 2 rounds are finished and there is no result yet" in page.text
+    assert f"running or interrupted; go on with: python -m silofl resume {folder}" in page.text
+    assert len(page.images) == 3 and "best round so far 1" in page.text
+
+
+def test_a_run_that_has_not_finished_a_round_has_a_report(run):
+    assert "0 of 2 rounds are finished" in report(run().study().json("run.json", {}).path).text
+
+
+def test_a_run_of_a_real_federation_says_that_pictures_stay_at_the_sites(tested):
+    page = report(tested())
+    assert "The pictures stay at the sites" in page.text and "image_shape" not in page.text
+
+
+def test_a_site_without_a_counted_case_is_named_beside_the_pictures_of_the_others(run, results, pictures):
+    values = results(sites={"east": 0.5, "west": None})
+    page = report(run().json("results.json", values).pictures("east", pictures()).path)
+    assert "No picture is here of west" in page.text and "mean over 1 of 2 sites" in page.text
+
+
+def test_classification_has_no_outlines_and_says_so(tested):
+    assert "a class has no outline" in report(tested(metric="accuracy")).text
+
+
+def test_colour_images_of_several_labels_have_a_report(run, results, record, pictures):
+    files = run().json("results.json", results()).study(labels={1: "organ", 2: "lesion"}).ledger(record(1))
+    page = report(files.pictures("east", pictures(channels=3, labels=(1, 2))).path)
+    assert any("Site east" in image["alt"] for image in page.images)
+
+
+def test_local_training_has_no_aggregation_weights(tested, results):
+    recipe = dict(results().recipe) | {"stays_home": "everything"}
+    assert "No model is mixed: each site trains alone." in report(tested(recipe=recipe)).text
+
+
+def test_caveats_stand_in_banners(tested):
+    text = report(tested(split_unit="slices", normalization="batch_stateless")).text
+    assert "CAUTION same person in training and test" in text
+    assert "CAUTION a prediction depends on the batch it stands in" in text
+
+
+def test_a_run_with_a_selector_shows_its_models_counts_map_and_threshold(finished_super):
+    page = report(finished_super())
+    assert page.open == [] and all(image["alt"] for image in page.images)
+    # curves, curves of both models, drift, map, traffic
+    assert len(page.images) == 5
+    for words in (
+        "Validation, by which the round is chosen, is of what a site has in that round, without the threshold gamma",
+        "The super model is below the site's own personalised model at 1 of 2 sites: east (0.500 against 0.600).",
+        "Slice by slice : 13 of 14 right",
+        "Case by case : 5 of 5 right",
+        "3 of 4",
+        "The threshold gamma is 0.9",
+        "0.9 (used)",
+    ):
+        assert words in page.text
+    assert '<td class="number">0.600</td>' in page.source and 'class="number strong' not in page.source
+
+
+def test_the_folder_of_a_super_model_is_named(finished_super):
+    folder = finished_super()
+    (folder / "supermodel").mkdir()
+    (folder / "supermodel" / "model.json").write_text("{}")
+    assert 'SuperModel.load("supermodel")' in report(folder).text
+
+
+def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, unseen_plain):
+    folder = finished_super()
+    assert "left out" not in report(folder).text
+    (folder / "unseen.json").write_text(json.dumps(dump_record(unseen_plain(models={"global": 0.25}))))
+    text = report(folder).text
+    assert "A site that was left out Site coast took no part" in text and "0.250" in text
+
+
+def test_a_run_without_selector_says_nothing_of_one(finished):
+    text = report(finished()).text
+    assert "super model" not in text and "Selector" not in text
+
+
+def test_a_report_is_written_anew_and_leaves_no_other_file(run, results, record):
+    folder = run().json("results.json", results()).ledger(record(1)).path
+    before = write_report(folder).read_bytes()
+    assert write_report(folder).read_bytes() == before
+    assert [path.name for path in folder.glob("*report*")] == ["report.html"]
+
+
+def test_a_folder_that_is_no_run_has_no_report(tmp_path):
+    with pytest.raises(ConfigError, match="must be the folder of a run"):
+        write_report(tmp_path)
+
+
+def test_a_report_has_all_settings_and_the_size_of_each_sites_data(finished):
+    folder = finished(algorithm="fedavg")
+    part = {"cases": 8, "patients": 5, "examples": 80}
+    counts = {"sites": {"east": {"training": part, "validation": part, "test": part, "digest": None}}}
+    (folder / "data.json").write_text(json.dumps(counts))
+    page = report(folder)
+    for words in ("training.learning_ rate 0.001", "training.batch_ size 8", "data.augment []", "rounds 2", "seed 0"):
+        assert words in page.text
+    assert "east 8 5 80 8 5 80 8 5 80 west unknown unknown 30 1 unknown unknown 6" in page.text
+
+
+def test_the_weights_of_adafed_are_a_picture_in_place_of_the_table(finished):
+    folder = finished()
+    assert "listener" in report(folder).text
+    weights = {"round": 3, "source": "running", "layers": "all", "self_weight": 0.5, "sites": ["east", "west"]}
+    weights |= {"distances": [[0, 1], [1, 0]], "weights": [[0.5, 0.5], [0.5, 0.5]], "without": {}}
+    (folder / "weights.json").write_text(json.dumps([weights]))
+    page = report(folder)
+    assert page.open == [] and all(image["alt"] for image in page.images)
+    assert "The weights were computed once, after round 3." in page.text and "listener" not in page.text
+
+
+def test_a_classification_shows_its_other_scores_all_sites_and_its_classes(tested):
+    also = {site: {"balanced_accuracy": 0.375} for site in ("east", "west")}
+    by_label = {"east": {f"class {i}": 0.5 for i in range(5)}, "west": {}}
+    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}
+    text = report(tested(metric="accuracy", also=also, by_label=by_label, everyone=everyone)).text
+    for words in ("balanced accuracy", "0.375", "on all sites' test data (40 cases): accuracy 0.500", "class 4"):
+        assert words in text
+
+
+def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_its_folder(tmp_path, make_study):
+    # NVFlare's download of a job has its results here.
+    folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
+    results = stopped_results(make_study(), "small-20261122-014922-f234", 2, "the job's process was killed")
+    write_json(folder / "results.json", dump_record(results))
+    page = write_report(folder).read_text()
+    assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
 
 
 def test_equal_weights_are_one_row_for_every_site(record):

@@ -140,16 +140,10 @@ def write_report(run: Path) -> Path:
 
 def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
-    links = [(page, page_address(run.path / page, run.path)) for page in run.comparisons]
-    listed = Markup(", ").join(
-        Markup('<a href="{}">{}</a>').format(address, page) for page, address in links if address
-    )
     sections = (
         _joining_section(run),
         _results_section(run),
-        make_section(
-            "training", "Training", "Training", *(map(Picture, curve_images(run)) if run.ledger else [NO_ROUND])
-        ),
+        _training_section(run),
         _pictures_section(run),
         *super_model_sections(run),
         unseen_section(run.unseen),
@@ -167,7 +161,7 @@ def make_run_page(run: RunRecords) -> Page:
         subtitle=_subtitle(run),
         opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
         sections=[section for section in sections if section],
-        closing=[Text(Markup("Compared with other runs: {}").format(listed))] if listed else [],
+        closing=_link_comparisons(run),
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
     )
 
@@ -190,6 +184,14 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
         shown.append(Table(table))
     looked_at = [Text("To be looked at before anybody believes a result:"), make_items(doubts)] if doubts else []
     return [*(shown or [NO_DATA]), *looked_at, Text(DATA_NOTE, "note")]
+
+
+def _link_comparisons(run: RunRecords) -> list[Block]:
+    """Lead to the pages that compare the run with others; nothing where there are none."""
+    found = {page: page_address(run.path / page, run.path) for page in run.comparisons}
+    link = Markup('<a href="{}">{}</a>')
+    links = [link.format(address, page) for page, address in found.items() if address]
+    return [Text(Markup("Compared with other runs: {}").format(Markup(", ").join(links)))] if links else []
 
 
 def _name_row(run: RunRecords) -> str:
