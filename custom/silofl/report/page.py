@@ -241,6 +241,8 @@ class Banner:
 
 # The templates have a macro for each, by its kind.
 Block = Heading | Text | Items | Code | Tiles | Pairs | Table | HeatTable | Picture | Group | Fold | Banner
+# Some of them may not be there.
+Blocks = Sequence[Block | None]
 
 
 @dataclass(frozen=True)
@@ -298,9 +300,10 @@ class Page:
         return list(_list_images(blocks))
 
 
-def make_section(place: str, name: str, title: str, *blocks: Block | None) -> Section:
-    """Return a section of the blocks that are there."""
-    return Section(place, name, title, [block for block in blocks if block])
+def make_section(place: str, name: str, title: str, *blocks: Block | Blocks | None) -> Section:
+    """Return a section of the blocks that are there; those that belong together may be a list."""
+    lists = [block if isinstance(block, Sequence) else [block] for block in blocks]
+    return Section(place, name, title, [block for group in lists for block in group if block])
 
 
 def make_table(content: TextTable | None, style: str = "dense") -> Table | None:
@@ -333,9 +336,12 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+    def place(block: Block) -> str:
+        return getattr(environment.get_template("blocks.html.j2").module, block.kind)(block)
+
     # A block may hold others, of any kind.
-    environment.globals["place"] = lambda block: getattr(blocks, block.kind)(block)
-    blocks = environment.get_template("blocks.html.j2").module
+    environment.globals["place"] = place
     return environment.get_template("page.html.j2").render(page=page)
 
 

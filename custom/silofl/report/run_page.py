@@ -15,6 +15,7 @@ from silofl.report.page import (
     REPORT,
     Banner,
     Block,
+    Blocks,
     Code,
     Fold,
     Group,
@@ -22,6 +23,7 @@ from silofl.report.page import (
     HeatCell,
     HeatRow,
     HeatTable,
+    Items,
     Page,
     Pairs,
     Picture,
@@ -182,8 +184,10 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
     for name, table in tables.items():
         shown += [Heading(name)] if len(tables) > 1 else []
         shown.append(Table(table))
-    looked_at = [Text("To be looked at before anybody believes a result:"), make_items(doubts)] if doubts else []
-    return [*(shown or [NO_DATA]), *looked_at, Text(DATA_NOTE, "note")]
+    shown = shown or [NO_DATA]
+    if doubts:
+        shown += [Text("To be looked at before anybody believes a result:"), Items(doubts)]
+    return [*shown, Text(DATA_NOTE, "note")]
 
 
 def _link_comparisons(run: RunRecords) -> list[Block]:
@@ -231,7 +235,7 @@ def _joining_section(run: RunRecords) -> Section | None:
         return None
     explained = [Table(table), make_note(joining_note(run.results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
-    return make_section("joining", "Does joining pay?", "Does joining pay?", image, *explained)
+    return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 
 
 def _results_section(run: RunRecords) -> Section:
@@ -243,13 +247,13 @@ def _results_section(run: RunRecords) -> Section:
         "Results",
         "Results by site",
         Tiles(_headline(run)),
-        *(_site_blocks(run) if results.sites else [Text("No site has tested a model.")]),
+        _site_blocks(run) if results.sites else Text("No site has tested a model."),
         make_note(f"{metric_sentence(results.metric)}{regions}", results.metric or MISSING),
-        *([Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else []),
+        [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
     )
 
 
-def _site_blocks(run: RunRecords) -> list[Block | None]:
+def _site_blocks(run: RunRecords) -> Blocks:
     """Return the values by site, with the notes on them that the run needs."""
     results, found = run.results, run.results.super_model
     notes = {
@@ -297,7 +301,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
 
 def _training_section(run: RunRecords) -> Section:
     curves = [Picture(image) for image in curve_images(run)]
-    return make_section("training", "Training", "Training", *(curves or [NO_ROUND]))
+    return make_section("training", "Training", "Training", curves or NO_ROUND)
 
 
 def _pictures_section(run: RunRecords) -> Section:
@@ -308,8 +312,8 @@ def _pictures_section(run: RunRecords) -> Section:
         "pictures",
         "Pictures",
         "Pictures",
-        *([make_note(PICTURES_NOTE), Group(cases, "grid")] if cases else []),
-        *([Heading("What the network sees"), *normalized] if normalized else []),
+        [make_note(PICTURES_NOTE), Group(cases, "grid")] if cases else None,
+        [Heading("What the network sees"), *normalized] if normalized else None,
         Text(absence) if absence else None,
     )
 
@@ -327,9 +331,10 @@ def _explain_absence(run: RunRecords) -> str:
 
 
 def _traffic_section(run: RunRecords) -> Section:
-    image = traffic_image(run)
-    shown = [Table(traffic_table(run.ledger, run.sites), ""), Picture(image)] if image else [NO_ROUND]
-    return make_section("traffic", "Traffic", "Traffic and time", *shown)
+    if not run.ledger:
+        return make_section("traffic", "Traffic", "Traffic and time", NO_ROUND)
+    table, image = traffic_table(run.ledger, run.sites), traffic_image(run)
+    return make_section("traffic", "Traffic", "Traffic and time", Table(table, ""), make_picture(image))
 
 
 def _sites_section(run: RunRecords) -> Section:
@@ -339,16 +344,16 @@ def _sites_section(run: RunRecords) -> Section:
         "sites",
         "Who took part",
         "Who took part",
-        *(took_part if run.ledger else [NO_ROUND]),
-        *([Heading("What else happened, and why"), make_items(incidents)] if incidents else []),
+        took_part if run.ledger else NO_ROUND,
+        [Heading("What else happened, and why"), make_items(incidents)] if incidents else None,
     )
 
 
 def _weights_section(run: RunRecords) -> Section:
-    return make_section("weights", "Weights", "Who listens to whom", *_weight_blocks(run))
+    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
 
 
-def _weight_blocks(run: RunRecords) -> list[Block | None]:
+def _weight_blocks(run: RunRecords) -> Blocks:
     """Show the weights that statistics gave, otherwise those of the last round."""
     if run.site_weights:
         note = (
@@ -384,7 +389,7 @@ def _weight_cell(weight: float | None) -> HeatCell:
 
 def _data_section(run: RunRecords) -> Section:
     table = data_table(run)
-    return make_section("data", "Data", "Data", *(data_blocks({"": table}, data_doubts([run])) if table else [NO_DATA]))
+    return make_section("data", "Data", "Data", data_blocks({"": table}, data_doubts([run])) if table else NO_DATA)
 
 
 def _models_section(run: RunRecords) -> Section:
@@ -399,8 +404,8 @@ def _models_section(run: RunRecords) -> Section:
             "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
             "<code>{}</code>."
         )
-    at_sites = kept and Text(kept.format(results.run))
-    return make_section("models", "Models", "How to load the model", *_loading_blocks(run, where), at_sites)
+    at_sites = Text(kept.format(results.run)) if kept else None
+    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where), at_sites)
 
 
 def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
@@ -457,5 +462,6 @@ def _software_section(run: RunRecords) -> Section:
     at_sites = software_table(run.ledger)
     told = "As each site says itself. A simulated hospital has no filter that could record its answers."
     here = "The first row was noted by the run; the others are installed where this report was made."
-    shown = [*([Table(at_sites), Text(told, "note")] if at_sites else []), Pairs(versions), Text(here, "note")]
+    shown: list[Block] = [Table(at_sites), Text(told, "note")] if at_sites else []
+    shown += [Pairs(versions), Text(here, "note")]
     return make_section("versions", "Software", "Software", Fold("Versions at each site and here", shown))

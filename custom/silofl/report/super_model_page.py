@@ -29,7 +29,7 @@ from silofl.report.canvas import (
     point_style,
 )
 from silofl.report.page import (
-    Block,
+    Blocks,
     Group,
     Heading,
     HeatCell,
@@ -114,16 +114,16 @@ def _selector_section(run: RunRecords, found: SuperResults) -> Section:
         "selector",
         "Selector",
         "Selector",
-        *_count_blocks(found.selector),
-        *([Heading("How it sees the sites"), Picture(image)] if image else []),
-        *([Heading("Which model it chooses"), Table(choices, "")] if choices else []),
+        _count_blocks(found.selector),
+        [Heading("How it sees the sites"), Picture(image)] if image else None,
+        [Heading("Which model it chooses"), Table(choices, "")] if choices else None,
         make_note(choices_sentence(run.results, found)) if choices else None,
         Text(threshold_sentence(run.results, found)),
-        *([Table(by_threshold), make_note(THRESHOLDS_NOTE)] if by_threshold else []),
+        [Table(by_threshold), make_note(THRESHOLDS_NOTE)] if by_threshold else None,
     )
 
 
-def _count_blocks(selector: SelectorResults) -> list[Block | None]:
+def _count_blocks(selector: SelectorResults) -> Blocks:
     """Show what the selector takes the test images for, slice by slice and case by case."""
     outputs = selector.outputs
     counted = {"Slice by slice": selector.slices, "Case by case": selector.cases}
@@ -159,8 +159,8 @@ def unseen_section(unseen: UnseenTest | None) -> Section | None:
         "A site that was left out",
         Text(unseen_sentence(unseen)),
         Text(f"Cases by the model that answered: {chosen}.") if chosen else None,
-        *([Table(alone), make_note(ALONE_NOTE)] if alone else []),
-        *([Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else []),
+        [Table(alone), make_note(ALONE_NOTE)] if alone else None,
+        [Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else None,
     )
 
 

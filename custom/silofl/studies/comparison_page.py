@@ -15,7 +15,7 @@ from silofl.report.canvas import PageImage
 from silofl.report.page import (
     REPORT,
     Banner,
-    Block,
+    Blocks,
     Fold,
     Heading,
     Items,
@@ -174,7 +174,7 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
         _pictures_section(runs),
         _models_section(runs),
         _drift_section(rows),
-        make_section("data", "Data", "Data", *data_blocks(data_tables(rows), data_doubts(runs))),
+        make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
         _settings_section(rows),
         _runs_section(runs, summary.centralised, folder),
     )
@@ -218,13 +218,13 @@ def _hospitals_section(rows: RowRuns) -> Section | None:
         PAYS,
         Picture(image),
         Text(first, "lead"),
-        *([Table(table), make_note(NOTE)] if table else []),
+        [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
-        *_joining_blocks(joining),
+        _joining_blocks(joining),
     )
 
 
-def _joining_blocks(joining: JoiningComparison) -> list[Block | None]:
+def _joining_blocks(joining: JoiningComparison) -> Blocks:
     better = "Not every hospital is better off with what it keeps:"
     return [
         Banner("bad", "BAD", better, joining.losses) if joining.losses else None,
@@ -244,22 +244,22 @@ def _results_section(rows: RowRuns, summary: Summary) -> Section:
         "Results",
         "Results",
         Banner("warning", "NOT ALIKE", differ, differences) if differences else None,
-        *_summary_blocks(summary),
-        *_run_blocks(rows, results),
+        _summary_blocks(summary),
+        _run_blocks(rows, results),
         make_items(comparison_notes(results), "note"),
         make_note(MEANS_NOTE, "mean, spread, pooled"),
-        *(make_note(sentence, metric) for metric, sentence in metrics.items()),
+        [make_note(sentence, metric) for metric, sentence in metrics.items()],
     )
 
 
-def _summary_blocks(summary: Summary) -> list[Block | None]:
+def _summary_blocks(summary: Summary) -> Blocks:
     swept = [make_table(summary.swept), make_picture(summary.figure), Heading("Each row")] if summary.swept else []
     if summary.table is None:
         return swept
     return [*swept, Table(summary.table), make_items(summary.notes, "note"), Heading("Each run")]
 
 
-def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> list[Block | None]:
+def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     """Return one row a run, and what all of them share."""
     names = [name for name, of_row in rows.items() for _ in of_row]
     # Rows that are named by their runs' numbers have no other name.
@@ -276,13 +276,13 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
         "Curves",
         "Curves",
         make_picture(validation) or Text("No run has validated a round."),
-        *([Heading("Test in every round"), Picture(test)] if test else []),
+        [Heading("Test in every round"), Picture(test)] if test else None,
     )
 
 
 def _pictures_section(runs: Sequence[RunRecords]) -> Section:
     shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
-    return make_section("pictures", "Pictures", "The same test case in each run", *(shown or [NO_CASE]))
+    return make_section("pictures", "Pictures", "The same test case in each run", shown or NO_CASE)
 
 
 def _models_section(runs: Sequence[RunRecords]) -> Section | None:
@@ -311,9 +311,9 @@ def _settings_section(rows: RowRuns) -> Section:
 
 
 def _runs_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords], folder: Path) -> Section:
-    pooled = [POOLED, Items(_list_folders(centralised, folder), "folders")] if centralised else []
+    pooled: Blocks = [POOLED, Items(_list_folders(centralised, folder), "folders")] if centralised else []
     numbered = Items(_list_folders(runs, folder), "folders", is_numbered=True)
-    return make_section("runs", "Runs", "The runs", numbered, *pooled)
+    return make_section("runs", "Runs", "The runs", numbered, pooled)
 
 
 def _list_folders(runs: Sequence[RunRecords], folder: Path) -> list[Markup]:

@@ -265,7 +265,7 @@ def _make_sections(watched: Watched) -> list[Section]:
     return [
         make_section("sites", "", "Sites", Table(sites_table(watched), "")),
         make_section("curves", "", "Curves", Picture(_curves(watched))),
-        make_section("rounds", "", "Rounds", Table(rounds_table(watched)), *happened),
+        make_section("rounds", "", "Rounds", Table(rounds_table(watched)), happened),
     ]
 
 
