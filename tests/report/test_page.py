@@ -20,9 +20,9 @@ from silofl.report.page import (
     HeatTable,
     Items,
     Page,
+    PageSection,
     Pairs,
     Picture,
-    Section,
     Table,
     Text,
     Tiles,
@@ -85,7 +85,7 @@ def test_two_pages_in_one_folder_have_files_of_their_own(tmp_path, page, figures
 def test_images_are_found_wherever_a_page_has_them():
     one, two, three = (PageImage(b"", str(i), "") for i in range(3))
     inner = Group([Picture(two), Fold("more", [Picture(three)])], "grid")
-    page = Page("title", "kicker", [Section("a", "", "A", [inner])], "footer", opening=[Picture(one)])
+    page = Page("title", "kicker", [PageSection("a", "", "A", [inner])], "footer", opening=[Picture(one)])
     assert page.images == [one, two, three]
 
 
@@ -111,7 +111,7 @@ EACH_KIND = [
 def test_every_kind_of_block_has_its_place():
     blocks = [*EACH_KIND, Picture(drawn())]
     assert {type(block) for block in blocks} == {*get_args(Block)}
-    source = render(Page("title", "kicker", [Section("a", "", "A", blocks)], "footer"))
+    source = render(Page("title", "kicker", [PageSection("a", "", "A", blocks)], "footer"))
     words = re.findall(r">([a-t1-4])<", source)
     assert sorted(words) == sorted("acdefghijklmnopqrst1234") and "<strong>name:</strong> b</p>" in source
 
@@ -120,12 +120,12 @@ def test_names_of_others_are_text_wherever_they_stand():
     evil, table = "<script>", TextTable(("<script>",), (("<script>", "<script>"),))
     blocks = [Heading(evil), Text(evil), Items([evil]), Pairs([(evil, evil)]), Table(table), Tiles([(evil, evil)])]
     blocks += [HeatTable(evil, [evil], [HeatRow(evil, [HeatCell(evil, None)])]), Banner("bad", evil, evil, [evil])]
-    assert "<script" not in render(Page(evil, evil, [Section("a", evil, evil, blocks)], evil, [evil]))
+    assert "<script" not in render(Page(evil, evil, [PageSection("a", evil, evil, blocks)], evil, [evil]))
 
 
 def test_words_of_our_own_may_be_marked_and_names_in_them_are_still_text():
     text = Markup("<code>{}</code>").format("<b>")
-    assert "<code>&lt;b&gt;</code>" in render(Page("a", "b", [Section("c", "", "d", [Text(text)])], "e"))
+    assert "<code>&lt;b&gt;</code>" in render(Page("a", "b", [PageSection("c", "", "d", [Text(text)])], "e"))
 
 
 def test_a_section_holds_the_blocks_that_are_there():
@@ -134,7 +134,7 @@ def test_a_section_holds_the_blocks_that_are_there():
 
 
 def test_links_lead_to_the_sections_with_a_name():
-    sections = [Section("a", "first", "A", []), Section("b", "", "B", [])]
+    sections = [PageSection("a", "first", "A", []), PageSection("b", "", "B", [])]
     page = Page("title", "kicker", sections, "footer")
     assert page.navigation == sections[:1] and render(page).count('<a href="#') == 1
 

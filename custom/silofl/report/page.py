@@ -246,7 +246,7 @@ Blocks = Sequence[Block | None]
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A section of a page.
 
     Attributes:
@@ -280,7 +280,7 @@ class Page:
 
     title: str
     kicker: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     footer: str
     subtitle: Sequence[str] = ()
     opening: Sequence[Block] = ()
@@ -289,7 +289,7 @@ class Page:
     reload_s: int | None = None
 
     @property
-    def navigation(self) -> list[Section]:
+    def navigation(self) -> list[PageSection]:
         """The sections that a link leads to."""
         return [section for section in self.sections if section.name]
 
@@ -300,10 +300,10 @@ class Page:
         return list(_list_images(blocks))
 
 
-def make_section(place: str, name: str, title: str, *blocks: Block | Blocks | None) -> Section:
+def make_section(place: str, name: str, title: str, *blocks: Block | Blocks | None) -> PageSection:
     """Return a section of the blocks that are there; those that belong together may be a list."""
     lists = [block if isinstance(block, Sequence) else [block] for block in blocks]
-    return Section(place, name, title, [block for group in lists for block in group if block])
+    return PageSection(place, name, title, [block for group in lists for block in group if block])
 
 
 def make_table(content: TextTable | None, style: str = "dense") -> Table | None:
@@ -355,7 +355,7 @@ def write_page(path: Path, page: Page) -> Path:
         raise ConfigError(
             f"{path} must be a file to write, not a folder; name one in it, as {path / 'comparison.html'}"
         )
-    _write_file(path, render(page).encode())
+    _write_bytes(path, render(page).encode())
     return path
 
 
@@ -380,7 +380,7 @@ def write_with_files(path: Path, page: Page, numbers: Sequence[DataclassInstance
     write_page(path, replace(page, closing=[*page.closing, note]))
     write_figures(figures, page.images)
     if numbers:
-        _write_file(table, _encode_csv([one.name for one in fields(numbers[0])], map(astuple, numbers)))
+        _write_bytes(table, _encode_csv([one.name for one in fields(numbers[0])], map(astuple, numbers)))
     return path
 
 
@@ -403,9 +403,9 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
         if image.plot:
             data = image.plot.data()
             stem = file_stem(data.name)
-            _write_file(folder / f"{stem}.png", image.png)
-            _write_file(folder / f"{stem}.svg", image.svg)
-            _write_file(folder / f"{stem}.csv", _encode_csv(data.columns, data.rows))
+            _write_bytes(folder / f"{stem}.png", image.png)
+            _write_bytes(folder / f"{stem}.svg", image.svg)
+            _write_bytes(folder / f"{stem}.csv", _encode_csv(data.columns, data.rows))
 
 
 def file_stem(name: str) -> str:
@@ -421,7 +421,7 @@ def _list_images(blocks: Iterable[Block]) -> Iterator[PageImage]:
             yield from _list_images(block.blocks)
 
 
-def _write_file(path: Path, content: bytes) -> None:
+def _write_bytes(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all.
 
     Raises:

@@ -25,9 +25,9 @@ from silofl.report.page import (
     HeatTable,
     Items,
     Page,
+    PageSection,
     Pairs,
     Picture,
-    Section,
     Table,
     Text,
     Tiles,
@@ -153,7 +153,7 @@ def make_run_page(run: RunRecords) -> Page:
         _sites_section(run),
         _weights_section(run),
         _data_section(run),
-        _models_section(run),
+        _loading_section(run),
         _recipe_section(run),
         _software_section(run),
     )
@@ -228,7 +228,7 @@ def _status_banner(run: RunRecords) -> Banner:
     return Banner(tone, results.status, sentence, reasons, remedy, lead)
 
 
-def _joining_section(run: RunRecords) -> Section | None:
+def _joining_section(run: RunRecords) -> PageSection | None:
     """Say what joining gave each site; None without a choice, and without a reason why there is none."""
     sentence, table = joining_sentence(run.results), joining_table(run.results)
     if not sentence:
@@ -238,7 +238,7 @@ def _joining_section(run: RunRecords) -> Section | None:
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 
 
-def _results_section(run: RunRecords) -> Section:
+def _results_section(run: RunRecords) -> PageSection:
     results = run.results
     regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
     by_label = label_table(results)
@@ -299,12 +299,12 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value != MISSING]
 
 
-def _training_section(run: RunRecords) -> Section:
+def _training_section(run: RunRecords) -> PageSection:
     curves = [Picture(image) for image in curve_images(run)]
     return make_section("training", "Training", "Training", curves or NO_ROUND)
 
 
-def _pictures_section(run: RunRecords) -> Section:
+def _pictures_section(run: RunRecords) -> PageSection:
     cases = [Picture(image, "titled shrink") for image in case_images(run)]
     normalized = [Picture(image, "shrink") for image in normalization_images(run)]
     absence = _explain_absence(run)
@@ -330,14 +330,14 @@ def _explain_absence(run: RunRecords) -> str:
     return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
 
 
-def _traffic_section(run: RunRecords) -> Section:
+def _traffic_section(run: RunRecords) -> PageSection:
     if not run.ledger:
         return make_section("traffic", "Traffic", "Traffic and time", NO_ROUND)
     table, image = traffic_table(run.ledger, run.sites), traffic_image(run)
     return make_section("traffic", "Traffic", "Traffic and time", Table(table, ""), make_picture(image))
 
 
-def _sites_section(run: RunRecords) -> Section:
+def _sites_section(run: RunRecords) -> PageSection:
     incidents = list_incidents(run.ledger)
     took_part = [Table(participation_table(run.ledger, run.sites), ""), make_note(PARTICIPATION_NOTE)]
     return make_section(
@@ -349,7 +349,7 @@ def _sites_section(run: RunRecords) -> Section:
     )
 
 
-def _weights_section(run: RunRecords) -> Section:
+def _weights_section(run: RunRecords) -> PageSection:
     return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
 
 
@@ -387,12 +387,12 @@ def _weight_cell(weight: float | None) -> HeatCell:
     return HeatCell(format_number(weight), weight)
 
 
-def _data_section(run: RunRecords) -> Section:
+def _data_section(run: RunRecords) -> PageSection:
     table = data_table(run)
     return make_section("data", "Data", "Data", data_blocks({"": table}, data_doubts([run])) if table else NO_DATA)
 
 
-def _models_section(run: RunRecords) -> Section:
+def _loading_section(run: RunRecords) -> PageSection:
     """Say where the run's models are, and how to load one."""
     results = run.results
     where = ""
@@ -431,7 +431,7 @@ def _read_code(folder: Path) -> str:
     return rest.partition("```")[0]
 
 
-def _recipe_section(run: RunRecords) -> Section:
+def _recipe_section(run: RunRecords) -> PageSection:
     questions, settings = list(run.results.questions.items()), _list_settings(run)
     unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
     return make_section(
@@ -453,7 +453,7 @@ def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
     return facts + list(all_settings(run).items())
 
 
-def _software_section(run: RunRecords) -> Section:
+def _software_section(run: RunRecords) -> PageSection:
     versions = [
         ("silofl of the run", run.results.version or MISSING),
         ("Python", platform.python_version()),

@@ -35,9 +35,9 @@ from silofl.report.page import (
     HeatCell,
     HeatRow,
     HeatTable,
+    PageSection,
     Pairs,
     Picture,
-    Section,
     Table,
     Text,
     make_items,
@@ -82,13 +82,13 @@ MAX_IMAGES = 1000
 RINGED = "ringed: taken for another site's"
 
 
-def super_model_sections(run: RunRecords) -> list[Section]:
+def super_model_sections(run: RunRecords) -> list[PageSection]:
     """Return the sections on a run's models and on its selector; none where the run has no such models."""
     found = run.results.super_model
     return [_models_section(run.results), _selector_section(run, found)] if found and found.models else []
 
 
-def _models_section(results: Results) -> Section:
+def _models_section(results: Results) -> PageSection:
     note = (
         f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
         "run with one seed does not tell."
@@ -106,7 +106,7 @@ def _models_section(results: Results) -> Section:
     )
 
 
-def _selector_section(run: RunRecords, found: SuperResults) -> Section:
+def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
     image, choices = feature_image(run), choice_table(found.choices)
     thresholds = {row.threshold: row.value for row in found.by_threshold}
     by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
@@ -144,7 +144,7 @@ def _count_blocks(selector: SelectorResults) -> Blocks:
     ]
 
 
-def unseen_section(unseen: UnseenTest | None) -> Section | None:
+def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None

@@ -20,9 +20,9 @@ from silofl.report.page import (
     Heading,
     Items,
     Page,
+    PageSection,
     Pairs,
     Picture,
-    Section,
     Table,
     Text,
     make_items,
@@ -169,10 +169,10 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
     number = len(runs) + len(summary.centralised)
     sections = (
         _hospitals_section(rows),
-        _results_section(rows, summary),
+        _numbers_section(rows, summary),
         _curves_section(runs, summary.centralised),
-        _pictures_section(runs),
-        _models_section(runs),
+        _same_case_section(runs),
+        _answers_section(runs),
         _drift_section(rows),
         make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
         _settings_section(rows),
@@ -204,7 +204,7 @@ def _link_back(run: RunRecords, page: Path) -> None:
         return
 
 
-def _hospitals_section(rows: RowRuns) -> Section | None:
+def _hospitals_section(rows: RowRuns) -> PageSection | None:
     """Say what each hospital gains by joining; None where no hospital of any run made a choice."""
     image, joining = hospitals_image(rows), compare_joining(results_by_row(rows))
     if not image or not joining:
@@ -234,7 +234,7 @@ def _joining_blocks(joining: JoiningComparison) -> Blocks:
     ]
 
 
-def _results_section(rows: RowRuns, summary: Summary) -> Section:
+def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
     results = [run.results for run in _list_runs(rows)]
     differences = list_differences(rows, summary.known)
     differ = "The runs differ in more than their algorithms:"
@@ -269,7 +269,7 @@ def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     return [Table(table), shared, make_table(site_comparison_table(results))]
 
 
-def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> Section:
+def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:
     validation, test = (curves_image(measure, runs, centralised) for measure in (VALIDATION, ROUND_TEST))
     return make_section(
         "curves",
@@ -280,24 +280,24 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
     )
 
 
-def _pictures_section(runs: Sequence[RunRecords]) -> Section:
+def _same_case_section(runs: Sequence[RunRecords]) -> PageSection:
     shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
     return make_section("pictures", "Pictures", "The same test case in each run", shown or NO_CASE)
 
 
-def _models_section(runs: Sequence[RunRecords]) -> Section | None:
+def _answers_section(runs: Sequence[RunRecords]) -> PageSection | None:
     table = run_models_table([run.results for run in runs], list(run_names(runs)))
     title = "The models of each run"
     return make_section("models", "Models", title, Table(table), make_note(MODELS_NOTE)) if table else None
 
 
-def _drift_section(rows: RowRuns) -> Section | None:
+def _drift_section(rows: RowRuns) -> PageSection | None:
     table = compare_drift(rows)
     title = "How far the sites drift apart"
     return make_section("drift", "Drift", title, Table(table), make_note(DRIFT_NOTE)) if table else None
 
 
-def _settings_section(rows: RowRuns) -> Section:
+def _settings_section(rows: RowRuns) -> PageSection:
     shared, others, partial = settings_rows(rows)
     differing = f"Settings in which the runs differ ({len(others.rows)})" if others else ""
     return make_section(
@@ -310,7 +310,7 @@ def _settings_section(rows: RowRuns) -> Section:
     )
 
 
-def _runs_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords], folder: Path) -> Section:
+def _runs_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords], folder: Path) -> PageSection:
     pooled: Blocks = [POOLED, Items(_list_folders(centralised, folder), "folders")] if centralised else []
     numbered = Items(_list_folders(runs, folder), "folders", is_numbered=True)
     return make_section("runs", "Runs", "The runs", numbered, pooled)

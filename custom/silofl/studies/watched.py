@@ -16,8 +16,8 @@ from silofl.report.page import (
     Banner,
     Heading,
     Page,
+    PageSection,
     Picture,
-    Section,
     Table,
     Tiles,
     make_items,
@@ -259,7 +259,7 @@ def _list_facts(watched: Watched) -> list[tuple[str, str]]:
     ]
 
 
-def _make_sections(watched: Watched) -> list[Section]:
+def _make_sections(watched: Watched) -> list[PageSection]:
     incidents = list_incidents(watched.ledger)
     happened = [Heading("What else happened"), make_items(incidents)] if incidents else []
     return [
