@@ -21,8 +21,8 @@ from silofl.data.site_data import load_site_data
 from silofl.federation.results import read_results
 from silofl.inference import directory
 from silofl.inference.super_model import ENSEMBLE
+from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
-from silofl.report.run_records import UnseenTest
 from silofl.settings import parse
 from silofl.studies.leave_out import run_unseen_test
 from silofl.studies.pooled import read_scores, regroup_by_site

@@ -19,8 +19,8 @@ from typing import Any
 from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished
 
 from silofl.federation.results import Results, read_results
-from silofl.report.comparison import compare_joining
 from silofl.report.tables import markdown_table
+from silofl.studies.comparison import compare_joining
 
 # Not local training: its model is the one that every site trains alone.
 METHODS: dict[str, dict[str, Any]] = {

@@ -35,8 +35,9 @@ from silofl.errors import ConfigError, DataError, ExitCode, quote_value
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
 from silofl.options import RUN, add_moved, make_console, parse_count, parse_natural
-from silofl.report.run_records import RunRecords, read_run, run_names
+from silofl.report.run_records import RunRecords, read_run
 from silofl.report.tables import print_lines, print_table
+from silofl.studies.conditions import run_names
 from silofl.studies.finished import read_sites
 from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.studies.simulation import Moved

@@ -28,7 +28,7 @@ from runs import JOBS, Choices, is_finished, silofl
 
 from silofl.federation.ledger import read_ledger
 from silofl.options import format_set_options
-from silofl.report.methods import mean_and_deviation
+from silofl.report.tables import mean_and_deviation
 
 # Of each training volume these last slices stand apart, since a site must have a test part.
 TEST_SLICES = 3

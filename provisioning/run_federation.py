@@ -27,7 +27,7 @@ from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
 from silofl.files import hold_lock
 from silofl.flare.commands import check_start
-from silofl.report.pages import write_report
+from silofl.report.run_page import write_report
 from silofl.settings import read_yaml
 from silofl.studies.ending import print_results
 from silofl.studies.progress import RoundLines

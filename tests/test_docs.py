@@ -21,11 +21,11 @@ from silofl.federation.egress import Gate
 from silofl.parts.load import list_kinds
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
-from silofl.report.hospitals import COLUMNS
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled
 from silofl.studies.demo import NEXT, RUNS
+from silofl.studies.hospitals import COLUMNS
 from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_ingredients, study_keys
 from silofl.studies.simulation import changed_study

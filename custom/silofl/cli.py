@@ -63,7 +63,7 @@ RESEARCHER = {
     "resume": ("studies.resume", "go on with an interrupted simulation"),
     "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
     "cross-test": ("studies.cross_test", "test each site's model of a run on every site's test data"),
-    "report": ("report.pages", "write report.html of one run, or compare several"),
+    "report": ("studies.comparison_page", "write report.html of one run, or compare several"),
 }
 LEAD = {
     "estimate": ("studies.estimate", "say what a job needs of lines, disks, memory and time"),

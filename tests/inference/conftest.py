@@ -14,6 +14,8 @@ from silofl.models.selector import build_selector
 from silofl.settings import parse
 from silofl.study import Study
 
+from ..report.conftest import unseen, unseen_plain  # noqa: F401
+
 SHAPE = (1, 32, 32)
 
 

@@ -1,6 +1,9 @@
+import csv
 import io
 import json
 from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,24 +11,28 @@ import yaml
 from rich.console import Console
 
 from silofl.core.presets import find_recipe
+from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
-from silofl.report.comparison import Method
-from silofl.report.run_records import Pictures, SelectorFeatures, UnseenTest
+from silofl.inference.unseen import UnseenTest
+from silofl.report.run_page import write_report
+from silofl.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
 from silofl.schema import dump_record, read_record
+from silofl.studies.method_rows import Method
+from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 
 RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
-
 SELECTOR_RECIPE = find_recipe("fedsm", "recommended", {}).as_dict()
-
 # What stands together in a result, or not at all.
 TESTED = {"run": RUN_ID, "cases": {}, "excluded_cases": {}, "by_label": {}, "validation": {}}
 CLASSES = {"also": {}, "label_cases": {}}
 SUPER = {"models": {}, "choices": {}, "selector": {"outputs": [], "cases": {}, "slices": {}}, "threshold": None}
 SUPER |= {"threshold_without": {}, "by_threshold": []}
 NO_NUMBERS = {"sites": {}, "best_round": None, "model": None, "mean": None, "spread": None, "pooled": None}
+VOID = {"meta", "img", "wbr", "br", "link", "source"}
+LABELS = {1: "organ", 2: "lesion"}
 
 
 def whole(values):
@@ -168,7 +175,7 @@ def pictures():
         for place, label in enumerate(labels):
             truths[:, 4 + 8 * place : 10 + 8 * place, 4:12] = label
         values = np.linspace(0.2, 0.8, len(cases))
-        return Pictures(images, images + shift, truths, np.roll(truths, 1, axis=1), values, np.array(cases))
+        return CasePictures(images, images + shift, truths, np.roll(truths, 1, axis=1), values, np.array(cases))
 
     return build
 
@@ -316,3 +323,123 @@ def unseen_plain():
     values = {"site": "coast", "fingerprint": "f", "metric": "dice", "num_cases": 4, "value": 0.6, "num_counted": 4}
     values |= {"rule": "only", "models": {"global": 0.6}}
     return lambda **changes: read_record(UnseenTest, values | changes, "unseen.json")
+
+
+@pytest.fixture
+def made(run, results, record):
+    """Make a run of the sites east and west: its result, and a study with changes where it has one."""
+    names = iter(range(100))
+
+    def build(study=None, **changes):
+        files = run(f"run-{next(names)}").json("results.json", results(**changes)).ledger(record(1))
+        return read_run((files if study is None else files.study(**study)).path)
+
+    return build
+
+
+def counts(training, validation, test, patients=None, digest="0123456789"):
+    return SiteCounts(*(PartCounts(cases, patients, 10 * cases) for cases in (training, validation, test)), digest)
+
+
+def with_data(run: RunRecords, **data):
+    return replace(run, data=data)
+
+
+@pytest.fixture
+def measured(run, results, record):
+    """Make a run's folder by the drift of its rounds."""
+
+    def make(name, *drifts, **changes):
+        files = run(name).json("results.json", results(**changes)).json("run.json", {}).study()
+        more = {"dissimilarity": 2.0, "distance": 4e-5}
+        return files.ledger(*(record(i, drift=one, **more) for i, one in enumerate(drifts, start=1))).path
+
+    return make
+
+
+def rows_of(path):
+    return list(csv.reader(path.open(newline="")))
+
+
+@pytest.fixture
+def chosen_run(results):
+    """Build the records of a run from its sites' choices."""
+
+    def build(unseen=None, ledger=(), changes=None, **by_site):
+        values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
+        values |= {"sites": {site: one.test["federated"] for site, one in by_site.items()}}
+        values |= {key: dict.fromkeys(by_site, 0) for key in ("cases", "excluded_cases")}
+        values |= {"validation": {site: {"value": 0.5} for site in by_site}}
+        found = results(**values | (changes or {}))
+        fields = {"site": "coast", "fingerprint": "f", "metric": "dice", "rule": "mean", "num_cases": 3}
+        fields |= {"num_counted": 3, "models": {}}
+        tested = UnseenTest(value=unseen, **fields) if unseen is not None else None
+        return RunRecords(Path("run"), found, list(ledger), {}, {}, unseen=tested)
+
+    return build
+
+
+def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains", **changes):
+    difference = None if verdict == "keeps its own model" else round(kept - local, 3)
+    values = {
+        "chosen": chosen,
+        "local_share": {"federated": 0.0, "local": 1.0}.get(chosen, 0.6),
+        "bias": 0.0,
+        "own_bias": 0.0,
+        "lead": 0.0,
+        "unit": "patient",
+        "num_units": 9,
+        "is_one_person": False,
+        "validation": {"federated": federated, "local": local, "chosen": kept},
+        "test": {"federated": federated, "local": local, "chosen": kept},
+        "difference": difference,
+        "low": None if verdict in ("too few to say", "keeps its own model") else 0.01,
+        "high": None if verdict in ("too few to say", "keeps its own model") else 0.2,
+        "p_below": None,
+        "num_test_units": 25,
+        "verdict": verdict,
+    }
+    return Joined(**values | changes)
+
+
+@pytest.fixture
+def joining(results):
+    """Build a result whose sites have made a choice."""
+
+    def build(sites=None, unchosen=None, **by_site):
+        values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
+        values |= {"unchosen": unchosen} if unchosen else {}
+        return results(**values | ({"sites": sites} if sites else {}))
+
+    return build
+
+
+class PageText(HTMLParser):
+    """Reads a page: its words, its images, and whether every tag is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.words, self.images, self.addresses = [], [], [], []
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.close()
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "img":
+            self.images.append(attributes)
+        self.addresses += [attributes[name] for name in ("src", "srcset", "href") if name in attributes]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+
+def report(folder):
+    return PageText(write_report(folder))

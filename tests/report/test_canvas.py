@@ -3,12 +3,18 @@ import io
 
 import matplotlib
 import numpy as np
+import pytest
 from matplotlib.lines import Line2D
+from PIL import Image
 from PIL import Image as Picture
 
 from silofl.report.canvas import (
+    LINE_COLOURS,
     MUTED,
+    PAGE,
+    Curves,
     PageImage,
+    Panel,
     as_values,
     draw_legend,
     encode_png,
@@ -78,3 +84,30 @@ def test_all_numbers_at_an_axis_are_of_one_size_and_colour():
     encode_png(figure)
     labels = axes.get_yticklabels(which="both")
     assert {(label.get_fontsize(), label.get_color()) for label in labels if label.get_text()} == {(8.5, MUTED)}
+
+
+def has_colour(png, colour):
+    """Whether a picture holds a colour, given as #rrggbb."""
+    wanted = tuple(bytes.fromhex(colour[1:]))
+    return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
+
+
+def draw(*panels):
+    """Draw panels of a run with two rounds and one with a single round."""
+    rounds = {"1: fedavg": [1, 2], "2: harmofl": [1]}
+    return Curves("any", rounds, {name: line_style(i) for i, name in enumerate(rounds)}, panels).draw(PAGE)
+
+
+@pytest.mark.parametrize("num_panels", [1, 3, 7])
+def test_runs_share_one_picture_however_many_panels_there_are(num_panels):
+    lines = {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]}
+    figure = draw(*(Panel(f"panel {i}", lines) for i in range(num_panels)))
+    assert len(figure.axes) == num_panels
+    png = encode_png(figure)
+    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
+    assert not has_colour(png, LINE_COLOURS[2])
+
+
+def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in():
+    png = encode_png(draw(Panel("all", {"2: harmofl": [0.5]})))
+    assert has_colour(png, LINE_COLOURS[1]) and not has_colour(png, LINE_COLOURS[0])

@@ -7,49 +7,16 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.results import read_results
-from silofl.report.comparison import compare_joining, print_comparison
-from silofl.report.pages import report_values
+from silofl.report.page import Tiles
+from silofl.report.run_page import make_run_page
 from silofl.report.run_records import RunRecords
-from silofl.report.sentences import describe_problems, joining_sentence
-from silofl.report.tables import joining_note, joining_table, site_table
+from silofl.report.sentences import describe_problems, joining_note, joining_sentence, joining_table
+from silofl.report.tables import site_table
 from silofl.schema import dump_record
 from silofl.studies.ending import print_results
-from silofl.training.joined import Joined
+from tests.report.conftest import joined
 
-
-def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains", **changes):
-    difference = None if verdict == "keeps its own model" else round(kept - local, 3)
-    values = {
-        "chosen": chosen,
-        "local_share": {"federated": 0.0, "local": 1.0}.get(chosen, 0.6),
-        "bias": 0.0,
-        "own_bias": 0.0,
-        "lead": 0.0,
-        "unit": "patient",
-        "num_units": 9,
-        "is_one_person": False,
-        "validation": {"federated": federated, "local": local, "chosen": kept},
-        "test": {"federated": federated, "local": local, "chosen": kept},
-        "difference": difference,
-        "low": None if verdict in ("too few to say", "keeps its own model") else 0.01,
-        "high": None if verdict in ("too few to say", "keeps its own model") else 0.2,
-        "p_below": None,
-        "num_test_units": 25,
-        "verdict": verdict,
-    }
-    return Joined(**values | changes)
-
-
-@pytest.fixture
-def joining(results):
-    """Build a result whose sites have made a choice."""
-
-    def build(sites=None, unchosen=None, **by_site):
-        values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
-        values |= {"unchosen": unchosen} if unchosen else {}
-        return results(**values | ({"sites": sites} if sites else {}))
-
-    return build
+REASONS = {"east": "it has no validation data", "west": "no answer in time"}
 
 
 def test_a_choice_of_no_site_of_the_run_is_refused(joining):
@@ -84,9 +51,6 @@ def test_the_sentence_counts_verdicts_and_names_who_could_not_choose(joining, re
         "No choice could be made at west: no validation data, or no answer."
     )
     assert joining_sentence(results()) == "" and joining_table(results()) is None
-
-
-REASONS = {"east": "it has no validation data", "west": "no answer in time"}
 
 
 def test_the_sentence_says_why_a_site_could_not_choose(joining, results):
@@ -201,7 +165,8 @@ def test_the_site_table_has_a_row_of_what_the_sites_keep(joining, results):
 
 def test_the_first_tiles_are_alone_federated_and_kept(joining):
     run = RunRecords(Path("run"), joining(sites={"east": 0.8, "west": 0.6}, east=joined()), [], {}, {})
-    assert report_values(run)["facts"][:3] == [
+    (tiles,) = (block for one in make_run_page(run).sections for block in one.blocks if isinstance(block, Tiles))
+    assert tiles.facts[:3] == [
         ("alone, mean over 1 site", "0.700"),
         ("federated, mean over 1 site", "0.800"),
         ("kept, mean over 1 site", "0.850"),
@@ -257,43 +222,3 @@ def test_the_note_says_how_a_case_with_nothing_to_find_counts_where_there_is_one
     empty = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
     said = "counts 1 in the difference for a model that finds nothing in it"
     assert said in joining_note(results(**empty)) and said not in joining_note(results())
-
-
-LOSING = joined(kept=0.5, verdict="loses", p_below=0.001)
-
-
-def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(joining, results):
-    own = joined("local", 0.9, 0.4, 0.9, "keeps its own model")
-    rows = {
-        "fedbn": [joining(east=joined(p_below=0.9), west=own), joining(east=joined(p_below=0.9), west=LOSING)],
-        "local": [results()],
-        "harmofl": [joining(east=joined(p_below=0.02, verdict="loses"))],
-    }
-    table = compare_joining(rows).table
-    assert table.rows == (
-        # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
-        (
-            "fedbn",
-            "2 gain, 1 loses, 1 keeps its own model",
-            "0.750 ± 0.071",
-            "0.700 ± 0.141",
-            "0.775 ± 0.141",
-            "1 of 3",
-            "1",
-        ),
-        # It loses by itself, and 0.02 times 3 is above 5 %.
-        ("harmofl", "1 loses", "0.700", "0.800", "0.850", "1 of 1", "0"),
-    )
-    assert compare_joining({"local": [results()]}) is None
-
-
-def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
-    rows = {"fedbn": [joining(east=joined()), joining(west=LOSING)]}
-    (sentence,) = compare_joining(rows).losses
-    assert sentence.startswith("fedbn, seed 0: west: the model that it keeps is below its own, 0.500 and 0.700 alone")
-
-
-def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
-    runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
-    text = printed(print_comparison, runs, width=200)
-    assert text.index("what joining gave") < text.index("BAD  1: ") < text.index("best round")

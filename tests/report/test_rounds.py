@@ -1,6 +1,7 @@
 import dataclasses
 import io
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -9,20 +10,91 @@ from silofl.report.rounds import (
     MEAN_LINE,
     ROUND_TEST,
     VALIDATION,
+    WeightsPlot,
     curve_images,
     drift_curves,
-    list_incidents,
+    history_sentence,
+    mean_moved_share,
     mean_over_sites,
     model_curves,
-    participation_table,
     round_test_curves,
     selector_accuracy,
     traffic_image,
-    traffic_table,
     training_curves,
+    weights_image,
 )
-from silofl.report.run_records import read_run
+from silofl.report.run_records import SiteWeights, read_run
+from silofl.schema import read_record
 from silofl.training.site_score import SiteScore
+
+BEFORE = ([0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.25, 0.25, 0.5])
+
+
+@pytest.fixture
+def weights():
+    """Build one computation for the sites a, b and c; of a row given as two numbers, the own weight is 0.5."""
+
+    def build(*rows, sites=("a", "b", "c"), **changes):
+        size = len(sites)
+        matrix = np.array(rows) if rows else np.full((size, size), 1 / size)
+        values = {"round": 3, "source": "running", "layers": "all", "self_weight": 0.5, "without": {}}
+        distances = (np.ones((size, size)) - np.eye(size)).tolist()
+        values |= {"sites": list(sites), "distances": distances, "weights": matrix.tolist()}
+        return read_record(SiteWeights, values | changes, "weights.json")
+
+    return build
+
+
+def test_moved_is_the_mean_share_of_a_row_that_went_elsewhere(weights):
+    after = ([0.5, 0.2, 0.3], [0.3, 0.5, 0.2], [0.5, 0.0, 0.5])
+    # 0.1, 0 and 0.25 of the rows' weight
+    assert mean_moved_share(weights(*BEFORE), weights(*after)) == pytest.approx(0.35 / 3)
+    assert mean_moved_share(weights(*BEFORE), weights(*BEFORE)) == 0
+
+
+def test_a_new_site_takes_its_weight_from_the_others(weights):
+    before, after = weights([0.5, 0.5], [0.5, 0.5], sites=("a", "b")), weights(*BEFORE)
+    # to c: 0.2 of a's row, 0.2 of b's
+    assert mean_moved_share(before, after) == pytest.approx(0.2)
+    assert mean_moved_share(weights(sites=("x",)), after) is None
+
+
+def test_the_history_tells_when_and_how_far_the_weights_moved(weights):
+    assert history_sentence([weights(round=0)]) == "The weights were computed once, before the first round."
+    assert history_sentence([weights(round=3)]) == "The weights were computed once, after round 3."
+    after = ([0.5, 0.2, 0.3], [0.2, 0.5, 0.3], [0.15, 0.35, 0.5])
+    text = history_sentence([weights(*BEFORE), weights(*BEFORE, round=6), weights(*after, round=9)])
+    assert text.startswith("The weights were computed 3 times, after rounds 3, 6, 9; the last is shown.")
+    assert "moved, on average, 0.0 %, 10.0 % of its weight" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "running statistics of the BatchNorm layers"),
+        ({"source": "pretrained"}, "inputs of the BatchNorm layers in a pretrained model"),
+        ({"source": "pretrained", "layers": "last"}, "inputs of the last layer in a pretrained model"),
+    ],
+)
+def test_the_caption_says_what_sites_are_compared_by(weights, changes, words):
+    caption = weights_image(weights(*BEFORE, **changes)).caption
+    assert words in caption and "lambda = 0.5" in caption and "Hatched" not in caption
+
+
+def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
+    distances = [[0, None, 1], [None] * 3, [1, None, 0]]
+    shown = weights(*BEFORE, distances=distances, without={"b": "too few examples"})
+    assert "Hatched: a site that shares no statistics" in weights_image(shown).caption
+    patches = [patch for axes in WeightsPlot(shown).draw(PAGE).axes for patch in axes.patches]
+    # the distances of b to a, b and c and of a and c to b
+    assert sum(patch.get_hatch() is not None for patch in patches) == 5
+    assert ("a", "b", 0.3, None) in WeightsPlot(shown).data().rows
+
+
+@pytest.mark.parametrize("count", [1, 10, 11, 20])
+def test_any_number_of_sites_has_a_picture(weights, count):
+    image = weights_image(weights(sites=[f"site-{i}" for i in range(count)]))
+    assert Image.open(io.BytesIO(image.png)).size[0] > 1000 and f"{count} sites" in image.alt
 
 
 def has_colour(png, colour):
@@ -161,63 +233,9 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run,
     assert "These scores chose nothing" in image.caption
 
 
-def test_participation_counts_rounds_by_what_became_of_the_site(record):
-    ledger = [
-        record(1),
-        record(2, answered=["east"], late=["west"], examples={"east": 10}),
-        record(3, answered=["east"], failed={"west": "no data"}, examples={"east": 12}),
-        record(4, answered=["east"], refused={"west": "not finite"}, examples={"east": 12}),
-    ]
-    table = participation_table(ledger, ["east", "west"])
-    assert table.columns[1:] == ("asked", "answered", "late", "failed", "refused", "training examples")
-    assert table.rows == (("east", "4", "4", "0", "0", "0", "12"), ("west", "4", "1", "1", "1", "1", "30"))
-
-
-def test_a_site_that_never_answered_has_no_training_examples(record):
-    assert participation_table([record(1, examples={})], ["east"]).rows[0][-1] == "-"
-
-
-def test_the_same_incident_is_told_once_with_its_rounds(record):
-    ledger = [record(i, failed={"west": "disk full"}) for i in (1, 2, 3, 5)] + [record(6, late=["east"])]
-    assert list_incidents(ledger) == [
-        "west: failed in rounds 1-3, 5: disk full",
-        "east: late in round 6: no answer in time",
-    ]
-
-
-def test_withheld_names_are_counted_and_the_first_shown(record):
-    names = ["a.weight", "b.weight", "c.weight", "d.weight"]
-    (sentence,) = list_incidents([record(1, withheld={"east": names})])
-    assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
-
-
-def test_who_is_unlike_the_others_is_told_once_with_the_rounds(record):
-    ledger = [record(i, unlike={"west": {"cosine": -0.1 * i, "amplitude": 10.0}}) for i in (1, 2)]
-    assert list_incidents(ledger) == [
-        "west: unlike the others in rounds 1-2: its update points away from their mean",
-        "west: unlike the others in rounds 1-2: its amplitude",
-    ]
-
-
-def test_a_smooth_run_has_no_incidents(record):
-    assert list_incidents([record(1), record(2)]) == []
-
-
 def test_the_traffic_after_the_last_round_is_said_to_be_left_out(record, run):
     records = read_run(run().ledger(record(1)).path)
     assert "sent after the last round, to be validated and tested, are not counted" in traffic_image(records).caption
-
-
-def test_traffic_adds_up_over_rounds_and_sites(record):
-    rows = traffic_table([record(1), record(2)], ["east", "west"]).rows
-    # two rounds of 1 MB to and 0.5 MB from each site
-    assert rows[0] == ("east", "2.0 MB", "1.0 MB", "1.5 MB")
-    assert rows[-1] == ("all sites", "4.0 MB", "2.0 MB", "3.0 MB")
-
-
-def test_a_note_is_told_with_its_rounds(record):
-    note = "site 'b' shares no statistics (fewer than 20 examples): it listens to all sites equally"
-    assert list_incidents([record(i, notes=[note]) for i in (3, 4)]) == [f"noted in rounds 3-4: {note}"]
 
 
 def test_curves_say_which_round_is_reported_and_why(finished):

@@ -1,12 +1,124 @@
 import json
 import os
+from dataclasses import astuple, fields
+from pathlib import Path
 
 import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
-from silofl.report.run_records import UnseenTest, read_run, run_names
-from silofl.schema import dump_record, read_record
+from silofl.report.run_records import ResultRow, RunRecords, all_settings, data_table, list_result_rows, read_run
+from silofl.schema import dump_record
+from tests.report.conftest import counts, joined, with_data
+
+
+def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
+    settings = all_settings(made(study={"training": {"learning_rate": 0.01}, "seed": 3}, seed=3))
+    assert settings["training.learning_rate"] == "0.01" and settings["training.loss"] == "dice_ce"
+    assert settings["model.features"] == "[32, 32, 64, 128, 256, 32]" and settings["labels"] == "{1: organ}"
+    assert (settings["rounds"], settings["seed"], settings["data.split_unit"]) == ("2", "3", "patient")
+    # an answer of the recipe that study.yaml leaves to the preset
+    assert settings["algorithm.perturbation.alpha"] == "0.05"
+
+
+def test_of_a_run_without_its_study_the_settings_in_its_result_are_known(made):
+    assert all_settings(made(rounds=7)) == all_settings(made(rounds=7)) | {"rounds": "7", "algorithm.name": "harmofl"}
+    assert "training.learning_rate" not in all_settings(made())
+
+
+def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):
+    table = data_table(with_data(made(), east=counts(8, 2, 3, patients=5)))
+    assert table.columns[:4] == ("site", "training: cases", "training: patients", "training: images")
+    assert table.rows[0] == ("east", "8", "5", "80", "2", "5", "20", "3", "5", "30")
+    # of west: 30 training examples in the ledger, 1 validated case, 4 test cases and 2 excluded
+    assert table.rows[1] == ("west", *["unknown"] * 2, "30", "1", *["unknown"] * 2, "6", *["unknown"] * 2)
+
+
+@pytest.fixture
+def rows(results):
+    """Return the rows of a result."""
+
+    def build(unseen=None, **changes):
+        return list_result_rows({"first": [RunRecords(Path("run"), results(**changes), [], {}, {}, unseen=unseen)]})
+
+    return build
+
+
+def values_of(rows, **wanted):
+    """Return (site, model, metric, label, value) of the rows in which these columns have these values."""
+    return [
+        (row.site, row.model, row.metric, row.label, row.value)
+        for row in rows
+        if all(getattr(row, key) == value for key, value in wanted.items())
+    ]
+
+
+def test_a_row_says_what_its_value_is_of(rows):
+    first = rows()[0]
+    assert (first.method, first.run, first.algorithm, first.seed) == ("first", "small-1", "harmofl", 0)
+    assert (first.site, first.model, first.part, first.metric, first.label) == ("east", "federated", "test", "dice", "")
+    assert (first.value, first.cases) == (0.5, 1)
+
+
+def test_each_site_has_its_test_by_label_and_its_validation(rows):
+    found = rows(by_label={"east": {"organ": 0.75, "lesion": 0.25}, "west": {}})
+    assert values_of(found, site="east", part="test") == [
+        ("east", "federated", "dice", "", 0.5),
+        ("east", "federated", "dice", "organ", 0.75),
+        ("east", "federated", "dice", "lesion", 0.25),
+    ]
+    assert values_of(found, part="validation") == [
+        ("east", "federated", "dice", "", 0.4),
+        ("west", "federated", "dice", "", 0.6),
+    ]
+
+
+def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
+    choice = joined(local=0.5, federated=0.625, kept=0.75)
+    found = rows(joining={"east": dump_record(choice)}, sites={"east": 0.625}, cases={"east": 1})
+    test = [row for row in found if row.part == "test"]
+    assert values_of(test) == [
+        ("east", "federated", "dice", "", 0.625),
+        ("east", "alone", "dice", "", 0.5),
+        ("east", "kept", "dice", "", 0.75),
+        ("east", "kept", "gain", "", 0.25),
+    ]
+    # the interval is that of joined()
+    assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, "gains")
+
+
+def test_a_super_models_parts_surfaces_and_other_metrics_have_rows(super_results, classes):
+    found = list_result_rows({"a": [RunRecords(Path("run"), super_results(), [], {}, {})]})
+    assert ("east", "ensemble", "dice", "", 0.55) in values_of(found)
+    of_classes = list_result_rows({"a": [RunRecords(Path("run"), classes(), [], {}, {})]})
+    assert ("west", "federated", "auroc", "", 0.875) in values_of(of_classes)
+    # the study's own metric has its row already
+    assert len(values_of(of_classes, site="west", part="test", metric="accuracy")) == 1
+
+
+def test_distances_name_their_unit(rows):
+    surface = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0, "unit": "mm"}
+    found = rows(surface={"east": surface})
+    assert ("east", "federated", "hd95_mm", "", 12.5) in values_of(found)
+    assert ("east", "federated", "surface_dice", "", 0.5) in values_of(found)
+
+
+def test_a_site_that_took_no_part_has_its_rows(rows, unseen_plain):
+    found = rows(unseen=unseen_plain())
+    assert values_of(found, part="unseen") == [
+        ("coast", "federated", "dice", "", 0.6),
+        ("coast", "global", "dice", "", 0.6),
+    ]
+
+
+def test_a_site_without_a_value_has_an_empty_one_and_a_failed_run_no_row(rows):
+    assert ("west", "federated", "dice", "", None) in values_of(rows(sites={"east": 0.5, "west": None}))
+    assert rows(status="FAILED", reasons=["no"]) == []
+
+
+def test_the_columns_are_those_of_a_row(rows):
+    assert [field.name for field in fields(ResultRow)][:4] == ["method", "run", "algorithm", "seed"]
+    assert len(astuple(rows()[0])) == 14
 
 
 def test_a_finished_run_is_read_whole(finished):
@@ -89,23 +201,6 @@ def test_a_broken_file_is_named(run, name, text, sentence):
         read_run(folder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"models": {"north": 0.5}}, "models must hold 'ensemble' with a selector, not only .'north'."),
-        ({"models": {"ensemble": 0.5}}, "models must hold 'global' with a selector, not only .'ensemble'."),
-        ({"by_threshold": []}, "by_threshold must be given with a threshold; it is empty"),
-        (
-            {"by_threshold": [{"threshold": None, "value": 0.5, "num_counted": 4, "choices": {"global": 4}}]},
-            "each row of by_threshold must have a threshold",
-        ),
-    ],
-)
-def test_the_test_of_a_left_out_site_without_what_its_tables_show_is_refused(unseen, changes, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        unseen(**changes)
-
-
 def test_broken_pictures_name_their_site(finished):
     folder = finished()
     next((folder / "sites" / "west").glob("*/pictures.npz")).write_bytes(b"PK\x03\x04 not a zip")
@@ -118,20 +213,6 @@ def test_the_selectors_features_and_the_left_out_site_are_read(finished_super, u
     (folder / "unseen.json").write_text(json.dumps(dump_record(unseen())))
     run = read_run(folder)
     assert run.features["west"].features.shape == (7, 8) and run.unseen == unseen()
-
-
-def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen, unseen_plain):
-    with_selector, without = dump_record(unseen()), dump_record(unseen_plain())
-    assert with_selector.keys() - without.keys() == {
-        "answer",
-        "threshold",
-        "threshold_from",
-        "choices",
-        "by_threshold",
-        "best_in_hindsight",
-    }
-    with pytest.raises(ConfigError, match="unseen.json: choices must be given; it is missing"):
-        read_record(UnseenTest, {key: value for key, value in with_selector.items() if key != "choices"}, "unseen.json")
 
 
 def test_broken_features_name_the_site(finished_super):
@@ -173,24 +254,3 @@ def test_weights_that_do_not_fit_their_sites_are_refused(run, record_of_weights)
 
 def test_a_run_without_weights_has_none(finished):
     assert read_run(finished()).site_weights == []
-
-
-def test_runs_are_named_by_row_and_algorithm(finished):
-    runs = [read_run(finished("a")), read_run(finished("b", algorithm="fedavg"))]
-    assert list(run_names(runs)) == ["1: harmofl", "2: fedavg"]
-
-
-def test_runs_that_differ_in_seed_or_preset_say_so(finished):
-    runs = [read_run(finished("a", seed=1)), read_run(finished("b", seed=2, preset="paper"))]
-    assert list(run_names(runs)) == ["1: harmofl recommended seed 1", "2: harmofl paper seed 2"]
-
-
-def test_runs_that_differ_in_what_was_set_say_so(run, results):
-    fast = {"training.learning_rate": 0.1, "model": {"name": "unet"}, "algorithm.name": "harmofl", "rounds": 2}
-    # The name of a study has a column of its own.
-    changes = (fast, {"rounds": 2, "name": "again"}, {"rounds": 2})
-    folders = [
-        run(str(i)).json("results.json", results()).json("run.json", {"changes": c}) for i, c in enumerate(changes)
-    ]
-    names = list(run_names([read_run(one.path) for one in folders]))
-    assert names == ["1: harmofl learning_rate=0.1", "2: harmofl", "3: harmofl"]

@@ -7,9 +7,12 @@ from dataclasses import replace
 
 from silofl.federation import results as schema_of_results
 from silofl.federation.outcome import finished_results
-from silofl.report.pages import render, report_values
+from silofl.report.page import render
+from silofl.report.run_page import make_run_page
 from silofl.report.run_records import read_run
 from silofl.report.tables import site_table
+from silofl.studies.comparison import comparison_table
+from silofl.studies.comparison_page import make_comparison_page
 from silofl.training.site_score import SiteScore
 
 OWN = "federation.results"
@@ -70,6 +73,19 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     table = site_table(watched_run.results)
     assert readers == {OWN, "report.tables"}
     assert readers | {"federation.outcome"} <= {*files}
-    page = render("report.html.j2", report_values(watched_run) | {"figures": "figures", "numbers": "results.csv"})
+    page = render(make_run_page(watched_run))
     assert readers == {OWN, "report.tables", "report.sentences"}
     assert all(row[1] in page for row in table.rows)
+
+
+def test_on_the_page_of_a_comparison_another_file_alone_takes_the_place_of_one(finished, tmp_path):
+    readers, run = set(), read_run(finished())
+    kinds = {name: noting(name, readers) for name in ("__getitem__", "get", "values", "items")}
+    sites = type("Sites", (dict,), kinds)(run.results.sites)
+    watched_run = replace(run, results=replace(run.results, sites=sites))
+    table = comparison_table([watched_run.results])
+    assert readers == {"studies.comparison"}
+    page = render(make_comparison_page({"first": [watched_run]}, tmp_path))
+    assert "studies.comparison_page" not in readers and "report.page" not in readers
+    # the sites are the last columns
+    assert all(cell in page for cell in table.rows[0][-len(sites) :])

@@ -5,6 +5,7 @@ import pytest
 
 from silofl.report.sentences import (
     caveats,
+    list_incidents,
     metric_sentence,
     normalization_label,
     privacy_sentence,
@@ -14,6 +15,37 @@ from silofl.report.sentences import (
     unfinished_sentence,
 )
 from silofl.study_sections import SplitUnit
+
+
+def test_the_same_incident_is_told_once_with_its_rounds(record):
+    ledger = [record(i, failed={"west": "disk full"}) for i in (1, 2, 3, 5)] + [record(6, late=["east"])]
+    assert list_incidents(ledger) == [
+        "west: failed in rounds 1-3, 5: disk full",
+        "east: late in round 6: no answer in time",
+    ]
+
+
+def test_withheld_names_are_counted_and_the_first_shown(record):
+    names = ["a.weight", "b.weight", "c.weight", "d.weight"]
+    (sentence,) = list_incidents([record(1, withheld={"east": names})])
+    assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
+
+
+def test_who_is_unlike_the_others_is_told_once_with_the_rounds(record):
+    ledger = [record(i, unlike={"west": {"cosine": -0.1 * i, "amplitude": 10.0}}) for i in (1, 2)]
+    assert list_incidents(ledger) == [
+        "west: unlike the others in rounds 1-2: its update points away from their mean",
+        "west: unlike the others in rounds 1-2: its amplitude",
+    ]
+
+
+def test_a_smooth_run_has_no_incidents(record):
+    assert list_incidents([record(1), record(2)]) == []
+
+
+def test_a_note_is_told_with_its_rounds(record):
+    note = "site 'b' shares no statistics (fewer than 20 examples): it listens to all sites equally"
+    assert list_incidents([record(i, notes=[note]) for i in (3, 4)]) == [f"noted in rounds 3-4: {note}"]
 
 
 def test_an_unfinished_simulation_names_the_command_that_goes_on():

@@ -1,6 +1,5 @@
 import pytest
 
-from silofl.report.comparison import compute_further_averages
 from silofl.report.tables import (
     TextTable,
     everyone_sentence,
@@ -10,16 +9,46 @@ from silofl.report.tables import (
     format_number,
     label_sentence,
     label_table,
-    last_weights,
     markdown_table,
     mean_and_deviation,
     metric_columns,
     missing_labels_sentence,
+    participation_table,
     print_table,
     site_table,
     surface_sentence,
+    traffic_table,
 )
 from silofl.studies.ending import print_results
+from silofl.studies.method_rows import compute_further_averages
+
+SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
+NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}
+EXTRA = {"a==1/overlap": {"value": 0.25, "num_cases": 1}}
+FAILED = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+
+
+def test_participation_counts_rounds_by_what_became_of_the_site(record):
+    ledger = [
+        record(1),
+        record(2, answered=["east"], late=["west"], examples={"east": 10}),
+        record(3, answered=["east"], failed={"west": "no data"}, examples={"east": 12}),
+        record(4, answered=["east"], refused={"west": "not finite"}, examples={"east": 12}),
+    ]
+    table = participation_table(ledger, ["east", "west"])
+    assert table.columns[1:] == ("asked", "answered", "late", "failed", "refused", "training examples")
+    assert table.rows == (("east", "4", "4", "0", "0", "0", "12"), ("west", "4", "1", "1", "1", "1", "30"))
+
+
+def test_a_site_that_never_answered_has_no_training_examples(record):
+    assert participation_table([record(1, examples={})], ["east"]).rows[0][-1] == "-"
+
+
+def test_traffic_adds_up_over_rounds_and_sites(record):
+    rows = traffic_table([record(1), record(2)], ["east", "west"]).rows
+    # two rounds of 1 MB to and 0.5 MB from each site
+    assert rows[0] == ("east", "2.0 MB", "1.0 MB", "1.5 MB")
+    assert rows[-1] == ("all sites", "4.0 MB", "2.0 MB", "3.0 MB")
 
 
 def test_each_site_has_a_row_and_three_rows_sum_up(results):
@@ -160,10 +189,6 @@ def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
     assert site_table(few).columns[-2:] == ("recall of ill", "recall of well")
 
 
-SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
-NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}
-
-
 def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_that_have_none(results, printed):
     run = results(surface={"east": SURFACE, "west": SURFACE | {"hd95": 2.25, "surface_dice": 0.75, "num_undefined": 3}})
     table = site_table(run)
@@ -184,10 +209,6 @@ def test_a_site_without_surface_distances_has_dashes_and_a_run_without_any_has_n
     table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
     assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2 px", "0.500")
     assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
-
-
-EXTRA = {"a==1/overlap": {"value": 0.25, "num_cases": 1}}
-FAILED = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
 
 
 def test_metrics_of_packages_stand_behind_the_surface_distances_with_their_cases_and_failures(results, printed):
@@ -260,24 +281,6 @@ def test_names_in_a_markdown_table_and_its_notes_are_no_links_images_tags_or_cod
 def test_markdown_says_first_what_a_reader_must_know_before_the_numbers():
     lines = markdown_table(TextTable(("method",), (("a",),)), ["Below."], ["Above."]).splitlines()
     assert lines == ["- Above.", "", "| method |", "| --- |", "| a |", "", "- Below."]
-
-
-def test_equal_weights_are_one_row_for_every_site(record):
-    weights = last_weights([record(1), record(2)])
-    assert (weights.round, weights.columns, weights.rows) == (
-        2,
-        ["east", "west"],
-        {"every site": {"east": 0.25, "west": 0.75}},
-    )
-
-
-def test_different_weights_keep_a_row_for_each_listener(record):
-    rows = {"east": {"east": 0.7, "west": 0.3}, "west": {"east": 0.3, "west": 0.7}}
-    assert last_weights([record(1, weights=rows)]).rows == rows
-
-
-def test_there_are_no_weights_before_the_first_round():
-    assert last_weights([]) is None
 
 
 @pytest.mark.parametrize(

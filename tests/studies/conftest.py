@@ -13,6 +13,9 @@ from silofl.schema import dump_record, read_record
 from silofl.studies import simulate
 from silofl.training.case_pictures import write_scores
 
+# Folders and results of runs that never trained.
+from ..report.conftest import *  # noqa: F403
+
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 RECEIVER = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"
 

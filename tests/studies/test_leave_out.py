@@ -16,7 +16,14 @@ from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.schema import dump_record
 from silofl.settings import parse
-from silofl.studies.leave_out import assemble_models, measure_unseen, run_unseen_test
+from silofl.studies.leave_out import (
+    assemble_models,
+    gamma_table,
+    measure_unseen,
+    print_unseen,
+    run_unseen_test,
+    unseen_table,
+)
 from silofl.study import Study
 
 from .conftest import write_result
@@ -168,9 +175,6 @@ def test_images_of_another_form_than_the_training_images_are_refused():
         found(make_contents(), Examples(images, targets, ("a",), (None,), ("a",)))
 
 
-# --- in a run's folder
-
-
 def load():
     return SiteData(make_part("a"), make_part(), make_part("b"))
 
@@ -233,3 +237,74 @@ def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
     write_result(tmp_path, make_study(), sites={"north": None})
     with pytest.raises(ConfigError, match="must hold a super model or the sites' own models, not neither"):
         assemble_models(tmp_path)
+
+
+def test_a_left_out_site_is_answered_without_a_global_model(unseen):
+    nothing = {"threshold": None, "threshold_from": None, "by_threshold": [], "best_in_hindsight": None}
+    found = unseen(models={"north": 0.5, "south": 0.4, "ensemble": 0.45}, choices={"north": 3, "south": 1}, **nothing)
+    table = unseen_table(found)
+    assert table.columns == ("answer", "dice", "chosen: north", "chosen: south")
+    assert table.rows[0] == ("super model, most probable model: what a clinic would get", "0.600", "3 (75%)", "1 (25%)")
+    assert [row[0] for row in table.rows[1:]] == [
+        "model of north alone",
+        "model of south alone",
+        "ensemble of all models",
+    ]
+
+
+def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(unseen):
+    table = unseen_table(unseen())
+    assert table.columns == ("answer", "dice", "chosen: global", "chosen: north")
+    assert table.rows == (
+        ("super model, gamma 0.9 (tuned on validation data): what a clinic would get", "0.600", "3 (75%)", "1 (25%)"),
+        ("super model, gamma 0 (always a site's model)", "0.500", "0 (0%)", "4 (100%)"),
+        (
+            "super model, gamma 1 (best in hindsight: chosen on the test data, shown and never used)",
+            "0.625",
+            "4 (100%)",
+            "0 (0%)",
+        ),
+        ("global model alone", "0.550", "", ""),
+        ("model of north alone", "0.500", "", ""),
+        ("ensemble of all models", "0.575", "", ""),
+    )
+
+
+def test_every_candidate_of_gamma_has_its_row(unseen):
+    assert gamma_table(unseen(), unseen().selector.by_threshold).rows == (
+        ("0", "0.500", "0 (0%)"),
+        ("0.9", "0.600", "3 (75%)"),
+        ("1", "0.625", "4 (100%)"),
+    )
+
+
+def test_a_selector_that_knows_the_global_model_has_no_gamma(unseen, printed):
+    found = unseen(threshold=None, threshold_from=None, by_threshold=[], best_in_hindsight=None)
+    assert unseen_table(found).rows[0][0] == "super model, most probable model: what a clinic would get"
+    assert "gamma" not in printed(print_unseen, found)
+
+
+def test_an_ensemble_answers_as_an_ensemble(unseen):
+    assert unseen_table(unseen(answer="ensemble")).rows[0][0] == "super model, ensemble: what a clinic would get"
+
+
+def test_one_model_for_all_is_the_global_one(unseen_plain):
+    assert unseen_table(unseen_plain()).rows == (("global model: what a clinic would get", "0.600"),)
+
+
+def test_models_of_sites_answer_by_their_mean_and_it_is_said_where_they_come_from(unseen_plain, printed):
+    models = {"north": 0.5, "south": 0.25}
+    found = unseen_plain(rule="mean", models=models, assembled_from="the sites' own models")
+    assert [row[0] for row in unseen_table(found).rows] == [
+        "mean of all sites: what a clinic would get",
+        "model of north alone",
+        "model of south alone",
+    ]
+    text = printed(print_unseen, found)
+    assert "put together from the sites' own models: only a simulation can do this" in text
+
+
+def test_a_printed_test_says_site_cases_and_metric_and_is_not_cropped(unseen, printed):
+    text = printed(print_unseen, unseen(num_counted=3), width=60)
+    assert "unseen site coast: 4 cases (1 with empty truth and prediction excluded), none of them seen" in text
+    assert "metric: dice" in text and "what a clinic would get" in text and "…" not in text

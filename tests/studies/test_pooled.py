@@ -7,10 +7,10 @@ from silofl.cli import COMMANDS, CommandParser
 from silofl.errors import ConfigError
 from silofl.federation.results import Everyone
 from silofl.options import check_backend
-from silofl.report.comparison import compute_further_averages
 from silofl.settings import parse
 from silofl.studies import side_by_side
 from silofl.studies.compared_runs import ComparisonPlan
+from silofl.studies.method_rows import compute_further_averages
 from silofl.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
 from silofl.studies.simulation import settle_job
 from silofl.study import Study

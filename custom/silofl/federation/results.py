@@ -3,8 +3,8 @@
 A test score passes eight files on its way to the page: `training.metrics` computes it, a part's site half in
 `parts` sends it, `training.site_score` has the fields that leave the site, `federation.outcome` makes one result of
 all sites' scores, this file has its schema, `report.run_records` reads it, `report.tables` puts it into a cell, and
-`report.pages` the cell on the page. Files between them pass it on unread; `report.sentences` alone reads it beside
-them, for the page's first lines.
+`report.page` the cell on the page. Files between them pass it on unread; `report.sentences` alone reads it beside
+them, for the page's first lines. On the page of a comparison the cell is of `studies.comparison`.
 
 ``python -m silofl.federation.results`` prints the schema as ``docs/results.md`` holds it.
 """
@@ -219,7 +219,7 @@ class Results:
         """Local, federated and chosen -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
         names = (LOCAL, FEDERATED, CHOSEN) if sites else ()
-        return {name: mean_of_known(one.test.get(name) for one in sites) for name in names}
+        return {name: mean_of_known(one.tested(name) for one in sites) for name in names}
 
     @property
     def by_site(self) -> dict[str, SiteResult]:

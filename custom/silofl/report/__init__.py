@@ -1,5 +1,5 @@
-"""What people read of a run: tables in the terminal, pages of HTML.
+"""What people read of a run: tables in the terminal, and its page.
 
-`run_records` reads a run's folder; `tables`, `comparison`, `methods` and `super_model` put its numbers into tables and
-sentences, `rounds`, `maps` and `pictures` into figures on a `canvas`; `pages` fills the templates with them.
+`run_records` reads a run's folder. `tables` and `sentences` say what it holds, `rounds` and `result_pictures` draw it
+on a `canvas`. `run_page` and `super_model_page` prepare the typed `page`, which the templates place.
 """

@@ -1,10 +1,10 @@
-"""Figures for the pages: their colours and styles, drawn without matplotlib's global state."""
+"""Figures for the pages, drawn without matplotlib's global state: colours and styles, lines over rounds, heat maps."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +30,11 @@ MOST_MARKERS = 30
 # Inches: a figure on a page and on a phone, and the most that can be read on a phone.
 PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
 LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
+LINE_COLUMNS = ("panel", "line", "round", "value")
+Values = Sequence[float | None]
+# Of a line that must not hide the mean.
+FAINT = {"alpha": 0.35, "linewidth": 1.0}
+MOST_SITES_WITH_NUMBERS = 10
 
 
 @dataclass(frozen=True)
@@ -244,3 +249,137 @@ def as_values(values: Sequence[float | None]) -> NDArray:
 
 def _data_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure.
+
+    Attributes:
+        title: Stands above it.
+        lines: Name of a line -> its value in each of its rounds; None is a gap.
+        marked_round: A round with a vertical line; None without.
+        faint: Names of lines that are drawn faint.
+        limits: Ends of the vertical axis; None where the values decide.
+    """
+
+    title: str
+    lines: Mapping[str, Values]
+    marked_round: int | None = None
+    faint: Collection[str] = ()
+    limits: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines over rounds.
+
+    Attributes:
+        name: Of the figure's files.
+        rounds: Name of a line -> its rounds, the same in all panels.
+        styles: Name of a line -> how it is drawn, in the order of the legend.
+        panels: At least one.
+        height: Of a panel, in inches.
+        least_width: Of a panel, in inches.
+        shares_y: Whether all panels have one vertical scale.
+    """
+
+    name: str
+    rounds: Mapping[str, Sequence[int]]
+    styles: Mapping[str, Mapping[str, object]]
+    panels: tuple[Panel, ...]
+    height: float = 3.2
+    least_width: float = LEAST_PANEL
+    shares_y: bool = False
+
+    def data(self) -> PlotData:
+        """Return one row per panel, line and round."""
+        rows = (
+            (panel.title, line, number, value)
+            for panel in self.panels
+            for line, values in panel.lines.items()
+            for number, value in zip(self.rounds[line], values, strict=True)
+        )
+        return PlotData(self.name, LINE_COLUMNS, tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the lines, with one legend for all panels."""
+        figure, grid = lay_out_panels(len(self.panels), width, self.height, self.least_width, self.shares_y)
+        handles: dict[str, Line2D] = {}
+        for axes, panel in zip(grid, self.panels, strict=True):
+            for name, values in panel.lines.items():
+                faint = FAINT if name in panel.faint else {}
+                line = draw_line(axes, self.rounds[name], values, **self.styles[name] | faint)
+                # Of the first panel: a faint line would be no key to the others.
+                handles.setdefault(name, line)
+            style_rounds(axes, panel.title, [number for rounds in self.rounds.values() for number in rounds])
+            if panel.marked_round is not None:
+                _mark_round(axes, panel.marked_round)
+            if panel.limits != (None, None):
+                axes.set_ylim(*panel.limits)
+        named = [name for name in self.styles if name in handles]
+        draw_legend(figure, [handles[name] for name in named], named)
+        return figure
+
+
+def _mark_round(axes: Axes, number: int) -> None:
+    """Draw a vertical line at a round with its number on the side that has more room."""
+    # Room above the curves for the number.
+    axes.margins(y=0.1)
+    axes.axvline(number, color=MUTED, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    is_left = 2 * number < sum(axes.get_xlim())
+    axes.annotate(
+        f"round {number}",
+        (number, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3 if is_left else -3, -2),
+        textcoords="offset points",
+        ha="left" if is_left else "right",
+        va="top",
+        fontsize=8.5,
+        color=MUTED,
+    )
+
+
+def draw_heat_map(axes: Axes, values: NDArray, sites: Sequence[str], title: str, form: str, colours: str) -> None:
+    """Draw a matrix as coloured cells, with a white diagonal, whose values would hide how the others differ."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Rectangle
+
+    others = np.where(np.eye(len(sites), dtype=bool), np.nan, values)
+    top = float(np.nanmax(others)) if np.isfinite(others).any() else 0.0
+    scale = ScalarMappable(Normalize(0, top or 1), colormaps[colours])
+    axes.imshow(others, cmap=scale.cmap, norm=scale.norm)
+    for i, j in np.ndindex(values.shape):
+        if np.isnan(values[i, j]):
+            axes.add_patch(
+                Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=GRID, edgecolor=MUTED, hatch="///", linewidth=0)
+            )
+        elif i == j:
+            axes.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, facecolor="white", edgecolor=INK, linewidth=1.2))
+        if len(sites) <= MOST_SITES_WITH_NUMBERS and np.isfinite(values[i, j]):
+            _write_number(axes, i, j, form.format(values[i, j]), "white" if i == j else scale.to_rgba(others[i, j]))
+    bar = axes.figure.colorbar(scale, ax=axes, shrink=0.9, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
+    _name_axes(axes, sites, title)
+
+
+def _write_number(axes: Axes, row: int, column: int, text: str, background: object) -> None:
+    """Write a number in black on light and in white on dark cells."""
+    size = 8 if axes.get_xlim()[1] < 8 else 7
+    # The luminance of the cell, by ITU-R BT.601.
+    is_dark = not isinstance(background, str) and float(np.dot(background[:3], (0.299, 0.587, 0.114))) < 0.5
+    axes.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if is_dark else INK)
+
+
+def _name_axes(axes: Axes, sites: Sequence[str], title: str) -> None:
+    names, size = [escape_math(site) for site in sites], 8.5 if len(sites) <= MOST_SITES_WITH_NUMBERS else 7
+    is_wide = sum(map(len, names)) > 40
+    axes.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    axes.set_xticks(range(len(sites)), names, rotation=90 if is_wide else 0)
+    axes.set_yticks(range(len(sites)), names)
+    axes.tick_params(labelsize=size, colors=INK, length=0)
+    axes.spines[:].set_visible(False)

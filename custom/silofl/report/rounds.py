@@ -1,43 +1,50 @@
-"""Curves and tables of rounds: of one run all that was recorded, of several side by side validation and test."""
+"""Figures of a run's rounds: curves of all that was recorded, traffic, and AdaFed's weights between sites.
+
+The weights are those of Chen et al., arXiv:2112.00734.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from silofl.report.canvas import MOST_SITES_WITH_NUMBERS, draw_heat_map
+from silofl.report.run_records import SiteWeights
+
+if TYPE_CHECKING:
+    pass
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silofl.federation.ledger import Round, absence_sentence, format_spans, latest_software
-from silofl.federation.unlike import SHORT
+from silofl.federation.ledger import Round, absence_sentence
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
     MUTED,
+    Curves,
     PageImage,
+    Panel,
     PlotData,
-    as_values,
+    Values,
     draw_legend,
     lay_out_panels,
     line_style,
     make_image,
     style_rounds,
 )
-from silofl.report.curves import Curves, Panel, Values
-from silofl.report.run_records import RunRecords, run_names
-from silofl.report.tables import MISSING, TextTable, format_bytes, format_duration, format_number
+from silofl.report.run_records import RunRecords
+from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
-from silofl.training.metrics import mean_of_known, pool_values
+from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Value = Callable[[Round, str], float | None]
-KINDS = ("late", "failed", "refused")
-SOFTWARE = ("silofl", "nvflare", "torch", "python")
-LATE_REASON = "no answer in time"
 MEAN_STYLE = {"color": INK, "linewidth": 2.6}
 KEPT_STYLE = {"color": INK, "linewidth": 1.6, "linestyle": (0, (4, 3)), "marker": ""}
 MEAN_LINE, KEPT = "mean over sites", "kept, mean over sites"
@@ -52,15 +59,10 @@ ACCURACY_CURVES = (
     "above is of both models together: a case that the selector gives to its own site counts with the personalised "
     "model, any other with the global one."
 )
-Ledgers = Mapping[str, Sequence[Round]]
 Scores = Mapping[str, SiteScore]
-# Short, because five panels may stand in a row.
-MEAN, BEST = "Mean over", "Best so far over"
-SITES, CASES = "sites", "cases"
-CENTRALISED = (
-    "The centralised run, on all sites' data in one place, has no sites: it stands beside the others where all cases "
-    "count alike, whichever site they are of."
-)
+COLOURS = "Blues"
+# Inches that a heat map of sites wants.
+LEAST_MAP = 4.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ VALIDATION = Measure(
     lambda record: record.validation,
     has_best=True,
 )
+
+
 # The best so far would be a choice by test data.
 ROUND_TEST = Measure(
     "Test",
@@ -110,7 +114,7 @@ def curve_images(run: RunRecords) -> list[PageImage]:
             "Squared distance of a site's weights to the round's start, mean over its steps (HarmoFL, Eq. 9).",
         ),
     ]
-    return [make_image(curves, _describe_curves(curves), caption) for curves, caption in found if curves]
+    return [make_image(curves, describe_curves(curves), caption) for curves, caption in found if curves]
 
 
 def training_curves(
@@ -212,7 +216,7 @@ def traffic_image(run: RunRecords) -> PageImage | None:
     sent, received = (
         tuple(sum(getattr(record, key).values()) / 1e6 for record in run.ledger) for key in ("bytes_to", "bytes_from")
     )
-    bars = TrafficBars(tuple(_list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
+    bars = TrafficBars(tuple(list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
     alt = (
         f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
         f"longest took {format_duration(max(bars.seconds))}."
@@ -227,53 +231,6 @@ def traffic_image(run: RunRecords) -> PageImage | None:
 def is_validated_with_selector(run: RunRecords) -> bool:
     """Return whether a site validates its two models together, as a selector chooses between them."""
     return any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
-
-
-def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
-    columns = ("site", "asked", "answered", *KINDS, "training examples")
-    rows = tuple(
-        (
-            site,
-            *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
-            _last_examples(ledger, site),
-        )
-        for site in sites
-    )
-    return TextTable(columns, rows)
-
-
-def software_table(ledger: Sequence[Round]) -> TextTable | None:
-    """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
-    rows = tuple(
-        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _count_recorded(ledger, site))
-        for site, one in sorted(latest_software(ledger).items())
-    )
-    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
-
-
-def list_incidents(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each note and each reason why a site was late, failed or refused, with its rounds."""
-    rounds: dict[tuple[str, str], list[int]] = {}
-    for record in ledger:
-        for incident in _incidents(record):
-            rounds.setdefault(incident, []).append(record.round)
-    return [
-        f"{what} in {'round' if len(numbers) == 1 else 'rounds'} {format_spans(numbers)}: {why}"
-        for (what, why), numbers in rounds.items()
-    ]
-
-
-def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return one row a site: the bytes of the rounds' arrays to and from it, and those of one round."""
-    rows = [
-        _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
-        for site in sites
-    ]
-    to = [sum(record.bytes_to.values()) for record in ledger]
-    back = [sum(record.bytes_from.values()) for record in ledger]
-    columns = ("site", "to the site", "from the site", "both in one round")
-    return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
 
 
 def _training_curve_key(ledger: Sequence[Round]) -> tuple[str, str]:
@@ -292,64 +249,9 @@ def mean_drift(record: Round) -> float | None:
     return mean_of_known(_training_number("drift", record, site) for site in record.metrics)
 
 
-def curves_image(
-    measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()
-) -> PageImage | None:
-    """Return the curves of several runs; None where no run has a score of this kind.
-
-    Args:
-        measure: What they are of.
-        runs: The runs.
-        centralised: Runs on the same sites' data in one place, one a seed.
-    """
-    curves = run_curves(measure, runs, centralised)
-    if curves is None:
-        return None
-    caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
-    has_centralised = any(panel.title == f"{MEAN} {CASES}" for panel in curves.panels)
-    alt = f"{measure.name} by round. {_describe_curves(curves)}"
-    return make_image(curves, alt, f"{caption} {CENTRALISED}" if has_centralised else caption)
-
-
-def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Curves | None:
-    """Return the values of `curves_image`: panels of means and of each site, with a line per run."""
-    ledgers = _select_scored(measure, run_names(runs))
-    if not ledgers:
-        return None
-    beside = _select_scored(measure, _centralised_names(centralised))
-    panels = _mean_panels(measure, SITES, mean_over_sites, ledgers)
-    if beside:
-        panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
-    for site in sorted({site for run in runs for site in run.sites}):
-        of_runs = {
-            name: [_site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
-        }
-        panels.append(Panel(site, of_runs))
-    return Curves(
-        name=measure.name.lower(),
-        rounds={name: _list_rounds(ledger) for name, ledger in (ledgers | beside).items()},
-        # Its place decides a run's look in all panels.
-        styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers | beside)},
-        panels=tuple(panels),
-        height=2.5,
-        shares_y=True,
-    )
-
-
-def best_so_far(values: Sequence[float | None]) -> list[float | None]:
-    """Return after each round the best value up to it, as FedSM's Fig. 2; None before the first one."""
-    best = np.fmax.accumulate(as_values(values))
-    return [None if np.isnan(value) else float(value) for value in best]
-
-
 def mean_over_sites(scores: Scores) -> float | None:
     """Return the mean over the sites that have a value; None without any."""
     return mean_of_known(score.value for score in scores.values())
-
-
-def mean_over_cases(scores: Scores) -> float | None:
-    """Return the mean over the cases of all sites together; None without any."""
-    return pool_values([(score.value, score.num_cases) for score in scores.values() if score.value is not None])
 
 
 def _training_number(name: str, record: Round, site: str) -> float | None:
@@ -364,7 +266,7 @@ def _model_value(model: str, record: Round, site: str) -> float | None:
 
 def _score_values(ledger: Sequence[Round], sites: Sequence[str], measure: Measure) -> dict[str, Values]:
     """Return each site's score of the model that each round made, and last the mean over the sites."""
-    values = _site_values(ledger, sites, lambda record, site: _site_value(measure.scores(record), site))
+    values = _site_values(ledger, sites, lambda record, site: site_value(measure.scores(record), site))
     return values | {MEAN_LINE: [mean_over_sites(measure.scores(record)) for record in ledger]}
 
 
@@ -384,14 +286,15 @@ def _site_curves(
     """Return curves with a line per site, which looks the same in every figure of a run."""
     styles = {site: {"linewidth": 1.6} | line_style(i) for i, site in enumerate(sites)}
     styles |= {MEAN_LINE: MEAN_STYLE, KEPT: KEPT_STYLE}
-    return Curves(name, dict.fromkeys(styles, _list_rounds(ledger)), styles, panels, **layout)
+    return Curves(name, dict.fromkeys(styles, list_rounds(ledger)), styles, panels, **layout)
 
 
-def _list_rounds(ledger: Sequence[Round]) -> list[int]:
+def list_rounds(ledger: Sequence[Round]) -> list[int]:
+    """Return the numbers of the rounds."""
     return [record.round for record in ledger]
 
 
-def _describe_curves(curves: Curves) -> str:
+def describe_curves(curves: Curves) -> str:
     """Say where the lines of the panels end, for readers who do not see them."""
     return " ".join(_describe_panel(curves, panel) for panel in curves.panels)
 
@@ -431,58 +334,92 @@ def _reported_sentence(run: RunRecords) -> str:
     return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
 
 
-def _count_recorded(ledger: Sequence[Round], site: str) -> str:
-    answered = sum(site in record.answered for record in ledger)
-    return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
+def site_value(scores: Scores, site: str) -> float | None:
+    """Return a site's value; None where it has no score."""
+    return scores[site].value if site in scores else None
 
 
-def _last_examples(ledger: Sequence[Round], site: str) -> str:
-    counts = [record.examples[site] for record in ledger if site in record.examples]
-    return str(counts[-1]) if counts else MISSING
+def weights_image(shown: SiteWeights) -> PageImage:
+    """Return the picture of the weights and distances between sites, with its caption."""
+    alt = (
+        f"How much each of {len(shown.sites)} sites listens to itself and most to another: {_describe_weights(shown)}."
+    )
+    caption = (
+        "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
+        f"diagonal is a site's own model, lambda = {shown.self_weight:g}. Right: the distance between the sites' "
+        f"{statistics_words(shown)}; the darker, the closer, and the more weight."
+    )
+    if shown.without:
+        caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
+    return make_image(WeightsPlot(shown), alt, caption)
 
 
-def _incidents(record: Round) -> Iterator[tuple[str, str]]:
-    """Yield each incident of a round with its reason."""
-    yield from ((f"{site}: late", LATE_REASON) for site in record.late)
-    yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
-    yield from ((f"{site}: refused", reason) for site, reason in record.refused.items())
-    for site, names in record.withheld.items():
-        shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
-        yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
-    for site, found in (record.unlike or {}).items():
-        yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
-    yield from (("noted", note) for note in record.notes)
+def _describe_weights(shown: SiteWeights) -> str:
+    return "; ".join(_describe_row(shown, site) for site in shown.sites)
 
 
-def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:
-    sent, received = (sum(size or 0 for size in sizes) for sizes in (to, back))
-    asked = sum(size is not None for size in to)
+def _describe_row(shown: SiteWeights, site: str) -> str:
+    others = {other: shown.weight(site, other) for other in shown.sites if other != site}
+    own = f"{site} itself {shown.weight(site, site):.2f}"
+    if not others:
+        return own
+    best = max(others, key=others.__getitem__)
+    return f"{own}, {best} {others[best]:.2f}"
+
+
+def statistics_words(shown: SiteWeights) -> str:
+    """Return the name of the statistics by which sites are compared."""
+    if shown.source == "running":
+        return "running statistics of the BatchNorm layers"
+    layers = "last layer" if shown.layers == "last" else "BatchNorm layers"
+    return f"mean and variance of the inputs of the {layers} in a pretrained model"
+
+
+def history_sentence(history: Sequence[SiteWeights]) -> str:
+    """Say when the weights were computed and, if more than once, how far they moved in between."""
+    when = "before the first round" if history[-1].round == 0 else f"after round {history[-1].round}"
+    if len(history) == 1:
+        return f"The weights were computed once, {when}."
+    steps = [mean_moved_share(*pair) for pair in zip(history, history[1:], strict=False)]
+    shares = ", ".join("-" if step is None else f"{100 * step:.1f} %" for step in steps)
     return (
-        name,
-        format_bytes(sent),
-        format_bytes(received),
-        format_bytes((sent + received) / asked) if asked else MISSING,
+        f"The weights were computed {len(history)} times, after rounds {', '.join(str(one.round) for one in history)}; "
+        f"the last is shown. From one to the next a site moved, on average, {shares} of its weight to other sites."
     )
 
 
-def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:
-    return {name: run.ledger for name, run in runs.items() if any(map(measure.scores, run.ledger))}
+def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
+    """Return the mean over sites of the share of a row's weight that moved: ``sum_j |after_ij - before_ij| / 2``.
+
+    Only sites in both count; None where there is none.
+    """
+    rows = [site for site in after.sites if site in before.sites]
+    columns = list(dict.fromkeys([*before.sites, *after.sites]))
+    return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)
 
 
-def _centralised_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    if len(runs) == 1:
-        return {"centralised": runs[0]}
-    return {f"centralised seed {run.results.seed}": run for run in runs}
+@dataclass(frozen=True)
+class WeightsPlot:
+    """The weights and the distances between sites, each with its colours from 0 to its largest off the diagonal."""
 
+    shown: SiteWeights
 
-def _mean_panels(measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers) -> list[Panel]:
-    """Return the panel of a mean and, where it is wanted, that of the best such mean so far."""
-    found = {name: [mean(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
-    panels = [Panel(f"{MEAN} {units}", found)]
-    if measure.has_best:
-        panels.append(Panel(f"{BEST} {units}", {name: best_so_far(values) for name, values in found.items()}))
-    return panels
+    def data(self) -> PlotData:
+        """Return one row per pair of sites."""
+        shown, places = self.shown, range(len(self.shown.sites))
+        rows = (
+            (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
+        )
+        return PlotData("weights", ("listener", "heard", "weight", "distance"), tuple(rows))
 
-
-def _site_value(scores: Scores, site: str) -> float | None:
-    return scores[site].value if site in scores else None
+    def draw(self, width: float) -> Figure:
+        """Draw both as heat maps."""
+        shown = self.shown
+        height = 3.6 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.3
+        figure, (left, right) = lay_out_panels(2, width, height, LEAST_MAP)
+        draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+        distances = np.array(shown.distances, dtype=np.float64)
+        draw_heat_map(right, distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+        left.set_ylabel("listens", fontsize=9, color=MUTED)
+        left.set_xlabel("to", fontsize=9, color=MUTED)
+        return figure

@@ -1,10 +1,12 @@
-"""Read all records in a run's folder: result, ledger, label names, weights, pictures and features."""
+"""Read all records in a run's folder, and list its settings, its data and all its numbers.
 
-import hashlib
-import json
+The numbers are one tidy table, ``results.csv``, one a row; those of each round are in ``metrics.csv``.
+"""
+
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,26 +15,32 @@ from numpy.typing import NDArray
 
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
-from silofl.errors import ConfigError, quote_value
+from silofl.data.manifest import PARTS
+from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, find_best_round, read_ledger
 from silofl.federation.outcome import unscored_results
-from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.federation.results import UNFINISHED, Results, SiteResult, read_results
 from silofl.files import read_json
-from silofl.inference.super_model import ENSEMBLE
-from silofl.models.roles import GLOBAL
-from silofl.schema import declare_group, declare_optional, read_file, read_list, read_record
+from silofl.inference.directory import plain_study
+from silofl.inference.unseen import UnseenTest, read_unseen
+from silofl.report.tables import MODEL_NAMES, TextTable
+from silofl.schema import declare_optional, read_file, read_list, read_record
+from silofl.settings import setting_text
 from silofl.study import Study, load_study
-from silofl.training.site_score import Counts, Values
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.site_score import SurfaceScore
 
 COMPARISONS = "comparisons.json"
 # Of a simulation's copy of its job.
 CONFIG = Path("job", "app", "config")
-T = TypeVar("T", "Pictures", "SelectorFeatures")
+T = TypeVar("T", "CasePictures", "SelectorFeatures")
 ROUNDING = 1e-5
+COUNTED = {"cases": "cases", "patients": "patients", "examples": "images"}
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Pictures:
+class CasePictures:
     """A site's worst, median and best test case, and one that is the same for every model; one slice each.
 
     Attributes:
@@ -120,88 +128,6 @@ class SiteWeights:
 
 
 @dataclass(frozen=True)
-class ThresholdTest:
-    """The result of the super model at a left-out site with one threshold.
-
-    Attributes:
-        threshold: The paper's gamma; None where the most probable model answers.
-        value: Mean over the cases that count; None where none counts.
-        num_counted: Cases that count.
-        choices: Model -> number of cases for which it is chosen.
-    """
-
-    threshold: float | None
-    value: float | None
-    num_counted: int
-    choices: Counts
-
-
-@dataclass(frozen=True)
-class SelectorTest:
-    """The further results of a super model with a selector at a left-out site.
-
-    Attributes:
-        answer: ``choice`` of one model for each case, or ``ensemble`` of all.
-        threshold: The paper's gamma; None where the most probable model answers.
-        threshold_from: Where the threshold comes from; None without one.
-        choices: Model -> number of cases for which it is chosen.
-        by_threshold: The result with each candidate of the threshold.
-        best_in_hindsight: The best of them; None without a case that counts.
-    """
-
-    answer: str
-    threshold: float | None
-    threshold_from: str | None
-    choices: Counts
-    by_threshold: tuple[ThresholdTest, ...]
-    best_in_hindsight: ThresholdTest | None
-
-
-@dataclass(frozen=True)
-class UnseenTest:
-    """The content of unseen.json: the super model at a site that took no part in the training.
-
-    Attributes:
-        fingerprint: Of the super model.
-        metric: Name of the values.
-        rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
-        num_cases: The site's cases.
-        value: The super model's value; None where no case counts.
-        num_counted: Cases that count.
-        models: Model -> its value alone.
-        selector: Further results of a super model with a selector.
-        assembled_from: The source of a super model that the run itself could not write.
-    """
-
-    site: str
-    fingerprint: str
-    metric: str
-    rule: str
-    num_cases: int
-    value: float | None
-    num_counted: int
-    models: Values
-    selector: SelectorTest | None = declare_group(None)
-    assembled_from: str | None = declare_optional()
-
-    def __post_init__(self) -> None:
-        """Refuse a super model with a selector without the values and the thresholds that its tables show."""
-        if self.selector is None:
-            return
-        for name in (ENSEMBLE, *([] if self.selector.threshold is None else [GLOBAL])):
-            if name not in self.models:
-                raise ConfigError(
-                    f"models must hold {name!r} with a selector, not only {quote_value(list(self.models))}"
-                )
-        best, rows = self.selector.best_in_hindsight, self.selector.by_threshold
-        if self.selector.threshold is not None and not rows:
-            raise ConfigError("by_threshold must be given with a threshold; it is empty")
-        for test in (*rows, *([best] if best else [])):
-            if test.threshold is None or GLOBAL not in test.choices:
-                raise ConfigError(f"each row of by_threshold must have a threshold and how often {GLOBAL!r} answers")
-
-
-@dataclass(frozen=True)
 class Changes:
     """The part of run.json that a report shows.
 
@@ -245,7 +171,7 @@ class RunRecords:
     results: Results
     ledger: list[Round]
     labels: dict[int, str]
-    pictures: dict[str, Pictures]
+    pictures: dict[str, CasePictures]
     features: dict[str, SelectorFeatures] = field(default_factory=dict)
     unseen: UnseenTest | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
@@ -292,7 +218,7 @@ def read_run(path: Path) -> RunRecords:
         )
     study, data = _read_study(path), read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
-    pictures = _read_site_files(path, results, "pictures.npz", Pictures)
+    pictures = _read_site_files(path, results, "pictures.npz", CasePictures)
     return RunRecords(
         path=path,
         results=results,
@@ -309,44 +235,10 @@ def read_run(path: Path) -> RunRecords:
     )
 
 
-def read_unseen(run: Path) -> UnseenTest | None:
-    """Read the test on the site that was left out; None where there is none.
-
-    Raises:
-        ConfigError: The file is not what silofl wrote.
-    """
-    return read_file(UnseenTest, run / "unseen.json")
-
-
 def read_comparisons(run: Path) -> tuple[str, ...]:
     """Return the pages that compare a run with others, by their paths from its folder."""
     listed = read_file(Comparisons, run / COMPARISONS)
     return listed.pages if listed else ()
-
-
-def pretrained_digest(run: RunRecords) -> str | None:
-    """Return how the SHA-256 of a simulation's pretrained model begins; None where it needs none or has it no more."""
-    if run.study is None or not run.study.recipe.needs_pretrained:
-        return None
-    file = run.path / CONFIG / run.study.model.pretrained
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:8] if file.is_file() else None
-
-
-def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    """Return name -> run: its row in the table, its algorithm, and preset, seed and what was set where runs differ."""
-    differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
-    named = ("name", "seed", "algorithm.name", "algorithm.preset")
-    keys = dict.fromkeys(key for run in runs for key in run.changes if key not in named)
-    set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
-    names = {}
-    for i, run in enumerate(runs, start=1):
-        words = [f"{i}: {run.results.algorithm or run.path.name}"]
-        words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
-        # A whole section has no place in a name.
-        found = {key: run.changes[key] for key in set_apart if isinstance(run.changes.get(key), str | int | float)}
-        words += [f"{key.rpartition('.')[2]}={value}" for key, value in found.items()]
-        names[" ".join(words)] = run
-    return names
 
 
 def _read_study(run: Path) -> Study | None:
@@ -380,6 +272,170 @@ def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
         ) from None
 
 
-def _number_labels(pictures: dict[str, Pictures]) -> dict[int, str]:
+def _number_labels(pictures: dict[str, CasePictures]) -> dict[int, str]:
     numbers = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)}
     return {number: f"label {number}" for number in sorted(numbers - {0})}
+
+
+# Name of a row -> its runs, one for each seed.
+RowRuns = Mapping[str, Sequence[RunRecords]]
+
+
+def all_settings(run: RunRecords) -> dict[str, str]:
+    """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
+    known = (flat_settings(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
+    return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
+
+
+def data_table(run: RunRecords) -> TextTable | None:
+    """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
+    head = (f"{part}: {name}" for part in PARTS for name in COUNTED.values())
+    rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in run.sites)
+    return TextTable(("site", *head), rows) if rows else None
+
+
+def data_doubts(runs: Iterable[RunRecords]) -> list[str]:
+    """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
+    return list(dict.fromkeys(f"{site}: {text}" for run in runs for site in run.data for text in run.data[site].doubts))
+
+
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        # Their keys are numbers and names of the study's own; one by one they would read as settings of SiloFL.
+        if isinstance(value, Mapping) and key not in ("labels", "regions"):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = setting_text(value)
+    return flat
+
+
+def _known_settings(results: Results) -> dict[str, str]:
+    """Return the settings that a result repeats, its algorithm's defaults among them."""
+    answers = {key: value for key, value in results.recipe.items() if key not in ("questions", "cautions", "constants")}
+    known = {
+        "rounds": results.rounds,
+        "seed": results.seed,
+        "metric": results.metric,
+        "data": {"split_unit": results.split_unit},
+        "model": {"normalization": results.normalization},
+        "algorithm": {"name": results.algorithm, "preset": results.preset, **answers},
+    }
+    known["algorithm"] |= results.recipe.get("constants", {})
+    return {key: text for key, text in flat_settings(known).items() if text != "null"}
+
+
+def count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
+    """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
+    if site in run.data:
+        parts = {part: getattr(run.data[site], part) for part in PARTS}
+        return {(part, unit): getattr(counts, unit) for part, counts in parts.items() for unit in COUNTED}
+    counts = dict.fromkeys((part, unit) for part in PARTS for unit in COUNTED)
+    tested, validated = run.results.tested, run.results.tested.validation.get(site)
+    if site in tested.cases:
+        counts["test", "cases"] = tested.cases[site] + tested.excluded_cases.get(site, 0)
+    if validated is not None:
+        counts["validation", "cases"] = validated.num_cases + validated.num_excluded
+    examples = [record.examples[site] for record in run.ledger if site in record.examples]
+    return counts | {("training", "examples"): examples[-1] if examples else None}
+
+
+def describe_count(count: int | None) -> str:
+    """Return a number of cases, patients or images, or that nobody knows it."""
+    return UNKNOWN if count is None else str(count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """One number of a result.
+
+    Attributes:
+        method: Name of the row of the comparison that the run belongs to; of a single run its algorithm.
+        run: The run's id.
+        algorithm: The algorithm's name.
+        seed: Of the study.
+        site: Whose data the number is of.
+        model: ``federated`` is the model that the run tests, ``alone`` the one that the site trained by itself, and
+            ``kept`` what it chose. A super model also has ``global``, ``ensemble``, ``super`` and its sites' names.
+        part: ``validation``, ``test``, or ``unseen``: all data of a site that took no part in the training.
+        metric: The study's metric; another one of a classification, of the surfaces or of a package; or ``gain``, the
+            mean paired difference of kept and alone.
+        label: Name of the label that the number is of; empty where it is of all labels.
+        value: The number; empty where the site has none.
+        low: Lower end of a gain's 95 % interval.
+        high: Its upper end.
+        cases: Cases that count in the number, where they are known.
+        verdict: What the gain says.
+    """
+
+    method: str
+    run: str | None
+    algorithm: str | None
+    seed: int | None
+    site: str
+    model: str = FEDERATED
+    part: str = "test"
+    metric: str
+    label: str = ""
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    cases: int | None = None
+    verdict: str = ""
+
+
+def list_result_rows(runs: Mapping[str, Sequence[RunRecords]]) -> list[ResultRow]:
+    """Return the rows of several runs; a run without numbers has none.
+
+    Args:
+        runs: Name of the method -> its runs.
+    """
+    return [row for method, of_method in runs.items() for run in of_method for row in _list_run_rows(method, run)]
+
+
+def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
+    results = run.results
+    row = partial(ResultRow, method=method, run=results.run, algorithm=results.algorithm, seed=results.seed)
+    for site, own in results.by_site.items():
+        of_site = partial(row, site=site, metric=str(results.metric))
+        yield from _tested_rows(results, own, of_site)
+        if site in (results.joining or {}):
+            yield from _joined_rows(results.joining[site], partial(of_site, cases=own.num_cases))
+        yield from _surface_rows((results.tested.surface or {}).get(site), of_site)
+        for name, score in (results.tested.extra_metrics or {}).get(site, {}).items():
+            yield of_site(metric=name, value=score.value, cases=score.num_cases)
+        if own.validation is not None:
+            yield of_site(part="validation", value=own.validation, cases=results.tested.validation[site].num_cases)
+    if run.unseen:
+        yield from _unseen_rows(run.unseen, row)
+
+
+def _tested_rows(results: Results, own: SiteResult, row: partial[ResultRow]) -> Iterable[ResultRow]:
+    """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
+    yield row(value=own.value, cases=own.num_cases)
+    yield from (row(label=label, value=value) for label, value in own.labels.items())
+    also = {name: value for name, value in own.also.items() if name != results.metric}
+    yield from (row(metric=name, value=value, cases=own.num_cases) for name, value in also.items())
+    yield from (row(model=model, value=value, cases=own.num_cases) for model, value in own.models.items())
+
+
+def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
+    for model in (LOCAL, CHOSEN):
+        yield row(model=MODEL_NAMES[model], value=one.tested(model))
+    yield row(
+        model=MODEL_NAMES[CHOSEN], metric="gain", value=one.difference, low=one.low, high=one.high, verdict=one.verdict
+    )
+
+
+def _surface_rows(surface: SurfaceScore | None, row: partial[ResultRow]) -> Iterable[ResultRow]:
+    if surface:
+        yield row(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
+        yield row(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
+
+
+def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[ResultRow]:
+    at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric, cases=unseen.num_counted)
+    yield at_site(value=unseen.value)
+    yield from (at_site(model=model, value=value) for model, value in unseen.models.items())

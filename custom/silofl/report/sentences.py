@@ -1,16 +1,18 @@
-"""Sentences about a run: its status, metric, caveats and recipe, the same in the terminal and on the pages."""
+"""Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from silofl.core.gain import federation_sentence
 from silofl.data.pooled import POOLED_SITE
+from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
+from silofl.federation.unlike import SHORT
 from silofl.inference.super_model import LEARNT
-from silofl.report.tables import format_number, label_columns
+from silofl.report.tables import TextTable, case_metric, format_number, label_columns
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 
@@ -27,7 +29,6 @@ SHARED_BATCHNORM = (
     "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "
     "home, that much of a difference is BatchNorm's and no merit of the algorithm"
 )
-
 METRICS = {
     "dice": (
         "Foreground Dice of each case, 2 |P and T| / (|P| + |T|) over all slices of the case, mean over its labels; "
@@ -49,18 +50,40 @@ METRICS = {
         "hold both; a site without such a class has none."
     ),
 }
-
 _STATUS = {
     "COMPLETE": "No site missed more rounds than the study allows, and {tested} tested the model.",
     "INCOMPLETE": "The numbers stand for less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
-
 _SPLITS = {
     "slices": "the data are split by slice",
     "recordings": "the data are split by recording, so that recordings are apart but not persons",
     "examples": "the data are split by single examples, and examples of one recording stand in both",
 }
+JOINING = (
+    "site",
+    "what joining gave",
+    "it keeps",
+    "units",
+    "alone",
+    "federated",
+    "kept",
+    "difference",
+    "95 % interval",
+)
+JOINING_NOTE = (
+    "Alone: the model that the site trained by itself in the same rounds, after its best round and with the decision "
+    "bias that its validation data favour. Federated: the model that the run tests. Kept: what the site chose on its "
+    "validation data. All on the same test data. Difference: kept minus alone, mean over the units, which are "
+    "patients where they are known. Verdict and interval are those of one paired permutation test, at 2.5 % for gains "
+    "and for loses; it takes at least six units. A site gains only if it also does beside its own model without a bias."
+)
+JOINING_EMPTY = (
+    " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
+    "values leave out, and 0 for a false alarm."
+)
+JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has no balanced accuracy."
+LATE_REASON = "no answer in time"
 
 
 def status_sentence(results: Results) -> str:
@@ -246,7 +269,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
-    kept = {site: joining[site].test.get(CHOSEN) if site in joining else one for site, one in results.sites.items()}
+    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
     found = [
         ("bad", f"{where}: the model that it keeps is near 0, {format_number(value)}")
         for where, value in kept.items()
@@ -264,13 +287,13 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
 
 def _below_own_sentence(one: Joined) -> str:
-    values = f"{format_number(one.test.get(CHOSEN))} and {format_number(one.test.get(LOCAL))} alone"
+    values = f"{format_number(one.tested(CHOSEN))} and {format_number(one.tested(LOCAL))} alone"
     return f"the model that it keeps is below its own, {values} ({one.test_units}: {one.said})"
 
 
 def _doubt_federated(one: Joined) -> list[str]:
     """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
-    federated, local = one.test.get(FEDERATED), one.test.get(LOCAL)
+    federated, local = one.tested(FEDERATED), one.tested(LOCAL)
     if federated is None or local is None:
         return []
     if federated < NEAR_ZERO:
@@ -282,7 +305,7 @@ def _doubt_federated(one: Joined) -> list[str]:
 
 def _is_below(one: Joined, name: str) -> bool:
     """Return whether a model's test value is below the site's own model's, by the decimals that are shown."""
-    value, own = one.test.get(name), one.test.get(LOCAL)
+    value, own = one.tested(name), one.tested(LOCAL)
     return value is not None and own is not None and round(value, 3) < round(own, 3)
 
 
@@ -296,3 +319,48 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
         for name, values in columns.items()
         if values and max(values) < LEARNT
     ]
+
+
+def joining_table(results: Results) -> TextTable | None:
+    """Return one row a site; None without any choice."""
+    if not results.joining:
+        return None
+    return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
+
+
+def joining_note(results: Results) -> str:
+    """Explain the columns of `joining_table`."""
+    empty = JOINING_EMPTY if results.tested.empty_cases else ""
+    return JOINING_NOTE + empty + (JOINING_BALANCED if results.metric != case_metric(results.metric) else "")
+
+
+def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
+    interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
+    difference = "-" if one.difference is None else f"{one.difference:+.3f}"
+    values = (format_number(one.tested(name)) for name in (LOCAL, FEDERATED, CHOSEN))
+    return (site, one.said, one.kept, one.test_units, *values, difference, interval)
+
+
+def list_incidents(ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence for each note and each reason why a site was late, failed or refused, with its rounds."""
+    rounds: dict[tuple[str, str], list[int]] = {}
+    for record in ledger:
+        for incident in _incidents(record):
+            rounds.setdefault(incident, []).append(record.round)
+    return [
+        f"{what} in {'round' if len(numbers) == 1 else 'rounds'} {format_spans(numbers)}: {why}"
+        for (what, why), numbers in rounds.items()
+    ]
+
+
+def _incidents(record: Round) -> Iterator[tuple[str, str]]:
+    """Yield each incident of a round with its reason."""
+    yield from ((f"{site}: late", LATE_REASON) for site in record.late)
+    yield from ((f"{site}: failed", reason) for site, reason in record.failed.items())
+    yield from ((f"{site}: refused", reason) for site, reason in record.refused.items())
+    for site, names in record.withheld.items():
+        shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
+        yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
+    for site, found in (record.unlike or {}).items():
+        yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
+    yield from (("noted", note) for note in record.notes)

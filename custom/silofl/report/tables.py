@@ -1,4 +1,4 @@
-"""Tables of text for the terminal and the pages, and those of one run's result by site and by label."""
+"""Tables of text for the terminal and the pages, and those of one run: its result by site and by label, its rounds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from silofl.errors import escape_markdown, make_printable
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, latest_software
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 
 MISSING = "-"
@@ -29,30 +29,10 @@ SURFACE = (
     "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
     "Neither is defined where a label is in truth or prediction alone."
 )
-JOINING = (
-    "site",
-    "what joining gave",
-    "it keeps",
-    "units",
-    "alone",
-    "federated",
-    "kept",
-    "difference",
-    "95 % interval",
-)
-JOINING_NOTE = (
-    "Alone: the model that the site trained by itself in the same rounds, after its best round and with the decision "
-    "bias that its validation data favour. Federated: the model that the run tests. Kept: what the site chose on its "
-    "validation data. All on the same test data. Difference: kept minus alone, mean over the units, which are "
-    "patients where they are known. Verdict and interval are those of one paired permutation test, at 2.5 % for gains "
-    "and for loses; it takes at least six units. A site gains only if it also does beside its own model without a bias."
-)
-JOINING_EMPTY = (
-    " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
-    "values leave out, and 0 for a false alarm."
-)
-JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has no balanced accuracy."
 Column = list[float | None]
+MODEL_NAMES = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
+KINDS = ("late", "failed", "refused")
+SOFTWARE = ("silofl", "nvflare", "torch", "python")
 
 
 @dataclass(frozen=True)
@@ -74,20 +54,6 @@ class TextTable:
     num_summary: int = 0
     best_cells: frozenset[tuple[int, int]] = frozenset()
     level_cells: frozenset[tuple[int, int]] = frozenset()
-
-
-@dataclass(frozen=True)
-class WeightTable:
-    """The aggregation weights of one round.
-
-    Attributes:
-        columns: The sites whose models are mixed.
-        rows: Listener -> {site: weight}.
-    """
-
-    round: int
-    columns: list[str]
-    rows: dict[str, dict[str, float]]
 
 
 def format_number(value: float | None) -> str:
@@ -199,19 +165,6 @@ def label_sentence(results: Results) -> str:
     return "Values over the test cases of each label alone; a site without a label has none."
 
 
-def joining_table(results: Results) -> TextTable | None:
-    """Return one row a site; None without any choice."""
-    if not results.joining:
-        return None
-    return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
-
-
-def joining_note(results: Results) -> str:
-    """Explain the columns of `joining_table`."""
-    empty = JOINING_EMPTY if results.tested.empty_cases else ""
-    return JOINING_NOTE + empty + (JOINING_BALANCED if results.metric != case_metric(results.metric) else "")
-
-
 def case_metric(metric: str | None) -> str | None:
     """Return the metric of a mean over single cases, which have an accuracy and no balanced one."""
     return "accuracy" if metric == "balanced_accuracy" else metric
@@ -229,16 +182,6 @@ def metric_columns(results: Results) -> dict[str, Column]:
     return {
         key: [own.also.get(key) for own in results.by_site.values()] for key in METRIC_NAMES if key != results.metric
     }
-
-
-def last_weights(ledger: Sequence[Round]) -> WeightTable | None:
-    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
-    if not ledger or not ledger[-1].weights:
-        return None
-    rows = ledger[-1].weights
-    first = next(iter(rows.values()))
-    is_shared = all(row == first for row in rows.values())
-    return WeightTable(ledger[-1].round, list(first), {"every site": first} if is_shared else rows)
 
 
 def everyone_sentence(results: Results) -> str:
@@ -395,13 +338,6 @@ def extra_metrics_sentence(results: Results) -> str:
     return " ".join(sentences)
 
 
-def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
-    interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
-    difference = "-" if one.difference is None else f"{one.difference:+.3f}"
-    values = (format_number(one.test.get(name)) for name in (LOCAL, FEDERATED, CHOSEN))
-    return (site, one.said, one.kept, one.test_units, *values, difference, interval)
-
-
 def _append_mean(values: Column) -> list[str]:
     return [*map(format_number, values), format_number(mean_of_known(values))]
 
@@ -438,3 +374,59 @@ def _emphasise(cell: str, table: TextTable, place: tuple[int, int]) -> str:
     if place in table.best_cells:
         return f"**{cell}**"
     return f"<ins>{cell}</ins>" if place in table.level_cells else cell
+
+
+def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
+    """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
+    columns = ("site", "asked", "answered", *KINDS, "training examples")
+    rows = tuple(
+        (
+            site,
+            *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
+            _last_examples(ledger, site),
+        )
+        for site in sites
+    )
+    return TextTable(columns, rows)
+
+
+def software_table(ledger: Sequence[Round]) -> TextTable | None:
+    """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
+    rows = tuple(
+        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _count_recorded(ledger, site))
+        for site, one in sorted(latest_software(ledger).items())
+    )
+    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
+
+
+def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
+    """Return one row a site: the bytes of the rounds' arrays to and from it, and those of one round."""
+    rows = [
+        _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
+        for site in sites
+    ]
+    to = [sum(record.bytes_to.values()) for record in ledger]
+    back = [sum(record.bytes_from.values()) for record in ledger]
+    columns = ("site", "to the site", "from the site", "both in one round")
+    return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
+
+
+def _count_recorded(ledger: Sequence[Round], site: str) -> str:
+    answered = sum(site in record.answered for record in ledger)
+    return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
+
+
+def _last_examples(ledger: Sequence[Round], site: str) -> str:
+    counts = [record.examples[site] for record in ledger if site in record.examples]
+    return str(counts[-1]) if counts else MISSING
+
+
+def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:
+    sent, received = (sum(size or 0 for size in sizes) for sizes in (to, back))
+    asked = sum(size is not None for size in to)
+    return (
+        name,
+        format_bytes(sent),
+        format_bytes(received),
+        format_bytes((sent + received) / asked) if asked else MISSING,
+    )

@@ -20,11 +20,6 @@ from silofl.options import (
     path_to_text,
     read_changes,
 )
-from silofl.report.comparison import Method, compare_joining, method_sites, print_joining
-from silofl.report.conditions import list_differences
-from silofl.report.drift import DRIFT_NOTE, compare_drift
-from silofl.report.methods import is_comparable, methods_notes, methods_table, methods_values
-from silofl.report.pages import Summary, write_rows
 from silofl.report.run_records import RunRecords, read_run
 from silofl.report.sentences import changes_sentence
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
@@ -32,6 +27,11 @@ from silofl.schema import read_file
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
+from silofl.studies.comparison import DRIFT_NOTE, compare_drift, compare_joining, print_joining
+from silofl.studies.comparison_page import Summary, write_rows
+from silofl.studies.conditions import list_differences
+from silofl.studies.method_rows import Method, method_sites
+from silofl.studies.method_table import is_comparable, methods_notes, methods_table, methods_values
 from silofl.studies.sweep import ROUNDS, read_sweep, short_names, value_text
 from silofl.studies.swept import NOTE, SweptRow, sweep_image, sweep_table
 from silofl.studies.weights import find_weights_file

@@ -11,7 +11,7 @@ from silofl.errors import ConfigError
 from silofl.files import is_free
 from silofl.inference.directory import plain_study
 from silofl.options import replaces
-from silofl.report.conditions import flat_settings
+from silofl.report.run_records import flat_settings
 from silofl.settings import flatten_keys
 from silofl.studies import simulate
 from silofl.studies.methods import find_method_algorithm

@@ -16,7 +16,7 @@ from silofl.files import copy_file, copy_folder, hold_lock
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
 from silofl.options import make_console, read_changes
-from silofl.report.figure_files import FIGURES, REPORT, RESULT_ROWS
+from silofl.report.page import FIGURES, NUMBERS, REPORT
 from silofl.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
 from silofl.studies.simulation import change_job, changed_study, study_file
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _carry_out_or_restore(out: Path, kit: Kit, options: argparse.Namespace, changes: Mapping[str, object]) -> int:
     """Go on with the job in a folder of results; where no round followed, the folder is left as it was."""
-    names = (JOB, RESULT, REPORT, FIGURES, RESULT_ROWS)
+    names = (JOB, RESULT, REPORT, FIGURES, NUMBERS)
     finished, kept = len(read_ledger(out) or []), [name for name in names if (out / name).exists()]
     with TemporaryDirectory() as scratch:
         for name in kept:

@@ -16,12 +16,12 @@ from silofl.files import make_folder, open_own
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.options import PlainConsole, make_console, read_changes
-from silofl.report.comparison import print_comparison
-from silofl.report.hospitals import conclude, explain_losses, hospital_table
-from silofl.report.pages import write_rows
 from silofl.report.run_records import read_run
 from silofl.report.tables import print_table
 from silofl.studies import simulate
+from silofl.studies.comparison import print_comparison
+from silofl.studies.comparison_page import write_rows
+from silofl.studies.hospitals import conclude, explain_losses, hospital_table
 from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import announce, show_bar
 from silofl.studies.simulation import Simulation, changed_study

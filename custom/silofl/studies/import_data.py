@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     summary = import_layout(options.layout, options.source, options.target, settings)
     if summary.classes:
         # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
-        from silofl.report.maps import write_partition
+        from silofl.studies.partition import write_partition
 
         write_partition(options.target, summary.classes)
     if options.json:
@@ -49,6 +49,6 @@ def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
     for note in summary.notes:
         print(note)
     if summary.classes:
-        from silofl.report.maps import print_partition
+        from silofl.studies.partition import print_partition
 
         print_partition(summary.classes, make_console(options))

@@ -21,7 +21,7 @@ from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
 from silofl.options import make_console
-from silofl.report.pages import write_report
+from silofl.report.run_page import write_report
 from silofl.schema import dump_record
 from silofl.settings import dump_yaml, read_yaml
 from silofl.studies.ending import print_results

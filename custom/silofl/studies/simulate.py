@@ -37,14 +37,13 @@ from silofl.options import (
     read_changes,
 )
 from silofl.parts.load import list_kinds
-from silofl.report.pages import write_report
+from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
-from silofl.report.super_model import print_unseen
 from silofl.schema import dump_record, read_file
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
-from silofl.studies.leave_out import run_unseen_test
+from silofl.studies.leave_out import print_unseen, run_unseen_test
 from silofl.studies.processes import ProcessTree, enable_interrupts
 from silofl.studies.progress import POLL_S, RoundLines, announce, repeat_in_background
 from silofl.studies.simulation import (

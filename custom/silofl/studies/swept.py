@@ -20,8 +20,8 @@ from silofl.report.canvas import (
     make_image,
     style_axes,
 )
-from silofl.report.comparison import Method
 from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.studies.method_rows import Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,9 +12,21 @@ from silofl.federation.round_line import Whole, seconds_left, usual_seconds
 from silofl.flare.lead import InFlight
 from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
-from silofl.report.pages import render, write_page
-from silofl.report.rounds import KINDS, list_incidents, training_curves
-from silofl.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl.report.page import (
+    Banner,
+    Heading,
+    Page,
+    PageSection,
+    Picture,
+    Table,
+    Tiles,
+    make_items,
+    make_section,
+    write_page,
+)
+from silofl.report.rounds import training_curves
+from silofl.report.sentences import list_incidents
+from silofl.report.tables import KINDS, MISSING, TextTable, format_duration, format_number
 from silofl.schema import dump_record
 from silofl.studies.progress import describe_task
 from silofl.training.metrics import mean_of_known
@@ -224,33 +236,43 @@ def write_watched(watched: Watched, path: Path) -> Path:
     Raises:
         ConfigError: It cannot be written to.
     """
-    return write_page(path, render("watched.html.j2", watched_values(watched)))
+    return write_page(path, make_watched_page(watched))
 
 
-def watched_values(watched: Watched) -> dict[str, Any]:
-    """Return the values that fill the template."""
-    has_rounds = bool(watched.ledger)
-    last = watched.ledger[-1] if has_rounds else None
-    facts = [
+def make_watched_page(watched: Watched) -> Page:
+    """Prepare the page of a job."""
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    ended = "This page does not change any more."
+    reloads = ended if watched.has_ended else f"This page loads itself again every {RELOAD_S} seconds."
+    return Page(
+        title=watched.study or f"Job {watched.job}",
+        kicker="A federated training that has ended" if watched.has_ended else "A federated training as it runs",
+        subtitle=[f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
+        opening=[Banner(_tone(watched), watched.status, _banner_sentence(watched)), Tiles(_list_facts(watched))],
+        sections=_make_sections(watched) if watched.ledger else [],
+        footer=f"{reloads} It holds numbers alone, and no image or patient.",
+        reload_s=None if watched.has_ended else RELOAD_S,
+    )
+
+
+def _list_facts(watched: Watched) -> list[tuple[str, str]]:
+    last = watched.ledger[-1] if watched.ledger else None
+    return [
         ("rounds finished", f"{len(watched.ledger)} of {watched.total_rounds or MISSING}"),
         ("time left, estimated", MISSING if watched.seconds_left is None else format_duration(watched.seconds_left)),
         ("best round so far", str(watched.best_round or MISSING)),
         ("sites in the last round", f"{len(last.answered)} of {len(last.asked)}" if last else MISSING),
     ]
-    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return {
-        "title": watched.study or f"Job {watched.job}",
-        "subtitle": [f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
-        "reload_s": None if watched.has_ended else RELOAD_S,
-        "tone": _tone(watched),
-        "status": watched.status,
-        "sentence": _banner_sentence(watched),
-        "facts": facts,
-        "sites": sites_table(watched) if has_rounds else None,
-        "rounds": rounds_table(watched) if has_rounds else None,
-        "curves": _curves(watched) if has_rounds else None,
-        "incidents": list_incidents(watched.ledger),
-    }
+
+
+def _make_sections(watched: Watched) -> list[PageSection]:
+    incidents = list_incidents(watched.ledger)
+    happened = [Heading("What else happened"), make_items(incidents)] if incidents else []
+    return [
+        make_section("sites", "", "Sites", Table(sites_table(watched), "")),
+        make_section("curves", "", "Curves", Picture(_curves(watched))),
+        make_section("rounds", "", "Rounds", Table(rounds_table(watched)), happened),
+    ]
 
 
 def _curves(watched: Watched) -> PageImage:

@@ -78,6 +78,10 @@ class Joined:
     own_gain: Difference | None = declare_optional()
     local_since: Round = declare_optional(1)
 
+    def tested(self, model: str) -> float | None:
+        """Return a model's value on test data; None where it has none."""
+        return self.test.get(model)
+
     @property
     def kept(self) -> str:
         """What the site keeps, in words."""

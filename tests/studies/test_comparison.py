@@ -2,54 +2,25 @@ from pathlib import Path
 
 import pytest
 
-from silofl.report.comparison import (
-    Method,
+from silofl.report.run_records import RunRecords, read_run
+from silofl.studies.comparison import (
     are_comparable,
+    compare_drift,
+    compare_joining,
     compared_sites,
     comparison_notes,
     comparison_table,
-    compute_further_averages,
-    find_leading_places,
-    is_clearly_above,
-    list_further_averages,
-    make_method_rows,
     print_comparison,
+    run_models_table,
     site_comparison_table,
 )
-from silofl.report.run_records import RunRecords
+from tests.report.conftest import joined
+
+LOSING = joined(kept=0.5, verdict="loses", p_below=0.001)
 
 
 def test_the_sites_of_all_runs_are_compared(results):
     assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
-
-
-@pytest.mark.parametrize(
-    ("values", "others", "expected"),
-    [
-        # means 0.7 and 0.5; deviations 0.1 * sqrt(2) = 0.141 and 0: the difference of 0.2 is more
-        ((0.6, 0.8), (0.5, 0.5), True),
-        # 0.7 and 0.6: 0.1 is less than 0.141
-        ((0.6, 0.8), (0.6, 0.6), False),
-        # the larger deviation counts, whichever row has it
-        ((0.6, 0.6), (0.4, 0.6), False),
-        # more than no spread, but not to be seen in three decimals
-        ((0.6004, 0.6004), (0.6, 0.6), False),
-        ((0.601, 0.601), (0.6, 0.6), True),
-        ((0.5, 0.5), (0.6, 0.6), False),
-        # one seed has no spread
-        ((0.9,), (0.1,), False),
-        ((0.9, 0.9), (0.1,), False),
-    ],
-)
-def test_a_mean_leads_by_more_than_the_seeds_spread(values, others, expected):
-    assert is_clearly_above(values, others) is expected
-
-
-def test_the_front_is_the_highest_mean_and_all_that_it_does_not_lead():
-    assert find_leading_places([(0.5, 0.5), (0.9, 0.9), (0.6, 0.6)]) == [1]
-    # 0.9 leads 0.5 by more than 0.141, and 0.8 not
-    assert find_leading_places([(0.5, 0.5), (0.8, 1.0), (0.8, 0.8)]) == [1, 2]
-    assert find_leading_places([(0.5, 0.5), (0.9,), ()]) == [] and find_leading_places([]) == []
 
 
 def test_a_site_without_a_count_of_excluded_cases_has_none(results):
@@ -126,64 +97,6 @@ def test_a_head_at_home_leaves_batchnorm_shared(results):
     assert any(note.startswith("Run 1: BatchNorm is shared") for note in comparison_notes([head, local]))
 
 
-def cells(row):
-    return dict(zip(("east", "west", "client average", "pooled"), row.cells, strict=True))
-
-
-def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
-    (row,) = make_method_rows([method("fedavg", (0.5, 0.75), (0.25, 1.0))])
-    assert cells(row) == {
-        "east": (0.5, 0.25),
-        "west": (0.75, 1.0),
-        "client average": (0.625, 0.625),
-        # (0.5 + 4 * 0.75) / 5 and (0.25 + 4 * 1) / 5
-        "pooled": pytest.approx((0.7, 0.85)),
-    }
-
-
-def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_model(fedsm):
-    rows = {row.name: cells(row) for row in make_method_rows([fedsm])}
-    assert list(rows) == ["fedsm super", "fedsm ensemble", "fedsm global", "fedsm personal"]
-    assert (rows["fedsm ensemble"]["east"], rows["fedsm global"]["west"]) == ((0.625,), (0.25,))
-    assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
-    # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
-    assert rows["fedsm global"]["client average"] == (0.375,)
-    assert rows["fedsm global"]["pooled"] == pytest.approx((0.3,))
-
-
-def test_models_of_one_exchange_have_no_row_of_a_global_one(method):
-    models = {"east": {"east": 0.75, "ensemble": 0.625, "super": 0.75}, "west": {"west": 0.5, "super": 0.5}}
-    rows = make_method_rows([method("oneshot", (0.75, 0.5), models=models)])
-    assert [row.name for row in rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
-
-
-def test_a_run_without_a_value_at_a_site_has_no_means(method):
-    (row,) = make_method_rows([method("fedavg", (0.5, None), (0.25, 1.0))])
-    assert cells(row)["west"] == (1.0,) and cells(row)["client average"] == (0.625,)
-
-
-def test_averages_beside_the_metric_stand_after_the_pooled_mean(method):
-    also = {"east": {"balanced_accuracy": 0.5, "auroc": 0.75}, "west": {"balanced_accuracy": 0.25}}
-    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 5}
-    methods = [method("fedavg", (0.5, 0.75), metric="accuracy", also=also, everyone=everyone), method("local", (1, 1))]
-    assert list_further_averages(methods) == ["balanced_accuracy", "auroc", "everyone_balanced_accuracy"]
-    fedavg, local = make_method_rows(methods)
-    # (0.5 + 0.25) / 2; the one AUROC there is; the value as it came
-    assert fedavg.averages[2:] == ((0.375,), (0.75,), (0.125,))
-    assert local.averages[2:] == ((), (), ())
-
-
-def test_a_method_was_to_run_with_its_finished_and_its_unfinished_seeds(method):
-    finished = method("fedavg", (0.5, 0.75))
-    assert Method("fedavg", finished.results, unfinished={1: "no disk"}).num_seeds == 2
-
-
-def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes):
-    # (0.25 + 0.75) / 2
-    assert compute_further_averages(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}
-    assert compute_further_averages(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
-
-
 def records(*results):
     return [RunRecords(Path("run"), one, [], {}, {}) for one in results]
 
@@ -240,5 +153,86 @@ def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, pri
     assert site_comparison_table([results()]) is None
 
 
-def test_a_segmentation_has_no_averages_beside_its_metric(results):
-    assert compute_further_averages(results(), ["east", "west"]) == {}
+def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured):
+    rows = {"a": [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4))]}
+    # means of the seeds .2 and .4: .3, deviation .141
+    assert compare_drift(rows).rows == (("a", "0.3 ± 0.14", "2 ± 0", "4e-05 ± 0"),)
+
+
+def test_a_row_that_measured_nothing_is_marked_and_none_at_all_makes_no_table(measured, run, results, record):
+    plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, drift=None)).path)
+    (row, other) = compare_drift({"a": [read_run(measured("a", 0.1))], "b": [plain]}).rows
+    assert row == ("a", "0.1", "2", "4e-05") and other == ("b", "-", "-", "-")
+    assert compare_drift({"b": [plain]}) is None
+
+
+def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(joining, results):
+    own = joined("local", 0.9, 0.4, 0.9, "keeps its own model")
+    rows = {
+        "fedbn": [joining(east=joined(p_below=0.9), west=own), joining(east=joined(p_below=0.9), west=LOSING)],
+        "local": [results()],
+        "harmofl": [joining(east=joined(p_below=0.02, verdict="loses"))],
+    }
+    table = compare_joining(rows).table
+    assert table.rows == (
+        # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
+        (
+            "fedbn",
+            "2 gain, 1 loses, 1 keeps its own model",
+            "0.750 ± 0.071",
+            "0.700 ± 0.141",
+            "0.775 ± 0.141",
+            "1 of 3",
+            "1",
+        ),
+        # It loses by itself, and 0.02 times 3 is above 5 %.
+        ("harmofl", "1 loses", "0.700", "0.800", "0.850", "1 of 1", "0"),
+    )
+    assert compare_joining({"local": [results()]}) is None
+
+
+def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
+    rows = {"fedbn": [joining(east=joined()), joining(west=LOSING)]}
+    (sentence,) = compare_joining(rows).losses
+    assert sentence.startswith("fedbn, seed 0: west: the model that it keeps is below its own, 0.500 and 0.700 alone")
+
+
+def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
+    runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
+    text = printed(print_comparison, runs, width=200)
+    assert text.index("what joining gave") < text.index("BAD  1: ") < text.index("best round")
+
+
+def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):
+    local = results(recipe={"stays_home": "everything"}, sites={"east": 0.3, "west": 0.8})
+    fedavg = results(recipe={"stays_home": "nothing"}, sites={"east": 0.4, "west": None})
+    table = run_models_table([local, fedavg, super_results()], ["1: local", "2: fedavg", "3: fedsm"])
+    assert table.columns == ("run", "model", "east", "west", "mean")
+    assert table.rows[:3] == (
+        ("1: local", "local: each site alone", "0.300", "0.800", "0.550"),
+        ("2: fedavg", "global", "0.400", "-", "-"),
+        ("3: fedsm", "global", "0.400", "0.700", "0.550"),
+    )
+    assert [row[1] for row in table.rows[3:]] == ["personal", "super", "ensemble"]
+    assert not table.best_cells
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ({"stays_home": "nothing", "mixing": "softpull"}, "personal"),
+        ({"stays_home": "everything", "sends_model_once": True}, "ensemble"),
+        ({"stays_home": "nothing", "mixing": "shared", "takes_own_steps": True}, "personal"),
+        ({"stays_home": "batchnorm", "mixing": "shared"}, "global but for BatchNorm"),
+        ({"stays_home": "nothing", "mixing": "shared", "keeps_personal": True}, "personal"),
+        ({}, "the run's model"),
+    ],
+)
+def test_a_run_without_selector_names_its_one_model(results, super_results, recipe, words):
+    assert run_models_table([results(recipe=recipe), super_results()], ["1", "2"]).rows[0][1] == words
+
+
+def test_runs_without_models_and_runs_without_values_add_no_rows(results, super_results):
+    assert run_models_table([results(), results()], ["1", "2"]) is None
+    failed = results(status="FAILED")
+    assert {row[0] for row in run_models_table([failed, super_results()], ["1", "2"]).rows} == {"2"}

@@ -5,26 +5,56 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.report.canvas import PAGE, PHONE, make_image
-from silofl.report.pictures import (
+from silofl.report.canvas import make_image
+from silofl.report.result_pictures import (
     LABEL_COLOURS,
     PICTURE_DPI,
     BeforeAfter,
     CaseGrid,
-    SameCase,
     case_images,
     case_ranks,
-    comparison_images,
-    find_shared_case,
     grey_window,
+    hospitals_image,
     label_colours,
     normalization_images,
     shared_window,
     short_metric,
 )
 from silofl.report.run_records import read_run
+from tests.report.conftest import LABELS, joined
 
-LABELS = {1: "organ", 2: "lesion"}
+
+def test_the_figure_says_its_numbers_to_who_does_not_see_it(chosen_run):
+    image = hospitals_image({"fedavg": [chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75))]})
+    assert image.png.startswith(b"\x89PNG")
+    assert image.alt == (
+        "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 gains)."
+    )
+
+
+def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval(chosen_run):
+    one, other = (joined(local=0.5, federated=0.625, kept=kept) for kept in (0.75, 0.625))
+    runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
+    plot = hospitals_image({"fedavg": runs}).plot
+    assert plot.data().columns[:6] == ("method", "hospital", "seed", "alone", "federated", "kept")
+    # gain is kept minus alone, its interval joined()'s
+    assert plot.data().rows == (
+        ("fedavg", "north", 0, 0.5, 0.625, 0.75, 0.25, 0.01, 0.2, "gains"),
+        ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.125, 0.01, 0.2, "gains"),
+    )
+    (axes,) = plot.draw(5).axes
+    intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
+    # from alone + 0.01 to alone + 0.2
+    assert intervals == [[0.51, 0.7], [0.51, 0.7]]
+
+
+def test_methods_share_one_scale_and_one_list_of_hospitals(chosen_run):
+    first, second = joined(local=0.25, federated=0.5, kept=0.5), joined(local=0.75, federated=0.75, kept=1.0)
+    plot = hospitals_image({"a": [chosen_run(north=first, south=first)], "b": [chosen_run(south=second)]}).plot
+    left, right = plot.draw(10).axes
+    assert left.get_xlim() == right.get_xlim() and left.get_ylim() == right.get_ylim()
+    # south is the second of both lists
+    assert {float(line.get_ydata()[0]) for line in right.lines} == {1.0}
 
 
 def pixels(png):
@@ -107,16 +137,6 @@ def test_before_and_after_share_one_grey_scale(pictures):
     assert all((np.abs(greys - grey) <= 1).sum() > 10_000 for grey in (64, 191))
 
 
-def test_the_same_case_is_drawn_with_each_runs_prediction(pictures):
-    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 8)}
-    grids = [
-        SameCase("east", dict(list(runs.items())[:n]), "a", LABELS, "dice").draw(PAGE).axes[0].get_gridspec()
-        for n in (2, 7)
-    ]
-    # the truth and each run, six in a row
-    assert [(grid.nrows, grid.ncols) for grid in grids] == [(1, 3), (2, 6)]
-
-
 def test_the_window_of_colour_is_fixed_and_of_grey_follows_the_values(pictures):
     grey = np.linspace(0, 0.1, 1000, dtype=np.float64).reshape(1, 1, 10, 100)
     assert grey_window([pictures(channels=3).images]) == (0.0, 1.0)
@@ -156,36 +176,6 @@ def test_normalisation_is_shown_only_where_it_changed_an_image(finished, picture
     assert normalization_images(read_run(finished("none"))) == []
     (image,) = normalization_images(read_run(finished("some", pictures(shift=0.1))))
     assert "Before and after amplitude normalisation" in image.caption
-
-
-def test_the_case_that_most_runs_hold_is_shown(pictures):
-    shown = {"1": pictures(("a", "b")), "2": pictures(("b", "c")), "3": pictures(("b", "c"))}
-    assert find_shared_case(shown) == ("b", ["1", "2", "3"])
-
-
-@pytest.mark.parametrize("other", [{"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}])
-def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
-    assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
-
-
-def test_no_pictures_hold_no_case():
-    assert find_shared_case({}) is None
-
-
-def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
-    runs = [read_run(finished("a")), read_run(finished("b")), read_run(finished("c", pictures(("x",))))]
-    image = comparison_images(runs)[0]
-    assert image.caption == "east: a (no picture of it: 3: harmofl)"
-    # a is the first of two cases, whose values are 0.2 and 0.8
-    assert image.alt == (
-        "Site east, case a: truth and predictions of the runs, with their dice: 1: harmofl 0.200, 2: harmofl 0.200."
-    )
-
-
-def test_on_a_phone_the_runs_stand_two_in_a_row(pictures):
-    plot = SameCase("east", {f"{i}: run": pictures(("a",)) for i in range(1, 4)}, "a", LABELS, "dice")
-    # the truth and three runs
-    assert plot.draw(PAGE).axes[0].get_gridspec().ncols == 4 and plot.draw(PHONE).axes[0].get_gridspec().ncols == 2
 
 
 def test_the_table_of_a_sites_cases_has_the_kept_models_values(pictures):

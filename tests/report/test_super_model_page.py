@@ -1,59 +1,170 @@
-import pytest
+import io
 
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
+from silofl.report.page import Group, Heading, Picture, Table
 from silofl.report.run_records import read_run
-from silofl.report.super_model import (
+from silofl.report.super_model_page import (
+    MAX_IMAGES,
+    FeatureMap,
+    FeaturePlot,
     alone_table,
     choice_table,
     choices_sentence,
     describe_choices,
-    gamma_table,
+    describe_right,
+    feature_image,
     is_ensemble,
     model_meanings,
     model_table,
-    print_unseen,
-    run_models_table,
+    principal_components,
+    project_to_plane,
     selector_counts,
     shortfalls,
-    super_values,
+    super_model_sections,
     threshold_sentence,
     threshold_table,
+    unseen_section,
     unseen_sentence,
-    unseen_table,
-    unseen_values,
 )
+from silofl.studies.comparison import run_models_table
+
+ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
+WITHOUT_GLOBAL = {
+    "recipe": ONE_EXCHANGE,
+    "threshold": None,
+    "by_threshold": [],
+    "models": {
+        "east": {"east": 0.5, "west": 0.25, "ensemble": 0.4, "super": 0.5},
+        "west": {"east": 0.1, "west": 0.75, "ensemble": 0.5, "super": 0.75},
+    },
+}
+
+
+def has_colour(png, colour):
+    wanted = tuple(bytes.fromhex(colour[1:]))
+    return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
+
+
+def test_principal_components_keep_the_distances_of_points_in_a_plane():
+    points = np.array([[0.0, 0, 0], [3, 4, 0], [6, 0, 0]])
+    found = principal_components(points)
+    # 3-4-5 triangles
+    assert np.linalg.norm(found[1] - found[0]) == pytest.approx(5)
+    assert np.linalg.norm(found[2] - found[0]) == pytest.approx(6)
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1), (2, 2)])
+def test_components_that_do_not_exist_are_zero(shape):
+    assert principal_components(np.arange(np.prod(shape)).reshape(shape)).shape == (shape[0], 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "method"), [(15, "PCA"), (16, "t-SNE (perplexity 5, seed 0)"), (100, "t-SNE (perplexity 30, seed 0)")]
+)
+def test_the_method_follows_the_number_of_images(count, method):
+    points, found = project_to_plane(np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32))
+    assert (points.shape, found) == ((count, 2), method)
+
+
+def test_equal_features_have_no_neighbours_to_find():
+    assert project_to_plane(np.ones((20, 4), np.float32))[1] == "PCA"
+
+
+def test_the_same_features_give_the_same_map():
+    features = np.random.default_rng(0).normal(size=(20, 4))
+    np.testing.assert_array_equal(project_to_plane(features)[0], project_to_plane(features)[0])
+
+
+def test_sites_far_apart_are_far_apart_on_the_map(features):
+    shown = FeatureMap.of({"east": features("east"), "west": features("west")})
+    east, west = (shown.points[shown.owners == site] for site in ("east", "west"))
+    gap = np.linalg.norm(east.mean(axis=0) - west.mean(axis=0))
+    assert gap > 2 * max(east.std(), west.std())
+
+
+def test_images_that_are_taken_for_another_sites_are_known(features):
+    shown = FeatureMap.of({"east": features("east", num_wrong=2), "west": features("west")})
+    assert shown.is_wrong.sum() == 2 and set(shown.owners[shown.is_wrong]) == {"east"}
+
+
+def test_a_selector_of_best_models_takes_no_image_for_another_sites(features):
+    found = FeatureMap.of({"east": features("east", num_wrong=2, outputs=("global", "east"))})
+    assert not found.is_wrong.any()
+
+
+def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
+    monkeypatch.setattr("silofl.report.super_model_page.project_to_plane", lambda values: (values[:, :2], "none"))
+    shown = FeatureMap.of({"east": features("east", count=MAX_IMAGES + 2)})
+    assert shown.step == 2 and len(shown.points) == len(shown.owners) == len(shown.is_wrong) == MAX_IMAGES // 2 + 1
+
+
+def test_each_site_has_the_colour_of_its_curves(features):
+    shown = FeatureMap.of({"east": features("east"), "west": features("west", num_wrong=1)})
+    png = encode_png(FeaturePlot(shown, ["east", "north", "west"]).draw(PAGE))
+    # north has no features, and stands in the legend as it does beside the curves
+    assert all(has_colour(png, colour) for colour in LINE_COLOURS[:3]) and not has_colour(png, LINE_COLOURS[3])
+
+
+def test_the_map_says_how_it_was_made_and_what_may_draw_it(finished_super):
+    image = feature_image(read_run(finished_super()))
+    assert image.alt.startswith("Map of 14 images of the sites east, west, by PCA. 2 of them are taken for another")
+    assert "only a simulation" in image.caption
+
+
+def test_a_run_without_features_has_no_map(finished):
+    assert feature_image(read_run(finished())) is None
 
 
 def told(sentence, results):
     return sentence(results, results.super_model)
 
 
+def headings_of(section):
+    return [block.text for block in section.blocks if isinstance(block, Heading)]
+
+
+def tables_of(section):
+    return [block.content for block in section.blocks if isinstance(block, Table)]
+
+
 def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
-    assert super_values(read_run(finished())) is None and unseen_values(None) is None
+    assert super_model_sections(read_run(finished())) == [] and unseen_section(None) is None
 
 
 def test_a_run_with_a_selector_has_tables_and_its_map(finished_super):
-    values = super_values(read_run(finished_super()))
-    assert list(values["counts"]) == ["slices", "cases"]
-    assert values["model_table"].rows[-1][0] == "mean over sites" and "PCA" in values["map"].caption
+    models, selector = super_model_sections(read_run(finished_super()))
+    assert tables_of(models)[0].rows[-1][0] == "mean over sites"
+    (counts,) = (block for block in selector.blocks if isinstance(block, Group))
+    assert [group.blocks[0].text for group in counts.blocks] == [
+        "<strong>Slice by slice</strong>: 13 of 14 right",
+        "<strong>Case by case</strong>: 5 of 5 right",
+    ]
+    (image,) = (block.image for block in selector.blocks if isinstance(block, Picture))
+    assert "PCA" in image.caption
 
 
 def test_a_real_federations_run_has_no_map(run, super_results):
-    values = super_values(read_run(run().json("results.json", super_results()).path))
-    assert values["map"] is None and values["choices"] is not None
+    _, selector = super_model_sections(read_run(run().json("results.json", super_results()).path))
+    assert headings_of(selector) == ["What it takes the test images for", "Which model it chooses"]
 
 
 def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
     nothing = {"outputs": ["east"], "cases": {"east": {}}, "slices": {}}
     results = super_results(selector=nothing, choices={}, by_threshold=[], threshold=None)
-    values = super_values(read_run(run().json("results.json", results).path))
-    assert values["counts"] == {} and values["choices"] is None and values["by_threshold"] is None
+    _, selector = super_model_sections(read_run(run().json("results.json", results).path))
+    (only,) = selector.blocks
+    assert only.text.startswith("No threshold is used")
 
 
 def test_values_by_threshold_are_accuracies_where_the_metric_is_balanced_accuracy(run, super_results):
     # Sites send sums over single cases, which have no balanced accuracy.
     results = super_results(metric="balanced_accuracy")
-    table = super_values(read_run(run().json("results.json", results).path))["by_threshold"]
-    assert table.rows[0][0] == "accuracy of the test cases"
+    _, selector = super_model_sections(read_run(run().json("results.json", results).path))
+    assert tables_of(selector)[-1].rows[0][0] == "accuracy of the test cases"
 
 
 def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_results):
@@ -78,19 +189,23 @@ def test_a_site_that_did_not_test_is_a_row_of_dashes(super_results):
 
 def test_the_selectors_right_answers_are_counts(super_results):
     selector = super_results().super_model.selector
-    counts = selector_counts(selector.outputs, selector.slices)
-    assert counts.right == {"east": "3 of 4", "west": "10 of 10", "all sites": "13 of 14"}
-    assert (counts.share("east", "west"), counts.share("west", "east")) == (0.25, 0)
+    east, west = selector_counts(selector.outputs, selector.slices).rows
+    assert (east.end, west.end) == ("3 of 4", "10 of 10")
+    # three of east's four, the other for west
+    assert [(cell.text, cell.share) for cell in east.cells] == [("3", 0.75), ("1", 0.25)]
+    assert [(cell.text, cell.share) for cell in west.cells] == [("0", 0), ("10", 1)]
+    assert describe_right(selector.outputs, selector.slices) == "13 of 14"
 
 
 def test_rows_follow_the_outputs_so_that_right_answers_stand_on_the_diagonal(super_results):
     selector = super_results().super_model.selector
     counts = selector_counts(selector.outputs, selector.cases)
-    assert counts.columns == list(counts.rows) == ["east", "west"]
+    assert list(counts.columns) == [row.name for row in counts.rows] == ["east", "west"]
 
 
 def test_a_selector_of_best_models_has_no_right_answers():
-    assert selector_counts(("global", "east", "west"), {"east": {"global": 2}}).right == {}
+    counts = selector_counts(("global", "east", "west"), {"east": {"global": 2}})
+    assert counts.end == "" and [row.end for row in counts.rows] == [""]
 
 
 @pytest.mark.parametrize("counted", [{}, {"east": {}}])
@@ -109,41 +224,6 @@ def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
     table = threshold_table({0.0: 0.5, 0.999: None}, 0.999, "dice")
     assert table.columns == ("threshold gamma", "0", "0.999 (used)")
     assert table.rows == (("dice of the test cases", "0.500", "-"),) and not table.best_cells
-
-
-def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):
-    local = results(recipe={"stays_home": "everything"}, sites={"east": 0.3, "west": 0.8})
-    fedavg = results(recipe={"stays_home": "nothing"}, sites={"east": 0.4, "west": None})
-    table = run_models_table([local, fedavg, super_results()], ["1: local", "2: fedavg", "3: fedsm"])
-    assert table.columns == ("run", "model", "east", "west", "mean")
-    assert table.rows[:3] == (
-        ("1: local", "local: each site alone", "0.300", "0.800", "0.550"),
-        ("2: fedavg", "global", "0.400", "-", "-"),
-        ("3: fedsm", "global", "0.400", "0.700", "0.550"),
-    )
-    assert [row[1] for row in table.rows[3:]] == ["personal", "super", "ensemble"]
-    assert not table.best_cells
-
-
-@pytest.mark.parametrize(
-    ("recipe", "words"),
-    [
-        ({"stays_home": "nothing", "mixing": "softpull"}, "personal"),
-        ({"stays_home": "everything", "sends_model_once": True}, "ensemble"),
-        ({"stays_home": "nothing", "mixing": "shared", "takes_own_steps": True}, "personal"),
-        ({"stays_home": "batchnorm", "mixing": "shared"}, "global but for BatchNorm"),
-        ({"stays_home": "nothing", "mixing": "shared", "keeps_personal": True}, "personal"),
-        ({}, "the run's model"),
-    ],
-)
-def test_a_run_without_selector_names_its_one_model(results, super_results, recipe, words):
-    assert run_models_table([results(recipe=recipe), super_results()], ["1", "2"]).rows[0][1] == words
-
-
-def test_runs_without_models_and_runs_without_values_add_no_rows(results, super_results):
-    assert run_models_table([results(), results()], ["1", "2"]) is None
-    failed = results(status="FAILED")
-    assert {row[0] for row in run_models_table([failed, super_results()], ["1", "2"]).rows} == {"2"}
 
 
 def test_chosen_models_are_told_by_their_cases():
@@ -201,18 +281,6 @@ def test_without_a_threshold_the_most_probable_model_answers(super_results):
     assert told(choices_sentence, super_results(threshold=None)).endswith("its model answered.")
 
 
-ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
-WITHOUT_GLOBAL = {
-    "recipe": ONE_EXCHANGE,
-    "threshold": None,
-    "by_threshold": [],
-    "models": {
-        "east": {"east": 0.5, "west": 0.25, "ensemble": 0.4, "super": 0.5},
-        "west": {"east": 0.1, "west": 0.75, "ensemble": 0.5, "super": 0.75},
-    },
-}
-
-
 def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     found = super_results(**WITHOUT_GLOBAL)
     table = model_table(found)
@@ -231,19 +299,6 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
 def test_an_ensemble_of_one_exchange_says_that_it_is_one(super_results):
     recipe = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
     assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": recipe}))
-
-
-def test_a_left_out_site_is_answered_without_a_global_model(unseen):
-    nothing = {"threshold": None, "threshold_from": None, "by_threshold": [], "best_in_hindsight": None}
-    found = unseen(models={"north": 0.5, "south": 0.4, "ensemble": 0.45}, choices={"north": 3, "south": 1}, **nothing)
-    table = unseen_table(found)
-    assert table.columns == ("answer", "dice", "chosen: north", "chosen: south")
-    assert table.rows[0] == ("super model, most probable model: what a clinic would get", "0.600", "3 (75%)", "1 (25%)")
-    assert [row[0] for row in table.rows[1:]] == [
-        "model of north alone",
-        "model of south alone",
-        "ensemble of all models",
-    ]
 
 
 def test_without_values_there_is_no_table_of_thresholds():
@@ -266,65 +321,8 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
 
 
 def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unseen_plain):
-    values = unseen_values(unseen())
-    assert values["choices"] == "global 3, north 1" and values["by_threshold"].columns[2] == "0.9 (used)"
-    plain = unseen_values(unseen_plain())
-    assert (plain["choices"], plain["by_threshold"]) == ("", None) and plain["models"] is not None
-
-
-def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(unseen):
-    table = unseen_table(unseen())
-    assert table.columns == ("answer", "dice", "chosen: global", "chosen: north")
-    assert table.rows == (
-        ("super model, gamma 0.9 (tuned on validation data): what a clinic would get", "0.600", "3 (75%)", "1 (25%)"),
-        ("super model, gamma 0 (always a site's model)", "0.500", "0 (0%)", "4 (100%)"),
-        (
-            "super model, gamma 1 (best in hindsight: chosen on the test data, shown and never used)",
-            "0.625",
-            "4 (100%)",
-            "0 (0%)",
-        ),
-        ("global model alone", "0.550", "", ""),
-        ("model of north alone", "0.500", "", ""),
-        ("ensemble of all models", "0.575", "", ""),
-    )
-
-
-def test_every_candidate_of_gamma_has_its_row(unseen):
-    assert gamma_table(unseen(), unseen().selector.by_threshold).rows == (
-        ("0", "0.500", "0 (0%)"),
-        ("0.9", "0.600", "3 (75%)"),
-        ("1", "0.625", "4 (100%)"),
-    )
-
-
-def test_a_selector_that_knows_the_global_model_has_no_gamma(unseen, printed):
-    found = unseen(threshold=None, threshold_from=None, by_threshold=[], best_in_hindsight=None)
-    assert unseen_table(found).rows[0][0] == "super model, most probable model: what a clinic would get"
-    assert "gamma" not in printed(print_unseen, found)
-
-
-def test_an_ensemble_answers_as_an_ensemble(unseen):
-    assert unseen_table(unseen(answer="ensemble")).rows[0][0] == "super model, ensemble: what a clinic would get"
-
-
-def test_one_model_for_all_is_the_global_one(unseen_plain):
-    assert unseen_table(unseen_plain()).rows == (("global model: what a clinic would get", "0.600"),)
-
-
-def test_models_of_sites_answer_by_their_mean_and_it_is_said_where_they_come_from(unseen_plain, printed):
-    models = {"north": 0.5, "south": 0.25}
-    found = unseen_plain(rule="mean", models=models, assembled_from="the sites' own models")
-    assert [row[0] for row in unseen_table(found).rows] == [
-        "mean of all sites: what a clinic would get",
-        "model of north alone",
-        "model of south alone",
-    ]
-    text = printed(print_unseen, found)
-    assert "put together from the sites' own models: only a simulation can do this" in text
-
-
-def test_a_printed_test_says_site_cases_and_metric_and_is_not_cropped(unseen, printed):
-    text = printed(print_unseen, unseen(num_counted=3), width=60)
-    assert "unseen site coast: 4 cases (1 with empty truth and prediction excluded), none of them seen" in text
-    assert "metric: dice" in text and "what a clinic would get" in text and "…" not in text
+    section = unseen_section(unseen())
+    assert section.blocks[1].text == "Cases by the model that answered: global 3, north 1."
+    assert tables_of(section)[1].columns[2] == "0.9 (used)"
+    plain = unseen_section(unseen_plain())
+    assert len(tables_of(plain)) == 1 and not any("answered" in block.text for block in plain.blocks[:1])

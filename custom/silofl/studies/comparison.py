@@ -1,7 +1,7 @@
-"""Compare runs, and methods with one run for each seed: the rows of their tables, and which of them lead."""
+"""Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -9,8 +9,7 @@ from rich.console import Console
 
 from silofl.core.gain import count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.conditions import list_differences, results_by_row, rows_by_name
-from silofl.report.run_records import RunRecords
+from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
     SHARED_BATCHNORM,
@@ -20,9 +19,9 @@ from silofl.report.sentences import (
     shares_patients,
     split_sentence,
 )
+from silofl.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
 from silofl.report.tables import (
     HD95,
-    METRIC_NAMES,
     MISSING,
     SURFACE,
     SURFACE_DICE,
@@ -37,8 +36,9 @@ from silofl.report.tables import (
     print_table,
     surface_texts,
 )
+from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
-from silofl.training.metrics import mean_of_known, pool_values
+from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
@@ -46,7 +46,6 @@ ONE_SEED = (
     "Each row is one run with one seed, so that no value is marked as the best: a difference can be chance, and only "
     "several seeds, as silofl compare runs them, tell."
 )
-POOLED_DATA = "data pooled: simulation only"
 JOINING = ("run", "what joining gave", "alone", "federated", "kept", "below alone", "after Holm")
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
@@ -55,19 +54,25 @@ JOINING_NOTE = (
     "that keep another model than their own; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
     "correction over all rows."
 )
-# Averages by which methods are compared besides their metric: key -> name of the column.
-AVERAGES_ALSO = {
-    "accuracy": "accuracy (site average)",
-    "balanced_accuracy": "balanced accuracy (site average)",
-    "auroc": "AUROC (site average, where defined)",
-    "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
-}
-SeedValues = tuple[float, ...]
 Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
-# A difference that the three decimals shown do not show is none.
-SMALLEST = 0.0005
+# Columns, by their names in a round's record.
+DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
+DRIFT_NOTE = (
+    "Means over the rounds, ± their deviation over the seeds. Drift: mean over sites and steps of the squared distance "
+    "to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over that of "
+    "their weighted mean, 1 where all agree, of rounds that all begin from one model. Distance: mean squared distance "
+    "of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning rate, the steps and the "
+    "network: compare rows that share these; no accuracy follows from them. A row without numbers has them with --set "
+    "training.measures_drift=true."
+)
+_SINGLE = {
+    "everything": "local: each site alone",
+    "batchnorm": "global but for BatchNorm",
+    "head": "global but for the head",
+    "nothing": GLOBAL,
+}
 
 
 @dataclass(frozen=True)
@@ -98,74 +103,6 @@ class JoiningComparison:
     table: TextTable
     losses: Sequence[str]
     note: str = JOINING_NOTE
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method in a comparison: its runs with all seeds.
-
-    Attributes:
-        name: The job, or the algorithm that replaces the first job's.
-        results: Seed -> the result of each run that has numbers.
-        needs_pool: Whether the data of all sites had to be pooled in one place.
-        unfinished: Seed -> why a run has no numbers.
-        data: Seed -> the folder of the sites' data and the digest of each site's; of a run without it nobody knows.
-    """
-
-    name: str
-    results: Mapping[int, Results]
-    needs_pool: bool = False
-    unfinished: Mapping[int, str] = field(default_factory=dict)
-    data: Mapping[int, tuple[str | None, ...]] = field(default_factory=dict)
-
-    @property
-    def is_federated(self) -> bool:
-        """Whether its sites learn from one another and keep their data."""
-        runs = self.results.values()
-        is_alone = any(
-            run.recipe_value("stays_home") == "everything" and not run.recipe_value("sends_model_once") for run in runs
-        )
-        return not self.needs_pool and not is_alone
-
-    @property
-    def num_seeds(self) -> int:
-        """Number of the seeds that were asked for."""
-        return len(self.results) + len(self.unfinished)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of the table of methods: for each site and each average, the known values of all seeds.
-
-    Attributes:
-        name: The method, and which of its models.
-        sites: One entry a site.
-        averages: Client average, pooled mean, and those of `list_further_averages`.
-    """
-
-    name: str
-    sites: tuple[SeedValues, ...]
-    averages: tuple[SeedValues, ...]
-    method: Method
-
-    @property
-    def cells(self) -> tuple[SeedValues, ...]:
-        """All entries, in the order of the columns."""
-        return self.sites + self.averages
-
-    @property
-    def client_average(self) -> SeedValues:
-        """The mean over sites of each seed."""
-        return self.averages[0]
-
-
-@dataclass(frozen=True)
-class _ModelValues:
-    """The values of one model of one run: at each site, over all cases, and its further averages."""
-
-    sites: Values
-    pooled: float | None
-    further: Mapping[str, float] = field(default_factory=dict)
 
 
 def compared_sites(results: Sequence[Results]) -> list[str]:
@@ -307,73 +244,8 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
 
 def _average_tests(joined: Sequence[Mapping[str, Joined]], model: str) -> list[float]:
     """Return the mean over the sites of each seed that knows one."""
-    means = (mean_of_known(one.test.get(model) for one in sites.values()) for sites in joined)
+    means = (mean_of_known(one.tested(model) for one in sites.values()) for sites in joined)
     return [mean for mean in means if mean is not None]
-
-
-def method_sites(methods: Sequence[Method]) -> list[str]:
-    """Return all sites of the methods' runs."""
-    return compared_sites([run for method in methods for run in method.results.values()])
-
-
-def list_further_averages(methods: Sequence[Method]) -> list[str]:
-    """Return the keys of `AVERAGES_ALSO` that some run has."""
-    sites = method_sites(methods)
-    found = {
-        key for method in methods for run in method.results.values() for key in compute_further_averages(run, sites)
-    }
-    return [key for key in AVERAGES_ALSO if key in found]
-
-
-def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str, float]:
-    """Return key of `AVERAGES_ALSO` -> average of a run over the sites, without those that it does not have.
-
-    An average needs a value of every site; that of the AUROC is over the sites that have one.
-    """
-    by_site, found = results.by_site, {}
-    for key in METRIC_NAMES:
-        values = [by_site[site].also.get(key) for site in sites if site in by_site]
-        known = [value for value in values if value is not None]
-        # A site whose test cases are all of one class has no AUROC, however well it does.
-        if known and key != results.metric and (key == "auroc" or len(known) == len(sites)):
-            found[key] = float(np.mean(known))
-    if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
-        return found
-    return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
-
-
-def is_clearly_above(values: SeedValues, others: SeedValues) -> bool:
-    """Return whether a mean over seeds is above another by more than the seeds' spread, and more than decimals hide.
-
-    The spread is the larger of the two standard deviations over seeds. One seed has none, and leads nothing.
-    """
-    if len(values) < 2 or len(others) < 2:
-        return False
-    spread = max(np.std(one, ddof=1) for one in (values, others))
-    return bool(np.mean(values) - np.mean(others) > max(spread, SMALLEST))
-
-
-def find_leading_places(cells: Sequence[SeedValues]) -> list[int]:
-    """Return the places of a column's highest mean and of all that it does not lead; alone there, it is the best.
-
-    Args:
-        cells: The seeds' values of each row; one with fewer than two values has no place.
-    """
-    known = {place: values for place, values in enumerate(cells) if len(values) > 1}
-    if len(known) < 2:
-        return []
-    highest = max(known.values(), key=np.mean)
-    return [place for place, values in known.items() if not is_clearly_above(highest, values)]
-
-
-def make_method_rows(methods: Sequence[Method]) -> list[Row]:
-    """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
-    sites, keys = method_sites(methods), list_further_averages(methods)
-    return [
-        _make_row(name, tested, method, sites, keys)
-        for method in methods
-        for name, tested in _model_rows(method, sites)
-    ]
 
 
 def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
@@ -421,42 +293,55 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: I
     )
 
 
-def _model_rows(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
-    """Return the name of each row of a method with the values of its runs."""
-    runs = list(method.results.values())
-    own = [_ModelValues(run.sites, run.pooled, compute_further_averages(run, sites)) for run in runs]
-    if not any(run.super_model for run in runs):
-        return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
-    names = ("ensemble", *(("global",) if any(run.has_global_model for run in runs) else ()), "personal")
-    others = {model: [_model_values(run, model) for run in runs] for model in names}
-    return [(f"{method.name} {model}", values) for model, values in ({"super": own} | others).items()]
+def compare_drift(rows: RowRuns) -> TextTable | None:
+    """Return one line a row; None where no run has measured any drift.
+
+    Args:
+        rows: Name -> its runs, one for each seed.
+    """
+    table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
+    is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
+    return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
 
 
-def _model_values(results: Results, model: str) -> _ModelValues:
-    """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
-    sites = {site: own for site, own in results.by_site.items() if own.models}
-    values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
-    # Weighed by cases, the sites' means are the mean over all cases.
-    known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
-    return _ModelValues(values, pool_values(known))
+def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
+    means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return MISSING
+    # By digits and not by decimals: drifts are as small as their rates.
+    return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
 
 
-def _make_row(
-    name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], keys: Sequence[str]
-) -> Row:
-    """Return the known values of each column; a mean counts only where every site has a value."""
-    found = [list(map(one.sites.get, sites)) for one in tested]
-    averages = [
-        [
-            *((mean_of_known(values), one.pooled) if values and None not in values else (None, None)),
-            *map(one.further.get, keys),
-        ]
-        for values, one in zip(found, tested, strict=True)
+def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
+    """Return one row for each model of each run, one column a site; None where no run has more than one model.
+
+    Args:
+        results: The runs' results.
+        names: The runs' names.
+    """
+    if not any(run.super_model for run in results):
+        return None
+    sites = compared_sites(results)
+    found = [
+        (name, model, v) for name, run in zip(names, results, strict=True) for model, v in _values_by_model(run).items()
     ]
-    # Two averages that every table has, and the further ones.
-    return Row(name, _drop_unknown(found, len(sites)), _drop_unknown(averages, 2 + len(keys)), method)
+    table = [list(map(values.get, sites)) for *_, values in found]
+    table = [[*row, None if None in row else mean_of_known(row)] for row in table]
+    rows = tuple((name, model, *map(format_number, row)) for (name, model, _), row in zip(found, table, strict=True))
+    return TextTable(("run", "model", *sites, "mean"), rows, num_text=2)
 
 
-def _drop_unknown(runs: Sequence[Sequence[float | None]], num_columns: int) -> tuple[SeedValues, ...]:
-    """Return the values of each column that are not None, of a table with one row a run."""
-    return tuple(tuple(run[i] for run in runs if run[i] is not None) for i in range(num_columns))
+def _values_by_model(results: Results) -> dict[str, Values]:
+    """Return name -> site -> value of the models of one run; nothing for a run without any value."""
+    if results.super_model:
+        return model_values(results)
+    if not any(value is not None for value in results.sites.values()):
+        return {}
+    if results.recipe_value("sends_model_once"):
+        return {ENSEMBLE: results.sites}
+    home = str(results.recipe_value("stays_home"))
+    # Rows of the mixing matrix differ, and each site's model with them.
+    is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
+    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}

@@ -1,20 +1,17 @@
-"""The conditions of runs, their settings and their data: as tables, and sentences on what differs between runs."""
+"""What differs between compared runs besides their algorithms: settings, pretrained models and data."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
-from silofl.inference.directory import plain_study
-from silofl.report.run_records import RunRecords, pretrained_digest, run_names
+from silofl.report.run_records import CONFIG, RowRuns, RunRecords, all_settings, count_data, data_table, describe_count
 from silofl.report.tables import TextTable
-from silofl.settings import setting_text
 
 T = TypeVar("T")
-# Name of a row -> its runs, one for each seed.
-RowRuns = Mapping[str, Sequence[RunRecords]]
-UNITS = {"cases": "cases", "patients": "patients", "examples": "images"}
-UNKNOWN, NOT_SET = "unknown", "not set"
+NOT_SET = "not set"
 # Which run it is, and what a row of a comparison exists to show.
 NOT_COMPARED = ("name", "continue_run", "seed", "algorithm")
 MEANINGS = {
@@ -34,13 +31,6 @@ def rows_by_name(runs: Sequence[RunRecords]) -> dict[str, list[RunRecords]]:
 def results_by_row(rows: RowRuns) -> dict[str, list[Results]]:
     """Return the results of each row's runs."""
     return {name: [run.results for run in of_row] for name, of_row in rows.items()}
-
-
-def all_settings(run: RunRecords) -> dict[str, str]:
-    """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
-    known = (flat_settings(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
-    sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
-    return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
 
 
 def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None, list[tuple[str, str]]]:
@@ -63,18 +53,6 @@ def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | Non
             shared.append((key, cells[0]))
     table = TextTable(("setting", *runs), tuple(others), num_text=1 + len(runs)) if others else None
     return shared, table, partial
-
-
-def data_table(run: RunRecords) -> TextTable | None:
-    """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
-    head = (f"{part}: {name}" for part in PARTS for name in UNITS.values())
-    rows = tuple((site, *map(_count_text, _count_data(run, site).values())) for site in run.sites)
-    return TextTable(("site", *head), rows) if rows else None
-
-
-def data_doubts(runs: Iterable[RunRecords]) -> list[str]:
-    """Return what should be looked at of the sites' data, as ``site: sentence``; simulations alone know it."""
-    return list(dict.fromkeys(f"{site}: {text}" for run in runs for site in run.data for text in run.data[site].doubts))
 
 
 def data_tables(runs: RowRuns) -> dict[str, TextTable]:
@@ -149,18 +127,6 @@ def list_groups(groups: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
 
 
-def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return dotted key -> text of the values of a study; its labels, regions and transforms are one value each."""
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        # Their keys are numbers and names of the study's own; one by one they would read as settings of SiloFL.
-        if isinstance(value, Mapping) and key not in ("labels", "regions"):
-            flat |= flat_settings(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = setting_text(value)
-    return flat
-
-
 def _compared_settings(run: RunRecords) -> dict[str, str]:
     settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
@@ -168,39 +134,9 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
     return settings | ({"rounds": str(total)} if total else {})
 
 
-def _known_settings(results: Results) -> dict[str, str]:
-    """Return the settings that a result repeats, its algorithm's defaults among them."""
-    answers = {key: value for key, value in results.recipe.items() if key not in ("questions", "cautions", "constants")}
-    known = {
-        "rounds": results.rounds,
-        "seed": results.seed,
-        "metric": results.metric,
-        "data": {"split_unit": results.split_unit},
-        "model": {"normalization": results.normalization},
-        "algorithm": {"name": results.algorithm, "preset": results.preset, **answers},
-    }
-    known["algorithm"] |= results.recipe.get("constants", {})
-    return {key: text for key, text in flat_settings(known).items() if text != "null"}
-
-
-def _count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
-    """Return (part, unit) -> count; where a run has no data.json, what sites told of themselves."""
-    if site in run.data:
-        parts = {part: getattr(run.data[site], part) for part in PARTS}
-        return {(part, unit): getattr(counts, unit) for part, counts in parts.items() for unit in UNITS}
-    counts = dict.fromkeys((part, unit) for part in PARTS for unit in UNITS)
-    tested, validated = run.results.tested, run.results.tested.validation.get(site)
-    if site in tested.cases:
-        counts["test", "cases"] = tested.cases[site] + tested.excluded_cases.get(site, 0)
-    if validated is not None:
-        counts["validation", "cases"] = validated.num_cases + validated.num_excluded
-    examples = [record.examples[site] for record in run.ledger if site in record.examples]
-    return counts | {("training", "examples"): examples[-1] if examples else None}
-
-
 def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
-    known = [(_data_digest(run, site), *_count_data(run, site).values()) for run in runs if site in run.sites]
+    known = [(_data_digest(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
     # A record of an older version lacks some of them, which is no difference.
     return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
 
@@ -212,10 +148,31 @@ def _data_digest(run: RunRecords, site: str) -> str | None:
 def _cases_text(run: RunRecords, site: str) -> str:
     if site not in run.sites:
         return "none"
-    sizes, digest = _count_data(run, site), _data_digest(run, site)
-    cases = " / ".join(_count_text(sizes[part, "cases"]) for part in PARTS)
+    sizes, digest = count_data(run, site), _data_digest(run, site)
+    cases = " / ".join(describe_count(sizes[part, "cases"]) for part in PARTS)
     return f"{cases}, dataset.json {digest[:8]}" if digest else cases
 
 
-def _count_text(count: int | None) -> str:
-    return UNKNOWN if count is None else str(count)
+def pretrained_digest(run: RunRecords) -> str | None:
+    """Return how the SHA-256 of a simulation's pretrained model begins; None where it needs none or has it no more."""
+    if run.study is None or not run.study.recipe.needs_pretrained:
+        return None
+    file = run.path / CONFIG / run.study.model.pretrained
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:8] if file.is_file() else None
+
+
+def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
+    """Return name -> run: its row in the table, its algorithm, and preset, seed and what was set where runs differ."""
+    differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
+    named = ("name", "seed", "algorithm.name", "algorithm.preset")
+    keys = dict.fromkeys(key for run in runs for key in run.changes if key not in named)
+    set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
+    names = {}
+    for i, run in enumerate(runs, start=1):
+        words = [f"{i}: {run.results.algorithm or run.path.name}"]
+        words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
+        # A whole section has no place in a name.
+        found = {key: run.changes[key] for key in set_apart if isinstance(run.changes.get(key), str | int | float)}
+        words += [f"{key.rpartition('.')[2]}={value}" for key, value in found.items()]
+        names[" ".join(words)] = run
+    return names

@@ -1,4 +1,4 @@
-"""Pictures of test cases: outlines of truth and prediction, amplitude normalisation, and one case in several runs."""
+"""Figures of a run's test: what each site gains, outlines in its test cases, and amplitude normalisation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.gain import count_verdicts
 from silofl.report.canvas import (
     INK,
+    LINE_COLOURS,
     LINE_STYLES,
     MUTED,
     PageImage,
@@ -20,12 +22,16 @@ from silofl.report.canvas import (
     PlotData,
     draw_legend,
     escape_math,
+    lay_out_panels,
     make_image,
     make_legend_handle,
     make_panels,
+    style_axes,
 )
-from silofl.report.run_records import Pictures, RunRecords, run_names
-from silofl.report.tables import format_number
+from silofl.report.run_records import CasePictures, RowRuns, RunRecords
+from silofl.report.tables import MODEL_NAMES, format_number
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.metrics import mean_of_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,11 +42,23 @@ LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd
 PANEL_INCH, MARGIN = 2.1, 0.4
 # Letters of a title, and of the name below it, in an inch.
 TITLE_LETTERS, NAME_LETTERS = 11, 12
-PANELS_IN_A_ROW, LEAST_PANEL = 6, 1.6
 # As many as can be read on a phone.
 SITES_IN_A_ROW = 3
 PICTURE_DPI = 110
 Window = tuple[float, float]
+HOSPITALS_CAPTION = (
+    "Test {} at each hospital. The line is the 95 % interval of what joining adds to training alone. Where the square "
+    "lies left of the circle, the federated model is worse than that."
+)
+# Name of a model -> how its points are drawn.
+MODEL_POINTS = {
+    LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
+    FEDERATED: {"color": LINE_COLOURS[1], "marker": "s"},
+    CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
+}
+# Inches that a line of dots takes.
+LEAST_LINE = 0.17
+INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
 
 
 def case_images(run: RunRecords) -> list[PageImage]:
@@ -60,30 +78,7 @@ def normalization_images(run: RunRecords) -> list[PageImage]:
     plots = [
         BeforeAfter(number, {site: run.pictures[site] for site in row}, window) for number, row in enumerate(rows, 1)
     ]
-    return [_make_picture(plot, _describe_normalization(plot), caption) for plot in plots]
-
-
-def comparison_images(runs: Sequence[RunRecords]) -> list[PageImage]:
-    """Draw for each site the test case that most runs have a picture of, with each such run's prediction."""
-    sites = sorted({site for run in runs for site in run.pictures})
-    images = (_comparison_image(site, runs) for site in sites)
-    return [image for image in images if image]
-
-
-def find_shared_case(pictures: Mapping[str, Pictures]) -> tuple[str, list[str]] | None:
-    """Return the case that most runs have with the same truth, and those runs; None where no two share one.
-
-    Args:
-        pictures: Name of the run -> its pictures of one site.
-    """
-    holders: dict[tuple[str, bytes], list[str]] = {}
-    for name, shown in pictures.items():
-        # The truth is part of the key: on other data, or of another slice, a case of the same name is another picture.
-        cases = {str(case): truth for case, truth in zip(shown.cases, shown.truths, strict=True)}
-        for case, truth in cases.items():
-            holders.setdefault((case, repr(truth.shape).encode() + truth.tobytes()), []).append(name)
-    (case, _), names = max(holders.items(), key=lambda item: len(item[1]), default=(("", b""), []))
-    return (case, names) if len(names) > 1 else None
+    return [make_trimmed_image(plot, _describe_normalization(plot), caption) for plot in plots]
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class CaseGrid:
     """
 
     site: str
-    pictures: Pictures
+    pictures: CasePictures
     labels: Mapping[int, str]
     metric: str
 
@@ -116,17 +111,17 @@ class CaseGrid:
         shown, ranks = self.pictures, case_ranks(self.pictures)
         rows = {"truth": shown.truths, "prediction": shown.predictions}
         rows |= {} if shown.kept is None else {"kept": shown.kept}
-        figure, grid = make_panels(1 + len(rows), len(ranks), _inches(1 + len(rows), len(ranks)), "compressed")
+        figure, grid = make_panels(1 + len(rows), len(ranks), panel_inches(1 + len(rows), len(ranks)), "compressed")
         window = grey_window([shown.images])
         for column, (place, rank) in enumerate(ranks.items()):
-            _show_image(grid[0, column], shown.images[place], window)
+            show_image(grid[0, column], shown.images[place], window)
             for axes, masks in zip(grid[1:, column], rows.values(), strict=True):
-                _show_image(axes, shown.images[place], window)
-                _draw_outlines(axes, masks[place], self.labels)
+                show_image(axes, shown.images[place], window)
+                draw_outlines(axes, masks[place], self.labels)
             value = f"{short_metric(self.metric)} {shown.values[place]:.3f}"
-            _write_title(grid[0, column], f"{rank}: {value}", str(shown.cases[place]))
+            write_title(grid[0, column], f"{rank}: {value}", str(shown.cases[place]))
         _name_rows(grid[:, 0], ("image", *rows))
-        return _add_legend(figure, self.labels)
+        return add_label_legend(figure, self.labels)
 
 
 @dataclass(frozen=True)
@@ -140,7 +135,7 @@ class BeforeAfter:
     """
 
     number: int
-    pictures: Mapping[str, Pictures]
+    pictures: Mapping[str, CasePictures]
     window: Window
 
     def data(self) -> PlotData:
@@ -150,71 +145,24 @@ class BeforeAfter:
 
     def draw(self, width: float) -> Figure:
         """Draw the images before above those after; few enough for any width."""
-        figure, grid = make_panels(2, len(self.pictures), _inches(2, len(self.pictures)), "compressed")
+        figure, grid = make_panels(2, len(self.pictures), panel_inches(2, len(self.pictures)), "compressed")
         for column, (site, shown) in enumerate(self.pictures.items()):
             place = _middle_place(shown)
-            _show_image(grid[0, column], shown.images[place], self.window)
-            _show_image(grid[1, column], shown.normalized[place], self.window)
-            _write_title(grid[0, column], site, str(shown.cases[place]))
+            show_image(grid[0, column], shown.images[place], self.window)
+            show_image(grid[1, column], shown.normalized[place], self.window)
+            write_title(grid[0, column], site, str(shown.cases[place]))
         _name_rows(grid[:, 0], ("before", "after"))
         return figure
 
 
-@dataclass(frozen=True)
-class SameCase:
-    """One test case with the truth and with the prediction of each run.
-
-    Attributes:
-        site: Whose case it is.
-        runs: Name of the run -> its pictures of the site; all hold the case.
-        case: The case's name.
-        labels: Number -> name of all labels.
-        metric: Name of the values.
-    """
-
-    site: str
-    runs: Mapping[str, Pictures]
-    case: str
-    labels: Mapping[int, str]
-    metric: str
-
-    def data(self) -> PlotData:
-        """Return one row per run."""
-        rows = ((name, self.case, float(shown.values[self._place(shown)])) for name, shown in self.runs.items())
-        return PlotData(f"same_case_{self.site}", ("run", "case", self.metric), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw the truth and the predictions side by side, in as many rows as the width asks for."""
-        first = next(iter(self.runs.values()))
-        panes = [("truth", self.case, first.images[self._place(first)], first.truths[self._place(first)])]
-        for (name, shown), (*_, value) in zip(self.runs.items(), self.data().rows, strict=True):
-            place = self._place(shown)
-            panes.append(
-                (name, f"{short_metric(self.metric)} {value:.3f}", shown.images[place], shown.predictions[place])
-            )
-        columns = min(len(panes), PANELS_IN_A_ROW, int(width / LEAST_PANEL))
-        rows, inch = ceil(len(panes) / columns), min(PANEL_INCH, (width - MARGIN) / columns)
-        figure, grid = make_panels(rows, columns, _inches(rows, columns, inch), "compressed")
-        for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
-            _show_image(axes, image, grey_window([image]))
-            _draw_outlines(axes, mask, self.labels)
-            _write_title(axes, title, name, inch)
-        for axes in grid.flat[len(panes) :]:
-            axes.set_visible(False)
-        return _add_legend(figure, self.labels)
-
-    def _place(self, shown: Pictures) -> int:
-        return list(shown.cases).index(self.case)
-
-
-def case_ranks(pictures: Pictures) -> dict[int, str]:
+def case_ranks(pictures: CasePictures) -> dict[int, str]:
     """Return place -> worst, median or best of the pictures of different cases."""
     places = pictures.ranked_places
     ranks = ["worst", *["median"] * (len(places) - 2), "best"] if len(places) > 1 else ["only case"]
     return dict(zip(places, ranks, strict=True))
 
 
-def shared_window(pictures: Mapping[str, Pictures]) -> Window:
+def shared_window(pictures: Mapping[str, CasePictures]) -> Window:
     """Return the grey scale that all sites' images share, before and after."""
     return grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
 
@@ -243,33 +191,18 @@ def short_metric(metric: str) -> str:
     return metric.partition("_")[0]
 
 
-def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None:
-    names = run_names(runs)
-    pictures = {name: run.pictures[site] for name, run in names.items() if site in run.pictures}
-    shared = find_shared_case(pictures)
-    if shared is None:
-        return None
-    case, holders = shared
-    labels, metric = names[holders[0]].labels, names[holders[0]].metric
-    others = [name for name in names if name not in holders]
-    without = f" (no picture of it: {', '.join(others)})" if others else ""
-    plot = SameCase(site, {name: pictures[name] for name in holders}, case, labels, metric)
-    values = ", ".join(f"{name} {value:.3f}" for name, _, value in plot.data().rows)
-    alt = f"Site {site}, case {case}: truth and predictions of the runs, with their {metric}: {values}."
-    return _make_picture(plot, alt, f"{site}: {case}{without}")
-
-
-def _case_image(run: RunRecords, site: str, shown: Pictures) -> PageImage:
+def _case_image(run: RunRecords, site: str, shown: CasePictures) -> PageImage:
     ranks = case_ranks(shown)
     values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
     alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
     if shown.kept is not None:
         kept = ", ".join(f"{rank} {format_number(kept_value(shown, place))}" for place, rank in ranks.items())
         alt += f" Of what the site keeps: {kept}."
-    return _make_picture(CaseGrid(site, shown, run.labels, run.metric), alt, site)
+    return make_trimmed_image(CaseGrid(site, shown, run.labels, run.metric), alt, site)
 
 
-def _make_picture(plot: Plot, alt: str, caption: str) -> PageImage:
+def make_trimmed_image(plot: Plot, alt: str, caption: str) -> PageImage:
+    """Draw pictures of cases for a page, without empty margins."""
     return make_image(plot, alt, caption, PICTURE_DPI, is_trimmed=True)
 
 
@@ -280,18 +213,18 @@ def _describe_normalization(plot: BeforeAfter) -> str:
     return f"One test image per site, before and after amplitude normalisation; its mean: {means}."
 
 
-def _middle_place(shown: Pictures) -> int:
+def _middle_place(shown: CasePictures) -> int:
     places = shown.ranked_places
     return places[len(places) // 2]
 
 
-def _middle_case(shown: Pictures) -> tuple[str, float, float]:
+def _middle_case(shown: CasePictures) -> tuple[str, float, float]:
     """Return the case that `BeforeAfter` shows, and the mean of its image before and after."""
     place = _middle_place(shown)
     return str(shown.cases[place]), float(shown.images[place].mean()), float(shown.normalized[place].mean())
 
 
-def kept_value(shown: Pictures, place: int) -> float | None:
+def kept_value(shown: CasePictures, place: int) -> float | None:
     """Return the value of a case with the model that the site keeps; None without a choice, or without a value."""
     value = np.nan if shown.kept_values is None else float(shown.kept_values[place])
     return None if np.isnan(value) else value
@@ -301,11 +234,12 @@ def _is_coloured(images: NDArray) -> bool:
     return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
 
 
-def _inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[float, float]:
+def panel_inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[float, float]:
+    """Return the size of a figure with square panels of so many inches."""
     return panel * columns + MARGIN, (panel + 0.1) * rows + 2 * MARGIN
 
 
-def _show_image(axes: Axes, image: NDArray, window: Window) -> None:
+def show_image(axes: Axes, image: NDArray, window: Window) -> None:
     """Show a grey or colour image of shape (C, H, W)."""
     scaled = np.clip((image - window[0]) / (window[1] - window[0]), 0, 1)
     pixels = scaled.transpose(1, 2, 0) if len(image) == 3 else scaled[0]
@@ -314,7 +248,7 @@ def _show_image(axes: Axes, image: NDArray, window: Window) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
+def draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
     """Draw the outline of each label."""
     from matplotlib.patheffects import withStroke
 
@@ -329,7 +263,8 @@ def _draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None
     axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
 
 
-def _write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) -> None:
+def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) -> None:
+    """Write a title and a name above a panel of so many inches, each cut to its width."""
     of_title, of_name = int(panel * TITLE_LETTERS), int(panel * NAME_LETTERS)
     short = name if len(name) <= of_name else "..." + name[3 - of_name :]
     title = title if len(title) <= of_title else title[: of_title - 3] + "..."
@@ -351,10 +286,110 @@ def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
         axes.set_ylabel(name, fontsize=11, color=INK)
 
 
-def _add_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:
+def add_label_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:
     """Name the labels' colours below a figure, and return it."""
     colours = label_colours(labels)
     dashes = zip(colours.values(), cycle(LINE_STYLES))
     handles = [make_legend_handle(color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
     draw_legend(figure, handles, [labels[number] for number in colours], size=11)
     return figure
+
+
+@dataclass(frozen=True)
+class HospitalDots:
+    """The models of each hospital by method.
+
+    Attributes:
+        metric: Of the test.
+        methods: Name of the method -> hospital -> seed -> what it chose.
+    """
+
+    metric: str
+    methods: Mapping[str, Mapping[str, Mapping[int | None, Joined]]]
+
+    def data(self) -> PlotData:
+        """Return one row per method, hospital and seed; gain is kept minus alone, with its 95 % interval."""
+        rows = (
+            (name, site, seed, *map(one.test.get, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
+            for name, sites in self.methods.items()
+            for site, seeds in sites.items()
+            for seed, one in seeds.items()
+        )
+        columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), "gain", "gain_low", "gain_high", "verdict")
+        return PlotData("hospitals", columns, tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
+        hospitals = list(dict.fromkeys(site for sites in self.methods.values() for site in sites))
+        lines = sum(max(len(sites.get(one, ())) for sites in self.methods.values()) for one in hospitals)
+        height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
+        figure, panels = lay_out_panels(len(self.methods), width, height, shares_y=True)
+        panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
+        panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
+        for axes, (name, sites) in zip(panels, self.methods.items(), strict=True):
+            style_axes(axes, name, self.metric)
+            axes.grid(axis="x", color=MUTED, alpha=0.2)
+            axes.tick_params(axis="y", labelcolor=INK)
+            for site, seeds in sites.items():
+                for number, one in enumerate(seeds.values()):
+                    # Seeds of one hospital lie below one another.
+                    _draw_hospital(axes, hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5, one)
+            axes.sharex(panels[0])
+        panels[0].autoscale(axis="x")
+        handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
+        names = [*MODEL_NAMES.values(), "95 % interval"]
+        draw_legend(figure, [*handles, make_legend_handle(**INTERVAL)], names)
+        return figure
+
+
+def hospitals_image(rows: RowRuns) -> PageImage | None:
+    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
+
+    Args:
+        rows: Name of the method -> its runs, one for each seed.
+    """
+    chosen = rows_with_choices(rows)
+    if not chosen:
+        return None
+    metric = next(iter(chosen.values()))[0].metric
+    dots = HospitalDots(metric, {name: _group_by_hospital(runs) for name, runs in chosen.items()})
+    described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
+    return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", HOSPITALS_CAPTION.format(metric))
+
+
+def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, Joined]]:
+    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
+    return {
+        site: {run.results.seed: run.results.joining[site] for run in runs if site in run.results.joining}
+        for site in sites
+    }
+
+
+def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
+    means = ", ".join(f"{MODEL_NAMES[model]} {format_number(value)}" for model, value in average_models(runs).items())
+    return f"{name} {means} ({', '.join(count_verdicts(list_verdicts(runs)))})"
+
+
+def rows_with_choices(rows: RowRuns) -> RowRuns:
+    """Return the rows with the runs in which some site made a choice; a row without any is left out."""
+    chosen = {name: [run for run in runs if run.results.joining] for name, runs in rows.items()}
+    return {name: runs for name, runs in chosen.items() if runs}
+
+
+def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
+    """Return the verdict of each site of each run."""
+    return [one.verdict for run in runs for one in run.results.joining.values()]
+
+
+def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
+    """Return alone, federated and kept -> mean over the hospitals, then over the seeds."""
+    return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
+
+
+def _draw_hospital(axes: Axes, place: int, one: Joined) -> None:
+    local = one.tested(LOCAL)
+    if local is not None and one.low is not None and one.high is not None:
+        axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
+    for model, style in MODEL_POINTS.items():
+        if one.tested(model) is not None:
+            axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)

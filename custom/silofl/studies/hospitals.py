@@ -1,36 +1,16 @@
-"""Each hospital in each method of a comparison: a table, a figure, and sentences that follow from the numbers."""
+"""Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from silofl.core.gain import count_verdicts
 from silofl.federation.results import Results
-from silofl.report.canvas import (
-    INK,
-    LINE_COLOURS,
-    MUTED,
-    PageImage,
-    PlotData,
-    draw_legend,
-    escape_math,
-    lay_out_panels,
-    make_image,
-    make_legend_handle,
-    style_axes,
-)
-from silofl.report.conditions import RowRuns
-from silofl.report.run_records import RunRecords
+from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
+from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
-from silofl.report.tables import TextTable, format_number
+from silofl.report.tables import MODEL_NAMES, TextTable, format_number
+from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLUMNS = ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
 NOTE = (
@@ -39,22 +19,6 @@ NOTE = (
     "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
     "and its 95 % interval. It gains only if the kept model also beats the own one without a decision threshold."
 )
-CAPTION = (
-    "Test {} at each hospital. The line is the 95 % interval of what joining adds to training alone. Where the square "
-    "lies left of the circle, the federated model is worse than that."
-)
-# Name of a model -> how its points are drawn.
-POINTS = {
-    LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
-    FEDERATED: {"color": LINE_COLOURS[1], "marker": "s"},
-    CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
-}
-NAMES = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
-# Inches that a line of dots takes.
-LEAST_LINE = 0.17
-INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
-# A difference that the three decimals shown do not show is none.
-LEAST = 0.0005
 Runs = Mapping[str, RunRecords]
 
 
@@ -67,86 +31,11 @@ def hospital_table(runs: Runs) -> TextTable | None:
     rows = []
     for name, run in _with_choice(runs).items():
         for number, (site, one) in enumerate(run.results.joining.items()):
-            values = (format_number(one.test.get(model)) for model in NAMES)
+            values = (format_number(one.tested(model)) for model in MODEL_NAMES)
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
             rows.append((first, site, *values, last, _describe_verdict(one)))
     return TextTable(COLUMNS, tuple(rows), num_text=2) if rows else None
-
-
-@dataclass(frozen=True)
-class HospitalDots:
-    """The models of each hospital by method.
-
-    Attributes:
-        metric: Of the test.
-        methods: Name of the method -> hospital -> seed -> what it chose.
-    """
-
-    metric: str
-    methods: Mapping[str, Mapping[str, Mapping[int | None, Joined]]]
-
-    def data(self) -> PlotData:
-        """Return one row per method, hospital and seed; gain is kept minus alone, with its 95 % interval."""
-        rows = (
-            (name, site, seed, *map(one.test.get, NAMES), one.difference, one.low, one.high, one.verdict)
-            for name, sites in self.methods.items()
-            for site, seeds in sites.items()
-            for seed, one in seeds.items()
-        )
-        columns = ("method", "hospital", "seed", *NAMES.values(), "gain", "gain_low", "gain_high", "verdict")
-        return PlotData("hospitals", columns, tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
-        hospitals = list(dict.fromkeys(site for sites in self.methods.values() for site in sites))
-        lines = sum(max(len(sites.get(one, ())) for sites in self.methods.values()) for one in hospitals)
-        height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
-        figure, panels = lay_out_panels(len(self.methods), width, height, shares_y=True)
-        panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
-        panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
-        for axes, (name, sites) in zip(panels, self.methods.items(), strict=True):
-            style_axes(axes, name, self.metric)
-            axes.grid(axis="x", color=MUTED, alpha=0.2)
-            axes.tick_params(axis="y", labelcolor=INK)
-            for site, seeds in sites.items():
-                for number, one in enumerate(seeds.values()):
-                    # Seeds of one hospital lie below one another.
-                    _draw_hospital(axes, hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5, one)
-            axes.sharex(panels[0])
-        panels[0].autoscale(axis="x")
-        handles = [make_legend_handle(linestyle="", **style) for style in POINTS.values()]
-        names = [*NAMES.values(), "95 % interval"]
-        draw_legend(figure, [*handles, make_legend_handle(**INTERVAL)], names)
-        return figure
-
-
-def hospitals_image(rows: RowRuns) -> PageImage | None:
-    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
-
-    Args:
-        rows: Name of the method -> its runs, one for each seed.
-    """
-    chosen = _with_choices(rows)
-    if not chosen:
-        return None
-    metric = next(iter(chosen.values()))[0].metric
-    dots = HospitalDots(metric, {name: _group_by_hospital(runs) for name, runs in chosen.items()})
-    described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
-    return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", CAPTION.format(metric))
-
-
-def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, Joined]]:
-    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
-    return {
-        site: {run.results.seed: run.results.joining[site] for run in runs if site in run.results.joining}
-        for site in sites
-    }
-
-
-def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
-    means = ", ".join(f"{NAMES[model]} {format_number(value)}" for model, value in _average_models(runs).items())
-    return f"{name} {means} ({', '.join(count_verdicts(_list_verdicts(runs)))})"
 
 
 def conclude(rows: RowRuns) -> list[str]:
@@ -155,7 +44,7 @@ def conclude(rows: RowRuns) -> list[str]:
     Args:
         rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
     """
-    chosen = _with_choices(rows)
+    chosen = rows_with_choices(rows)
     if not chosen:
         return []
     return [_conclude_kept(chosen), _conclude_federated(chosen), *_conclude_unseen(chosen)]
@@ -175,20 +64,6 @@ def _with_choice(runs: Runs) -> Runs:
     return {name: run for name, run in runs.items() if run.results.joining}
 
 
-def _with_choices(rows: RowRuns) -> RowRuns:
-    chosen = {name: [run for run in runs if run.results.joining] for name, runs in rows.items()}
-    return {name: runs for name, runs in chosen.items() if runs}
-
-
-def _list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
-    return [one.verdict for run in runs for one in run.results.joining.values()]
-
-
-def _average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
-    """Return alone, federated and kept -> mean over the hospitals, then over the seeds."""
-    return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in NAMES}
-
-
 def _describe_verdict(one: Joined) -> str:
     difference = "" if one.difference is None else f" {one.difference:+.3f}"
     interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
@@ -197,12 +72,12 @@ def _describe_verdict(one: Joined) -> str:
 
 
 def _conclude_kept(rows: RowRuns) -> str:
-    verdicts = {name: _list_verdicts(runs) for name, runs in rows.items()}
+    verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
     counts = {name: (found.count("gains"), len(found)) for name, found in verdicts.items()}
     ordered = sorted(counts, key=lambda name: -counts[name][0])
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
     losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == "loses")
-    means = {name: _average_models(runs) for name, runs in rows.items()}
+    means = {name: average_models(runs) for name, runs in rows.items()}
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
     return (
@@ -213,7 +88,7 @@ def _conclude_kept(rows: RowRuns) -> str:
 
 
 def _conclude_federated(rows: RowRuns) -> str:
-    means = {name: _average_models(runs) for name, runs in rows.items()}
+    means = {name: average_models(runs) for name, runs in rows.items()}
     below = [
         f"{name} {format_number(found[FEDERATED])} (alone {format_number(found[LOCAL])})"
         for name, found in means.items()
@@ -240,7 +115,7 @@ def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:
     known = means[FEDERATED] is not None and means[LOCAL] is not None
-    return known and means[FEDERATED] < means[LOCAL] - LEAST
+    return known and means[FEDERATED] < means[LOCAL] - SMALLEST
 
 
 def _explain_federated(run: RunRecords) -> Iterator[str]:
@@ -250,7 +125,7 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     gaps = {
         site: one.test[LOCAL] - one.test[FEDERATED]
         for site, one in run.results.joining.items()
-        if one.test.get(LOCAL) is not None and one.test.get(FEDERATED) is not None
+        if one.tested(LOCAL) is not None and one.tested(FEDERATED) is not None
     }
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
@@ -293,12 +168,3 @@ def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
                 f"{site} loses {abs(one.difference or 0.0):.3f} by what it keeps, chosen by {one.num_units} validation "
                 f"{one.unit}s, on which the best mean of both models led by {one.lead:.3f}{threshold}."
             )
-
-
-def _draw_hospital(axes: Axes, place: int, one: Joined) -> None:
-    local = one.test.get(LOCAL)
-    if local is not None and one.low is not None and one.high is not None:
-        axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
-    for model, style in POINTS.items():
-        if one.test.get(model) is not None:
-            axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)

@@ -1,58 +1,41 @@
+"""What a run's page shows, and in which order, is decided before any template."""
+
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
-from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
-from silofl.report.conditions import rows_by_name
-from silofl.report.pages import Summary, write_comparison, write_report, write_rows
-from silofl.report.run_records import read_run
+from silofl.report.run_page import weights_table, write_report
 from silofl.schema import dump_record
-
-from .test_joining import joined
-
-VOID = {"meta", "img", "wbr", "br", "link", "source"}
+from tests.report.conftest import joined, report, rows_of
 
 
-class Page(HTMLParser):
-    """Reads a page: its words, its images, and whether every tag is closed."""
+def test_every_picture_of_a_report_has_its_files(finished):
+    folder = finished()
+    write_report(folder)
+    names = {path.name for path in (folder / "figures").iterdir()}
+    for stem in ("training", "drift", "traffic", "cases_east", "cases_west"):
+        assert {f"{stem}.png", f"{stem}.svg", f"{stem}.csv"} <= names
+    # two panels with two sites, validation with their mean too, over two rounds; the first validation is east's
+    rows = rows_of(folder / "figures" / "training.csv")
+    assert rows[0] == ["panel", "line", "round", "value"] and len(rows) == 1 + 2 * 3 + 2 * 2
+    assert rows[1] == ["Validation: dice", "east", "1", "0.1"]
 
-    def __init__(self, path):
-        super().__init__()
-        self.open, self.words, self.images, self.addresses = [], [], [], []
-        self.source = path.read_text(encoding="utf-8")
-        self.feed(self.source)
-        self.close()
-        self.text = " ".join(" ".join(self.words).split())
 
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "img":
-            self.images.append(attributes)
-        self.addresses += [attributes[name] for name in ("src", "srcset", "href") if name in attributes]
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
-            self.words.append(data)
+def test_figures_that_cannot_be_written_are_named(finished):
+    folder = finished()
+    (folder / "figures").write_text("")
+    with pytest.raises(ConfigError, match="training.png must be writable"):
+        write_report(folder)
 
 
 @pytest.fixture
 def tested(run, results):
     """Make a run's folder that holds a result and nothing else."""
     return lambda **changes: run().json("results.json", results(**changes)).path
-
-
-def report(folder):
-    return Page(write_report(folder))
 
 
 def test_a_report_is_one_file_that_loads_nothing(finished):
@@ -124,21 +107,6 @@ def _luminance(rgb):
     return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_a_comparison_says_what_its_means_and_spreads_are_over(finished, tmp_path):
-    page = Page(write_comparison([finished("a"), finished("b")], tmp_path / "comparison.html"))
-    assert "mean, spread, pooled: mean and standard deviation over a run's sites; mean over all" in page.text
-
-
-def test_a_comparison_leads_with_the_hospitals_and_their_conclusion(finished, tmp_path):
-    choice = dump_record(joined(local=0.5, federated=0.625, kept=0.75))
-    runs = [finished(name, joining={"east": choice}) for name in ("a", "b")]
-    page = Page(write_comparison(runs, tmp_path / "c.html"))
-    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: 1: harmofl alone 0.500")
-    order = [page.source.index(f'<section id="{name}"') for name in ("hospitals", "results", "curves", "pictures")]
-    assert order == sorted(order) and page.source.index("<img") < page.source.index('class="lead"')
-    assert "What a hospital keeps beats its own model in 2 of 2 cases" in page.text
-
-
 def test_a_report_leads_with_its_verdict_and_the_same_dots(finished):
     page = report(finished(joining={"east": dump_record(joined(local=0.5, federated=0.625, kept=0.75))}))
     assert page.source.index("banner") < page.source.index('class="lead"') < page.source.index("<img")
@@ -150,24 +118,10 @@ def test_a_report_leads_with_its_verdict_and_the_same_dots(finished):
     assert order == sorted(order)
 
 
-def test_all_links_of_the_navigation_lead_somewhere(finished, finished_super, tmp_path):
-    pages = [finished("a"), finished_super("b")]
-    written = [*map(write_report, pages), write_comparison(pages, tmp_path / "c.html")]
-    for page in map(Page, written):
-        places = {address[1:] for address in page.addresses if address.startswith("#")}
-        assert places and all(f'id="{place}"' in page.source for place in places)
-
-
 def test_wide_figures_have_a_second_drawing_for_a_phone(finished):
     source = report(finished()).source
     # curves, drift, traffic; cases are narrow enough
     assert source.count('<source media="screen and (max-width: 640px)"') == 3
-
-
-def test_settings_are_folded_and_open_in_print(finished, tmp_path):
-    for page in (report(finished("a")), Page(write_comparison([finished("b")], tmp_path / "c.html"))):
-        assert "<details>" in page.source and "<details open" not in page.source
-        assert "details::details-content { content-visibility: visible" in page.source
 
 
 def test_names_and_reasons_are_escaped(run, results, record, pictures):
@@ -292,13 +246,6 @@ def test_a_run_without_selector_says_nothing_of_one(finished):
     assert "super model" not in text and "Selector" not in text
 
 
-def test_a_comparison_shows_the_models_of_each_run(finished, finished_super, tmp_path):
-    page = Page(write_comparison([finished("a"), finished_super("b")], tmp_path / "c.html"))
-    assert "The models of each run" in page.text and "2: fedsm personal 0.600 0.750 0.675" in page.text
-    single = Page(write_comparison([finished("d"), finished("e")], tmp_path / "d.html"))
-    assert "The models of each run" not in single.text
-
-
 def test_a_report_is_written_anew_and_leaves_no_other_file(run, results, record):
     folder = run().json("results.json", results()).ledger(record(1)).path
     before = write_report(folder).read_bytes()
@@ -311,15 +258,6 @@ def test_a_folder_that_is_no_run_has_no_report(tmp_path):
         write_report(tmp_path)
 
 
-def test_a_comparison_shows_table_curves_and_the_same_case(finished, tmp_path):
-    runs = [finished("a", mean=0.6), finished("b", algorithm="fedavg", mean=0.7)]
-    page = Page(write_comparison(runs, tmp_path / "deep" / "comparison.html"))
-    # curves, one case a site
-    assert page.open == [] and len(page.images) == 3
-    assert "no value is marked as the best" in page.text and 'class="number strong' not in page.source
-    assert all(str(run) in page.text for run in runs)
-
-
 def test_a_report_has_all_settings_and_the_size_of_each_sites_data(finished):
     folder = finished(algorithm="fedavg")
     part = {"cases": 8, "patients": 5, "examples": 80}
@@ -329,83 +267,6 @@ def test_a_report_has_all_settings_and_the_size_of_each_sites_data(finished):
     for words in ("training.learning_ rate 0.001", "training.batch_ size 8", "data.augment []", "rounds 2", "seed 0"):
         assert words in page.text
     assert "east 8 5 80 8 5 80 8 5 80 west unknown unknown 30 1 unknown unknown 6" in page.text
-
-
-def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finished, tmp_path):
-    runs = [finished("a", algorithm="fedavg"), finished("b", algorithm="fedavg", rounds=5)]
-    page = Page(write_comparison(runs, tmp_path / "comparison.html"))
-    sentence = "The rows differ in rounds: 2 (1: fedavg); 5 (2: fedavg); more of them are more training."
-    assert 0 <= page.text.index(sentence) < page.text.index("best round")
-    assert "Settings in which the runs differ (1) setting 1: fedavg 2: fedavg rounds 2 5 Settings that all" in page.text
-    assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
-
-
-def test_a_run_of_a_named_row_says_which_it_is_of(finished, tmp_path):
-    slow, fast = (read_run(finished(name)) for name in ("a", "b"))
-    page = Page(write_rows({"slow": [slow], "fast": [fast]}, tmp_path / "rows.html"))
-    # in all else both are the same job with the same algorithm
-    assert "run row best round" in page.text and "1 slow 2" in page.text and "2 fast 2" in page.text
-    assert "All runs share: study small, algorithm harmofl" in page.text
-    assert "run best round" in Page(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
-
-
-def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):
-    rows, pooled = rows_by_name([read_run(finished("a"))]), finished("p")
-    write_report(pooled)
-    page = Page(write_rows(rows, tmp_path / "page.html", Summary(centralised=[read_run(pooled)])))
-    assert "Comparison of 2 runs" in page.text
-    assert (
-        f"On the data of all sites pooled in one place, and so in no table of single runs: report of {pooled}"
-        in page.text
-    )
-    assert "p/report.html" in page.addresses
-    alone = Page(write_rows(rows, tmp_path / "alone.html"))
-    assert "Comparison of 1 run Results" in alone.text and "pooled in one place" not in alone.text
-
-
-def test_a_comparison_and_the_reports_of_its_runs_lead_to_each_other(finished, tmp_path):
-    a, b = finished("a"), finished("b c")
-    write_report(a)
-    write_report(b)
-    page = Page(write_comparison([a, b], tmp_path / "pages" / "one.html"))
-    assert [address for address in page.addresses if "html" in address] == ["../a/report.html", "../b%20c/report.html"]
-    write_comparison([a], tmp_path / "two.html")
-    addresses = {name: Page(run / "report.html").addresses for name, run in (("a", a), ("b", b))}
-    links = {name: [address for address in found if "html" in address] for name, found in addresses.items()}
-    assert links == {"a": ["../pages/one.html", "../two.html"], "b": ["../pages/one.html"]}
-    (tmp_path / "two.html").unlink()
-    assert [address for address in report(a).addresses if "html" in address] == ["../pages/one.html"]
-
-
-def test_a_run_without_a_report_is_named_without_a_link(finished, tmp_path):
-    folder = finished()
-    page = Page(write_comparison([folder], tmp_path / "one.html"))
-    assert str(folder) in page.text and not [address for address in page.addresses if "html" in address]
-    assert not (folder / "report.html").exists() and not (folder / "comparisons.json").exists()
-
-
-def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):
-    unfinished = run("u").study().ledger(record(1)).path
-    failed = run("f").json("results.json", results(status="FAILED", reasons=["no"])).path
-    page = Page(write_comparison([finished("a"), unfinished, failed], tmp_path / "c.html"))
-    assert "UNFINISHED" in page.text and "FAILED" in page.text
-    assert "No two runs hold a picture of the same test case" in page.text
-
-
-def test_a_comparison_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="must have at least one run"):
-        write_comparison([], tmp_path / "c.html")
-
-
-def test_a_comparison_needs_a_file_and_not_a_folder(finished, tmp_path):
-    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
-        write_comparison([finished()], tmp_path)
-
-
-def test_a_place_that_cannot_be_written_to_is_named(finished, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="c.html must be writable; it is not"):
-        write_comparison([finished()], tmp_path / "file" / "c.html")
 
 
 def test_the_weights_of_adafed_are_a_picture_in_place_of_the_table(finished):
@@ -428,18 +289,6 @@ def test_a_classification_shows_its_other_scores_all_sites_and_its_classes(teste
         assert words in text
 
 
-def test_many_sites_of_several_runs_have_a_table_of_their_own(finished, tmp_path):
-    runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("a", "b")]
-    assert "s8 0.500 0.500" in Page(write_comparison(runs, tmp_path / "c.html")).text
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number):
-    assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
-    assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_its_folder(tmp_path, make_study):
     # NVFlare's download of a job has its results here.
     folder = tmp_path / "3a4ab1f3" / "workspace" / "silofl"
@@ -449,6 +298,24 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
 
 
-def test_another_file_than_a_page_is_refused_in_a_short_sentence(capsys):
-    assert main(["report", ".", ".", "--out", "a" * 5000]) == 2
-    assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)
+def test_equal_weights_are_one_row_for_every_site(record):
+    weights = weights_table([record(1), record(2)])
+    assert weights.columns == ["east", "west"]
+    ((name, cells),) = ((row.name, [(cell.text, cell.share) for cell in row.cells]) for row in weights.rows)
+    assert name == "every site" and cells == [("0.250", 0.25), ("0.750", 0.75)]
+
+
+def test_different_weights_keep_a_row_for_each_listener(record):
+    rows = {"east": {"east": 0.7, "west": 0.3}, "west": {"east": 0.3, "west": 0.7}}
+    shown = weights_table([record(1, weights=rows)]).rows
+    assert {row.name: [cell.share for cell in row.cells] for row in shown} == {"east": [0.7, 0.3], "west": [0.3, 0.7]}
+
+
+def test_a_site_that_a_listener_did_not_hear_is_an_empty_cell(record):
+    heard = {"east": {"east": 0.5, "west": 0.5}, "west": {"west": 1.0}}
+    _, west = weights_table([record(1, weights=heard)]).rows
+    assert [(cell.text, cell.share) for cell in west.cells] == [("-", None), ("1.000", 1.0)]
+
+
+def test_there_are_no_weights_before_the_first_round():
+    assert weights_table([]) is None

@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.axes import Axes
 
-from silofl.report.comparison import Method
+from silofl.studies.method_rows import Method
 from silofl.studies.swept import SweptRow, sweep_image, sweep_table
 
 

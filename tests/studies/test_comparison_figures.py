@@ -1,27 +1,59 @@
-import io
-
 import pytest
-from PIL import Image
 
-from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png, line_style
-from silofl.report.curves import Curves, Panel
-from silofl.report.rounds import (
-    ROUND_TEST,
-    VALIDATION,
+from silofl.report.canvas import PAGE, PHONE
+from silofl.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
+from silofl.report.run_records import read_run
+from silofl.studies.comparison_figures import (
+    SameCase,
     best_so_far,
+    comparison_images,
     curves_image,
+    find_shared_case,
     mean_over_cases,
-    mean_over_sites,
     run_curves,
 )
-from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
+from tests.report.conftest import LABELS
 
 
-def has_colour(png, colour):
-    """Whether a picture holds a colour, given as #rrggbb."""
-    wanted = tuple(bytes.fromhex(colour[1:]))
-    return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
+def test_the_same_case_is_drawn_with_each_runs_prediction(pictures):
+    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 8)}
+    grids = [
+        SameCase("east", dict(list(runs.items())[:n]), "a", LABELS, "dice").draw(PAGE).axes[0].get_gridspec()
+        for n in (2, 7)
+    ]
+    # the truth and each run, six in a row
+    assert [(grid.nrows, grid.ncols) for grid in grids] == [(1, 3), (2, 6)]
+
+
+def test_the_case_that_most_runs_hold_is_shown(pictures):
+    shown = {"1": pictures(("a", "b")), "2": pictures(("b", "c")), "3": pictures(("b", "c"))}
+    assert find_shared_case(shown) == ("b", ["1", "2", "3"])
+
+
+@pytest.mark.parametrize("other", [{"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}])
+def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
+    assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
+
+
+def test_no_pictures_hold_no_case():
+    assert find_shared_case({}) is None
+
+
+def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
+    runs = [read_run(finished("a")), read_run(finished("b")), read_run(finished("c", pictures(("x",))))]
+    image = comparison_images(runs)[0]
+    assert image.caption == "east: a (no picture of it: 3: harmofl)"
+    # a is the first of two cases, whose values are 0.2 and 0.8
+    assert image.alt == (
+        "Site east, case a: truth and predictions of the runs, with their dice: 1: harmofl 0.200, 2: harmofl 0.200."
+    )
+
+
+def test_on_a_phone_the_runs_stand_two_in_a_row(pictures):
+    plot = SameCase("east", {f"{i}: run": pictures(("a",)) for i in range(1, 4)}, "a", LABELS, "dice")
+    # the truth and three runs
+    assert plot.draw(PAGE).axes[0].get_gridspec().ncols == 4 and plot.draw(PHONE).axes[0].get_gridspec().ncols == 2
 
 
 def scores(*values):
@@ -41,27 +73,6 @@ def read(run, results, record):
         return read_run(files.ledger(*(record(i, test=one) for i, one in enumerate(tests, start=1))).path)
 
     return make
-
-
-def draw(*panels):
-    """Draw panels of a run with two rounds and one with a single round."""
-    rounds = {"1: fedavg": [1, 2], "2: harmofl": [1]}
-    return Curves("any", rounds, {name: line_style(i) for i, name in enumerate(rounds)}, panels).draw(PAGE)
-
-
-@pytest.mark.parametrize("num_panels", [1, 3, 7])
-def test_runs_share_one_picture_however_many_panels_there_are(num_panels):
-    lines = {"1: fedavg": [0.5, 0.6], "2: harmofl": [0.4]}
-    figure = draw(*(Panel(f"panel {i}", lines) for i in range(num_panels)))
-    assert len(figure.axes) == num_panels
-    png = encode_png(figure)
-    assert has_colour(png, LINE_COLOURS[0]) and has_colour(png, LINE_COLOURS[1])
-    assert not has_colour(png, LINE_COLOURS[2])
-
-
-def test_a_run_looks_the_same_in_a_panel_that_others_are_not_in():
-    png = encode_png(draw(Panel("all", {"2: harmofl": [0.5]})))
-    assert has_colour(png, LINE_COLOURS[1]) and not has_colour(png, LINE_COLOURS[0])
 
 
 def test_the_best_so_far_never_falls_and_waits_for_the_first_value():

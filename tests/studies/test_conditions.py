@@ -1,51 +1,8 @@
-from dataclasses import replace
-
 import pytest
 
-from silofl.data.counts import PartCounts, SiteCounts
-from silofl.report.conditions import (
-    all_settings,
-    data_table,
-    data_tables,
-    list_differences,
-    rows_by_name,
-    settings_rows,
-)
-from silofl.report.run_records import RunRecords, read_run
-
-
-@pytest.fixture
-def made(run, results, record):
-    """Make a run of the sites east and west: its result, and a study with changes where it has one."""
-    names = iter(range(100))
-
-    def build(study=None, **changes):
-        files = run(f"run-{next(names)}").json("results.json", results(**changes)).ledger(record(1))
-        return read_run((files if study is None else files.study(**study)).path)
-
-    return build
-
-
-def counts(training, validation, test, patients=None, digest="0123456789"):
-    return SiteCounts(*(PartCounts(cases, patients, 10 * cases) for cases in (training, validation, test)), digest)
-
-
-def with_data(run: RunRecords, **data):
-    return replace(run, data=data)
-
-
-def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
-    settings = all_settings(made(study={"training": {"learning_rate": 0.01}, "seed": 3}, seed=3))
-    assert settings["training.learning_rate"] == "0.01" and settings["training.loss"] == "dice_ce"
-    assert settings["model.features"] == "[32, 32, 64, 128, 256, 32]" and settings["labels"] == "{1: organ}"
-    assert (settings["rounds"], settings["seed"], settings["data.split_unit"]) == ("2", "3", "patient")
-    # an answer of the recipe that study.yaml leaves to the preset
-    assert settings["algorithm.perturbation.alpha"] == "0.05"
-
-
-def test_of_a_run_without_its_study_the_settings_in_its_result_are_known(made):
-    assert all_settings(made(rounds=7)) == all_settings(made(rounds=7)) | {"rounds": "7", "algorithm.name": "harmofl"}
-    assert "training.learning_rate" not in all_settings(made())
+from silofl.report.run_records import read_run
+from silofl.studies.conditions import data_tables, list_differences, rows_by_name, run_names, settings_rows
+from tests.report.conftest import counts, with_data
 
 
 def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
@@ -153,14 +110,6 @@ def test_settings_of_some_rows_alone_stand_with_these_rows_and_not_in_the_table(
     assert ("algorithm.name", "fedavg", "harmofl") in others.rows
 
 
-def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):
-    table = data_table(with_data(made(), east=counts(8, 2, 3, patients=5)))
-    assert table.columns[:4] == ("site", "training: cases", "training: patients", "training: images")
-    assert table.rows[0] == ("east", "8", "5", "80", "2", "5", "20", "3", "5", "30")
-    # of west: 30 training examples in the ledger, 1 validated case, 4 test cases and 2 excluded
-    assert table.rows[1] == ("west", *["unknown"] * 2, "30", "1", *["unknown"] * 2, "6", *["unknown"] * 2)
-
-
 def test_runs_of_the_same_data_share_a_table(made):
     other = with_data(made(), east=counts(6, 2, 4))
     tables = data_tables({"a": [made()], "b": [other], "c": [made()]})
@@ -169,3 +118,24 @@ def test_runs_of_the_same_data_share_a_table(made):
 
 def test_runs_are_named_as_in_their_table(made):
     assert list(rows_by_name([made(), made(algorithm="fedavg")])) == ["1: harmofl", "2: fedavg"]
+
+
+def test_runs_are_named_by_row_and_algorithm(finished):
+    runs = [read_run(finished("a")), read_run(finished("b", algorithm="fedavg"))]
+    assert list(run_names(runs)) == ["1: harmofl", "2: fedavg"]
+
+
+def test_runs_that_differ_in_seed_or_preset_say_so(finished):
+    runs = [read_run(finished("a", seed=1)), read_run(finished("b", seed=2, preset="paper"))]
+    assert list(run_names(runs)) == ["1: harmofl recommended seed 1", "2: harmofl paper seed 2"]
+
+
+def test_runs_that_differ_in_what_was_set_say_so(run, results):
+    fast = {"training.learning_rate": 0.1, "model": {"name": "unet"}, "algorithm.name": "harmofl", "rounds": 2}
+    # The name of a study has a column of its own.
+    changes = (fast, {"rounds": 2, "name": "again"}, {"rounds": 2})
+    folders = [
+        run(str(i)).json("results.json", results()).json("run.json", {"changes": c}) for i, c in enumerate(changes)
+    ]
+    names = list(run_names([read_run(one.path) for one in folders]))
+    assert names == ["1: harmofl learning_rate=0.1", "2: harmofl", "3: harmofl"]

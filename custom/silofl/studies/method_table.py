@@ -6,20 +6,6 @@ from typing import Any
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.comparison import (
-    AVERAGES_ALSO,
-    MOST_SITES_IN_A_ROW,
-    Method,
-    Row,
-    SeedValues,
-    are_comparable,
-    find_leading_places,
-    is_clearly_above,
-    list_further_averages,
-    make_method_rows,
-    method_sites,
-)
-from silofl.report.conditions import group_rows_by_value, list_groups
 from silofl.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
@@ -30,6 +16,19 @@ from silofl.report.sentences import (
     split_sentence,
 )
 from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
+from silofl.studies.conditions import group_rows_by_value, list_groups
+from silofl.studies.method_rows import (
+    AVERAGES_ALSO,
+    Method,
+    Row,
+    SeedValues,
+    find_leading_places,
+    is_clearly_above,
+    list_further_averages,
+    make_method_rows,
+    method_sites,
+)
 from silofl.training.metrics import mean_of_known
 
 WON, WINNER = "sites won", "winner"

@@ -1,0 +1,101 @@
+"""The record of a super model's test at a site that took no part in the training, ``unseen.json``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from silofl.errors import ConfigError, quote_value
+from silofl.inference.super_model import ENSEMBLE
+from silofl.models.roles import GLOBAL
+from silofl.schema import declare_group, declare_optional, read_file
+from silofl.training.site_score import Counts, Values
+
+
+@dataclass(frozen=True)
+class ThresholdTest:
+    """The result of the super model at a left-out site with one threshold.
+
+    Attributes:
+        threshold: The paper's gamma; None where the most probable model answers.
+        value: Mean over the cases that count; None where none counts.
+        num_counted: Cases that count.
+        choices: Model -> number of cases for which it is chosen.
+    """
+
+    threshold: float | None
+    value: float | None
+    num_counted: int
+    choices: Counts
+
+
+@dataclass(frozen=True)
+class SelectorTest:
+    """The further results of a super model with a selector at a left-out site.
+
+    Attributes:
+        answer: ``choice`` of one model for each case, or ``ensemble`` of all.
+        threshold: The paper's gamma; None where the most probable model answers.
+        threshold_from: Where the threshold comes from; None without one.
+        choices: Model -> number of cases for which it is chosen.
+        by_threshold: The result with each candidate of the threshold.
+        best_in_hindsight: The best of them; None without a case that counts.
+    """
+
+    answer: str
+    threshold: float | None
+    threshold_from: str | None
+    choices: Counts
+    by_threshold: tuple[ThresholdTest, ...]
+    best_in_hindsight: ThresholdTest | None
+
+
+@dataclass(frozen=True)
+class UnseenTest:
+    """The content of unseen.json: the super model at a site that took no part in the training.
+
+    Attributes:
+        fingerprint: Of the super model.
+        metric: Name of the values.
+        rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
+        num_cases: The site's cases.
+        value: The super model's value; None where no case counts.
+        num_counted: Cases that count.
+        models: Model -> its value alone.
+        selector: Further results of a super model with a selector.
+        assembled_from: The source of a super model that the run itself could not write.
+    """
+
+    site: str
+    fingerprint: str
+    metric: str
+    rule: str
+    num_cases: int
+    value: float | None
+    num_counted: int
+    models: Values
+    selector: SelectorTest | None = declare_group(None)
+    assembled_from: str | None = declare_optional()
+
+    def __post_init__(self) -> None:
+        """Refuse a super model with a selector without the values and the thresholds that its tables show."""
+        if self.selector is None:
+            return
+        for name in (ENSEMBLE, *([] if self.selector.threshold is None else [GLOBAL])):
+            if name not in self.models:
+                raise ConfigError(
+                    f"models must hold {name!r} with a selector, not only {quote_value(list(self.models))}"
+                )
+        best, rows = self.selector.best_in_hindsight, self.selector.by_threshold
+        if self.selector.threshold is not None and not rows:
+            raise ConfigError("by_threshold must be given with a threshold; it is empty")
+        for test in (*rows, *([best] if best else [])):
+            if test.threshold is None or GLOBAL not in test.choices:
+                raise ConfigError(f"each row of by_threshold must have a threshold and how often {GLOBAL!r} answers")
+
+
+def read_unseen(run: Path) -> UnseenTest | None:
+    """Read the test on the site that was left out; None where there is none.
+
+    Raises:
+        ConfigError: The file is not what silofl wrote.
+    """
+    return read_file(UnseenTest, run / "unseen.json")

@@ -1,0 +1,471 @@
+"""The sections of a run's page on FedSM's models and selector, and on a site that never trained.
+
+The map of the selector's features is Fig. 3 of Xu et al., CVPR 2022, arXiv:2203.10144.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from silofl.federation.results import Results, SuperResults
+from silofl.inference.super_results import SelectorResults
+from silofl.inference.unseen import UnseenTest
+from silofl.report.canvas import (
+    GRID,
+    INK,
+    PageImage,
+    PlotData,
+    draw_legend,
+    make_image,
+    make_legend_handle,
+    make_panels,
+    point_style,
+)
+from silofl.report.page import (
+    Blocks,
+    Group,
+    Heading,
+    HeatCell,
+    HeatRow,
+    HeatTable,
+    PageSection,
+    Pairs,
+    Picture,
+    Table,
+    Text,
+    make_items,
+    make_note,
+    make_section,
+)
+from silofl.report.run_records import RunRecords, SelectorFeatures
+from silofl.report.tables import MISSING, TextTable, case_metric, format_count, format_number, tested_sites
+from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import Counts, Values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GLOBAL, PERSONAL, SUPER, ENSEMBLE = "global", "personal", "super", "ensemble"
+MODELS = (GLOBAL, PERSONAL, SUPER, ENSEMBLE)
+MODELS_TEXT = (
+    "Every site trains a global model, which all sites share, a personalised model of its own, and a selector, which "
+    "guesses from an image which site it comes from."
+)
+COUNTS_NOTE = (
+    "A row is the site that the images come from, a column what the selector takes them for; the darker, the larger "
+    "the part of the row. A case speaks with the mean of its slices' scores."
+)
+BEST_MODELS = "It learned which model is the best for an image, not where it comes from: off the diagonal is no error."
+THRESHOLDS_NOTE = (
+    "What the super model would come to on the test cases with other thresholds, mean over sites: 0 always takes a "
+    "site's model, 1 always the global one. It is shown to see how much hangs on gamma, and played no part in choosing "
+    "it."
+)
+ALONE_NOTE = (
+    "What all its cases come to with the super model, and with each of its models alone; nobody at the new site could "
+    "have known beforehand which is the highest."
+)
+UNSEEN_THRESHOLDS_NOTE = "The same cases with other thresholds, which played no part in choosing gamma."
+MOST_OUTPUTS_IN_A_PAIR = 7
+_RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
+SEED = 0
+# t-SNE's perplexity: the least that its authors advise, and the usual one.
+PERPLEXITIES = (5, 30)
+MAX_IMAGES = 1000
+RINGED = "ringed: taken for another site's"
+
+
+def super_model_sections(run: RunRecords) -> list[PageSection]:
+    """Return the sections on a run's models and on its selector; none where the run has no such models."""
+    found = run.results.super_model
+    return [_models_section(run.results), _selector_section(run, found)] if found and found.models else []
+
+
+def _models_section(results: Results) -> PageSection:
+    note = (
+        f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
+        "run with one seed does not tell."
+    )
+    local = " How a site does that trains alone is not in this run: compare it with a run of the algorithm local."
+    return make_section(
+        "models-of-sites",
+        "Models of the sites",
+        "Models of the sites",
+        Text(MODELS_TEXT),
+        Table(model_table(results), ""),
+        make_note(note + ("" if results.joining else local)),
+        Pairs(model_meanings(results)),
+        make_items(shortfalls(model_values(results))),
+    )
+
+
+def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
+    image, choices = feature_image(run), choice_table(found.choices)
+    thresholds = {row.threshold: row.value for row in found.by_threshold}
+    by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
+    return make_section(
+        "selector",
+        "Selector",
+        "Selector",
+        _count_blocks(found.selector),
+        [Heading("How it sees the sites"), Picture(image)] if image else None,
+        [Heading("Which model it chooses"), Table(choices, "")] if choices else None,
+        make_note(choices_sentence(run.results, found)) if choices else None,
+        Text(threshold_sentence(run.results, found)),
+        [Table(by_threshold), make_note(THRESHOLDS_NOTE)] if by_threshold else None,
+    )
+
+
+def _count_blocks(selector: SelectorResults) -> Blocks:
+    """Show what the selector takes the test images for, slice by slice and case by case."""
+    outputs = selector.outputs
+    counted = {"Slice by slice": selector.slices, "Case by case": selector.cases}
+    tables = {name: table for name, counts in counted.items() if (table := selector_counts(outputs, counts))}
+    if not tables:
+        return []
+    right = {name: describe_right(outputs, counted[name]) for name in tables}
+    said = Markup("<strong>{}</strong>{}")
+    groups = [
+        Group([Text(said.format(name, f": {right[name]} right" if right[name] else "")), table])
+        for name, table in tables.items()
+    ]
+    diagonal = "Right answers stand on the diagonal." if any(right.values()) else BEST_MODELS
+    return [
+        Heading("What it takes the test images for"),
+        Group(groups, "pair" if len(outputs) <= MOST_OUTPUTS_IN_A_PAIR else ""),
+        make_note(f"{COUNTS_NOTE} {diagonal}"),
+    ]
+
+
+def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
+    """Return the section on a site that was left out of the training; None where none was."""
+    if unseen is None:
+        return None
+    selector, alone, by_threshold = unseen.selector, alone_table(unseen), None
+    if selector:
+        thresholds = {row.threshold: row.value for row in selector.by_threshold}
+        by_threshold = threshold_table(thresholds, selector.threshold, unseen.metric)
+    chosen = describe_choices(selector.choices) if selector else ""
+    return make_section(
+        "unseen",
+        "Left-out site",
+        "A site that was left out",
+        Text(unseen_sentence(unseen)),
+        Text(f"Cases by the model that answered: {chosen}.") if chosen else None,
+        [Table(alone), make_note(ALONE_NOTE)] if alone else None,
+        [Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else None,
+    )
+
+
+def model_values(results: Results) -> dict[str, Values]:
+    """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
+    return {
+        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in results.by_site.items()}
+        for name in MODELS
+        if name != GLOBAL or results.has_global_model
+    }
+
+
+def model_table(results: Results) -> TextTable:
+    """Return one row a site with the test value of each model, and their means.
+
+    Nothing is marked as the best: the models are of one run with one seed.
+    """
+    values = model_values(results)
+    table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
+    table.append([mean_of_known(of_sites.values()) for of_sites in values.values()])
+    names = (*results.sites, f"mean over {tested_sites(results)}")
+    rows = tuple((name, *map(format_number, row)) for name, row in zip(names, table, strict=True))
+    return TextTable(("site", *values), rows, num_summary=1)
+
+
+def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> HeatTable | None:
+    """Return the counts of the selector's choices for each site's test images; None where nothing was counted.
+
+    Args:
+        outputs: Names of the selector's outputs.
+        counted: Site -> output -> number of its slices, each on its own, or of its cases, whose slices speak together.
+    """
+    if not any(sum(counts.values()) for counts in counted.values()):
+        return None
+    # In the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
+    sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
+    rows = [
+        HeatRow(site, _count_cells(outputs, counted[site]), describe_right(outputs, {site: counted[site]}))
+        for site in sites
+    ]
+    return HeatTable("from", outputs, rows, "right" if any(row.end for row in rows) else "", "dense")
+
+
+def _count_cells(outputs: Sequence[str], counts: Counts) -> list[HeatCell]:
+    known, total = Counter(counts), max(1, sum(counts.values()))
+    return [HeatCell(str(known[output]), known[output] / total) for output in outputs]
+
+
+def describe_right(outputs: Sequence[str], counted: Mapping[str, Counts]) -> str:
+    """Return how many are right, as ``13 of 14``; nothing where the selector learns no sites.
+
+    Arguments as `selector_counts`.
+    """
+    # Where the global model is an output, the best model of an image is what is right, and not its site's.
+    if GLOBAL in outputs:
+        return ""
+    right = sum(Counter(counts)[site] for site, counts in counted.items())
+    return f"{right} of {sum(sum(counts.values()) for counts in counted.values())}"
+
+
+def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
+    """Return the number of each site's test cases for which each model was chosen; None where no site tested."""
+    if not choices:
+        return None
+    names = {name for counts in choices.values() for name in counts}
+    models = sorted({*names, *choices}, key=lambda name: (name != GLOBAL, name))
+    rows = [(site, [counts.get(name, 0) for name in models]) for site, counts in sorted(choices.items())]
+    rows.append(("all sites", [sum(row[i] for _, row in rows) for i in range(len(models))]))
+    cells = tuple((name, *map(str, row), str(sum(row))) for name, row in rows)
+    return TextTable(("test cases of", *models, "cases"), cells, num_summary=1)
+
+
+def threshold_table(values: Mapping[float, float | None], gamma: float | None, metric: str) -> TextTable | None:
+    """Return the value of the super model by threshold, with the used one named; None without any.
+
+    No value is marked as the best: these are test cases, on which no threshold may be chosen.
+
+    Args:
+        values: Candidate of the threshold -> value.
+        gamma: The threshold that was used.
+        metric: The value's name.
+    """
+    if not values:
+        return None
+    names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
+    cells = (f"{metric} of the test cases", *map(format_number, values.values()))
+    return TextTable(("threshold gamma", *names), (cells,))
+
+
+def alone_table(unseen: UnseenTest) -> TextTable | None:
+    """Return the value of the super model and of each of its models at a left-out site; None without any model."""
+    if not unseen.models:
+        return None
+    values = [unseen.value, *unseen.models.values()]
+    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(format_number, values)),))
+
+
+def model_meanings(results: Results) -> list[tuple[str, str]]:
+    """Return each model's name with a description."""
+    is_alone = results.recipe_value("sends_model_once")
+    own = "as it trained alone" if is_alone else "which listens to the others a little"
+    meanings = {
+        GLOBAL: "One model that all sites trained together and share.",
+        PERSONAL: f"The site's own model, {own}; to use it, one must know the site.",
+        SUPER: "All models with the selector: nobody says where a case comes from, the selector looks at its images "
+        f"and one model answers for the whole case, a site's{'' if is_alone else ' or the global one'}.",
+        ENSEMBLE: "Nobody is chosen: all models answer, and their probabilities are averaged by the selector's scores.",
+    }
+    if is_ensemble(results):
+        meanings[SUPER] = "All models with the selector. This study answers with the ensemble: both columns are equal."
+    return [(name, meanings[name]) for name in model_values(results)]
+
+
+def is_ensemble(results: Results) -> bool:
+    """Return whether the super model of a run answers with the ensemble instead of one chosen model."""
+    return "ensemble" in (results.constant("super_model", "answer"), results.constant("hand_over", "answer"))
+
+
+def choices_sentence(results: Results, found: SuperResults) -> str:
+    """Explain the counts of the chosen models."""
+    if is_ensemble(results):
+        return "A column counts the test cases that the selector would give its model; here the ensemble answers."
+    if found.threshold is None:
+        return "A column counts the test cases that its model answered."
+    return "A column counts the test cases that its model answered: the global one where the selector was not sure."
+
+
+def shortfalls(values: Mapping[str, Values]) -> list[str]:
+    """Name the sites at which the super model is below the site's personalised model, and below the global one.
+
+    Args:
+        values: Model -> site -> value.
+    """
+    rivals = [rival for rival in _RIVALS if rival in values]
+    return [
+        sentence for rival in rivals if (sentence := _compare_with_rival(values[SUPER], values[rival], _RIVALS[rival]))
+    ]
+
+
+def threshold_sentence(results: Results, found: SuperResults) -> str:
+    """Name the threshold gamma of a run, its effect and its origin."""
+    if found.threshold is None:
+        is_known = GLOBAL in found.selector.outputs
+        why = "the selector knows the global model too" if is_known else "there is no global model to fall back to"
+        return f"No threshold is used: {why}, and the most probable model answers."
+    rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
+    if found.threshold >= 1:
+        rule = "no score is above it, so that the global model is chosen for every case, as if there were no selector."
+    return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
+
+
+def unseen_sentence(unseen: UnseenTest) -> str:
+    """State the super model's result at a site that took no part in the training."""
+    cases, gamma = unseen.num_cases, unseen.selector.threshold if unseen.selector else None
+    by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
+    value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
+    return f"Site {unseen.site} took no part in the training. There the super model reaches {value}{by}."
+
+
+def describe_choices(choices: Counts) -> str:
+    """List the number of cases that each model answered."""
+    ranked = sorted(((name, cases) for name, cases in choices.items() if cases), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {format_count(cases)}" for name, cases in ranked)
+
+
+def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
+    """Name the sites where values, in the three decimals shown, are below a rival's; nothing where no site has both."""
+    pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
+    below = {site: (own, other) for site, (own, other) in pairs.items() if round(own, 3) < round(other, 3)}
+    if not pairs:
+        return ""
+    if not below:
+        return f"The super model is nowhere below {rival}."
+    where = ", ".join(
+        f"{site} ({format_number(own)} against {format_number(other)})" for site, (own, other) in below.items()
+    )
+    return f"The super model is below {rival} at {len(below)} of {len(pairs)} sites: {where}."
+
+
+def _threshold_origin(results: Results) -> str:
+    wanted = results.constant("super_model", "threshold")
+    if wanted != "tuned":
+        return "The study fixed it." if wanted is not None else ""
+    if not any(score.value is not None for score in results.tested.validation.values()):
+        return "No site had validation cases to tune it on, so that the global model always answers."
+    return (
+        "It was tuned on the sites' validation cases: each site sent only its sums by threshold. It is above 0 only "
+        "where that answers these cases better than the selector alone, even with one more case per site that falls "
+        "back to the global model."
+    )
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """The images of all sites as points of a plane.
+
+    Attributes:
+        points: Shape (n, 2).
+        owners: The site of each point, shape (n,).
+        is_wrong: Whether the selector takes the point for another site's, shape (n,).
+        method: The method that placed the points.
+        step: Every so manieth image is shown.
+    """
+
+    points: NDArray
+    owners: NDArray
+    is_wrong: NDArray
+    method: str
+    step: int
+
+    @classmethod
+    def of(cls, features: Mapping[str, SelectorFeatures]) -> FeatureMap:
+        """Put the sites' features on a map: t-SNE, or PCA where there are too few images for it."""
+        step = -(-sum(len(own.features) for own in features.values()) // MAX_IMAGES)
+        owners = np.concatenate([np.full(len(own.features), site) for site, own in features.items()])
+        is_wrong = np.concatenate([_wrong_choices(site, own) for site, own in features.items()])
+        points, method = project_to_plane(np.concatenate([own.features for own in features.values()])[::step])
+        return cls(points, owners[::step], is_wrong[::step], method, step)
+
+
+def feature_image(run: RunRecords) -> PageImage | None:
+    """Return the map of the selector's features; None in a real federation, or without a selector."""
+    if not run.features:
+        return None
+    shown = FeatureMap.of(run.features)
+    many = f"one in {shown.step} of the validation and test images" if shown.step > 1 else "validation and test images"
+    alt = f"Map of {len(shown.points)} images of the sites {', '.join(run.features)}, by {shown.method}."
+    if shown.is_wrong.any():
+        alt += f" {int(shown.is_wrong.sum())} of them are taken for another site's."
+    caption = (
+        f"What the selector sees, before its last layer, of {many}: one point an image, coloured by its true site; "
+        f"neighbours look alike to the selector. Made by {shown.method}; the axes have no unit. Features do not leave "
+        "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
+    )
+    return make_image(FeaturePlot(shown, run.sites), alt, caption)
+
+
+def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
+    """Return points of the plane (n, 2) in which similar features (n, F) are neighbours, and the method's name.
+
+    t-SNE compares a point with about three times its perplexity of neighbours, so that it needs more points than that;
+    with less than 16 points the two principal components are taken.
+    """
+    perplexity = min(PERPLEXITIES[1], (len(features) - 1) // 3)
+    if perplexity < PERPLEXITIES[0] or not np.ptp(features, axis=0).any():
+        return principal_components(features), "PCA"
+    from sklearn.manifold import TSNE  # here, because it takes a second to import and most pages need no map
+
+    # From PCA, and with a seed: the same features always give the same map.
+    tsne = TSNE(n_components=2, perplexity=perplexity, init="pca", random_state=SEED)
+    return tsne.fit_transform(features.astype(np.float64)), f"t-SNE (perplexity {perplexity}, seed {SEED})"
+
+
+def principal_components(features: NDArray) -> NDArray:
+    """Return the first two principal components (n, 2) of features (n, F); 0 for those that do not exist."""
+    centred = features.astype(np.float64) - features.mean(axis=0)
+    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
+    points = (left * lengths)[:, :2]
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
+
+
+@dataclass(frozen=True)
+class FeaturePlot:
+    """The map with a colour and a shape for each site.
+
+    Attributes:
+        shown: The points.
+        sites: All sites, in the order of the other figures' colours.
+    """
+
+    shown: FeatureMap
+    sites: Sequence[str]
+
+    def data(self) -> PlotData:
+        """Return one row per image."""
+        shown = self.shown
+        rows = zip(shown.owners.tolist(), *shown.points.T.tolist(), shown.is_wrong.tolist(), strict=True)
+        return PlotData("selector", ("site", "x", "y", "is_taken_for_another"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the points; those that are taken for another site's have a ring."""
+        shown = self.shown
+        figure, ((axes,),) = make_panels(1, 1, (width, 5.6))
+        handles = []
+        for place, site in enumerate(self.sites):
+            style = point_style(place)
+            for is_ringed, edge, line in ((False, "white", 0.5), (True, INK, 1.4)):
+                points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
+                axes.scatter(
+                    *points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=line
+                )
+            handles.append(make_legend_handle(linestyle="", markersize=8, **style))
+        if shown.is_wrong.any():
+            ring = {"linestyle": "", "marker": "o", "markersize": 8, "color": "none", "markeredgecolor": INK}
+            handles.append(make_legend_handle(**ring))
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color(GRID)
+        axes.margins(0.06)
+        draw_legend(figure, handles, [*self.sites, RINGED][: len(handles)], size=10)
+        return figure
+
+
+def _wrong_choices(site: str, own: SelectorFeatures) -> NDArray:
+    """Return which images the selector gives to another site; none where it learns best models instead of sites."""
+    outputs = [str(name) for name in own.outputs]
+    if site not in outputs or "global" in outputs:
+        return np.zeros(len(own.features), dtype=bool)
+    return own.scores.argmax(axis=1) != outputs.index(site)

@@ -1,0 +1,149 @@
+"""A page as typed parts, how the templates place them, and the files beside it."""
+
+import re
+import stat
+from typing import get_args
+
+import pytest
+from markupsafe import Markup
+
+from silofl.report.canvas import PageImage, PlotData, make_image, make_panels
+from silofl.report.page import (
+    Banner,
+    Block,
+    Code,
+    Fold,
+    Group,
+    Heading,
+    HeatCell,
+    HeatRow,
+    HeatTable,
+    Items,
+    Page,
+    PageSection,
+    Pairs,
+    Picture,
+    Table,
+    Text,
+    Tiles,
+    file_stem,
+    make_items,
+    make_note,
+    make_section,
+    make_table,
+    name_beside,
+    render,
+    write_figures,
+)
+from silofl.report.tables import TextTable
+from tests.report.conftest import rows_of
+
+
+class Dots:
+    def data(self):
+        return PlotData("dots", ("site", "value"), (("east", 0.5), ("west", None)))
+
+    def draw(self, width):
+        return make_panels(1, 1, (2, 1))[0]
+
+
+def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values(tmp_path):
+    write_figures(tmp_path / "figures", [make_image(Dots(), "alt", "caption")])
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["dots.csv", "dots.png", "dots.svg"]
+    assert (tmp_path / "figures" / "dots.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "figures" / "dots.svg").read_text().startswith("<?xml")
+    assert rows_of(tmp_path / "figures" / "dots.csv") == [["site", "value"], ["east", "0.5"], ["west", ""]]
+
+
+def test_the_same_figure_gives_the_same_files(tmp_path):
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        write_figures(folder, [make_image(Dots(), "alt", "caption")])
+    assert (tmp_path / "a" / "dots.svg").read_bytes() == (tmp_path / "b" / "dots.svg").read_bytes()
+
+
+def test_figures_are_for_their_owner(tmp_path):
+    write_figures(tmp_path / "figures", [make_image(Dots(), "alt", "caption")])
+    assert stat.S_IMODE((tmp_path / "figures").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "figures").iterdir()} == {0o600}
+
+
+def test_a_picture_without_values_has_no_files(tmp_path):
+    write_figures(tmp_path / "figures", [PageImage(b"png", "alt", "caption")])
+    assert not (tmp_path / "figures").exists()
+
+
+@pytest.mark.parametrize(("name", "stem"), [("cases_east-1", "cases_east-1"), ("cases_../../x", "cases_______x")])
+def test_a_name_that_others_chose_leaves_no_folder(name, stem):
+    assert file_stem(name) == stem
+
+
+@pytest.mark.parametrize(("page", "figures"), [("report.html", "figures"), ("comparison.html", "comparison_figures")])
+def test_two_pages_in_one_folder_have_files_of_their_own(tmp_path, page, figures):
+    assert name_beside(tmp_path / page, "figures") == tmp_path / figures
+
+
+def test_images_are_found_wherever_a_page_has_them():
+    one, two, three = (PageImage(b"", str(i), "") for i in range(3))
+    inner = Group([Picture(two), Fold("more", [Picture(three)])], "grid")
+    page = Page("title", "kicker", [PageSection("a", "", "A", [inner])], "footer", opening=[Picture(one)])
+    assert page.images == [one, two, three]
+
+
+def drawn():
+    return make_image(Dots(), "alt", "caption")
+
+
+EACH_KIND = [
+    Heading("a"),
+    Text("b", "note", "name"),
+    Items(["c"]),
+    Code("d"),
+    Tiles([("e", "1")]),
+    Pairs([("f", "2")]),
+    Table(TextTable(("g",), (("3",),))),
+    HeatTable("h", ["i"], [HeatRow("j", [HeatCell("4", 0.5)], "k")], "l"),
+    Fold("m", [Text("n")]),
+    Group([Text("o")], "grid"),
+    Banner("good", "p", "q", ["r"], "s", "t"),
+]
+
+
+def test_every_kind_of_block_has_its_place():
+    blocks = [*EACH_KIND, Picture(drawn())]
+    assert {type(block) for block in blocks} == {*get_args(Block)}
+    source = render(Page("title", "kicker", [PageSection("a", "", "A", blocks)], "footer"))
+    words = re.findall(r">([a-t1-4])<", source)
+    assert sorted(words) == sorted("acdefghijklmnopqrst1234") and "<strong>name:</strong> b</p>" in source
+
+
+def test_names_of_others_are_text_wherever_they_stand():
+    evil, table = "<script>", TextTable(("<script>",), (("<script>", "<script>"),))
+    blocks = [Heading(evil), Text(evil), Items([evil]), Pairs([(evil, evil)]), Table(table), Tiles([(evil, evil)])]
+    blocks += [HeatTable(evil, [evil], [HeatRow(evil, [HeatCell(evil, None)])]), Banner("bad", evil, evil, [evil])]
+    assert "<script" not in render(Page(evil, evil, [PageSection("a", evil, evil, blocks)], evil, [evil]))
+
+
+def test_words_of_our_own_may_be_marked_and_names_in_them_are_still_text():
+    text = Markup("<code>{}</code>").format("<b>")
+    assert "<code>&lt;b&gt;</code>" in render(Page("a", "b", [PageSection("c", "", "d", [Text(text)])], "e"))
+
+
+def test_a_section_holds_the_blocks_that_are_there():
+    section = make_section("a", "A", "A", None, make_note(""), make_table(None), make_items([]), Text("here"))
+    assert section.blocks == [Text("here")]
+
+
+def test_links_lead_to_the_sections_with_a_name():
+    sections = [PageSection("a", "first", "A", []), PageSection("b", "", "B", [])]
+    page = Page("title", "kicker", sections, "footer")
+    assert page.navigation == sections[:1] and render(page).count('<a href="#') == 1
+
+
+def test_numbers_stand_to_the_right_the_best_are_marked_and_short_words_stay_on_a_line():
+    rows = (("a", "word", "1", "2", "3"), ("b", "x" * 21, "4", "5", "6"), ("all", "", "7", "8", "9"))
+    content = TextTable(("site", "what", "p", "q", "r"), rows, 2, 1, frozenset({(0, 3)}), frozenset({(1, 4)}))
+    table = Table(content)
+    assert [table.head_style(column) for column in range(5)] == ["", "", "number", "number", "number"]
+    assert [table.cell_style(0, column) for column in range(1, 5)] == ["short", "number", "number strong", "number"]
+    assert [table.cell_style(1, column) for column in range(1, 5)] == ["", "number", "number", "number level"]
+    assert [table.row_style(row) for row in range(3)] == ["", "", "summary first"]

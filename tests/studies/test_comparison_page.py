@@ -1,0 +1,169 @@
+import re
+
+import pytest
+
+from silofl.cli import main
+from silofl.errors import ConfigError
+from silofl.report.run_page import write_report
+from silofl.report.run_records import read_run
+from silofl.schema import dump_record
+from silofl.studies.comparison_page import Summary, make_comparison_page, write_comparison, write_rows
+from silofl.studies.conditions import rows_by_name
+from tests.report.conftest import PageText, joined, report, rows_of
+
+
+def test_the_page_of_a_comparison_has_the_drift(measured, tmp_path):
+    rows = {"a": [read_run(measured("a", 0.1))], "b": [read_run(measured("b", 0.2))]}
+    (section,) = (one for one in make_comparison_page(rows, tmp_path).sections if one.place == "drift")
+    assert [row[:2] for row in section.blocks[0].content.rows] == [("a", "0.1"), ("b", "0.2")]
+
+
+def test_a_comparison_has_its_figures_and_numbers_beside_it(finished, tmp_path):
+    page = write_comparison([finished("a"), finished("b")], tmp_path / "out" / "two.html")
+    assert (page.parent / "two_figures" / "validation.csv").is_file()
+    assert rows_of(page.parent / "two_figures" / "same_case_east.csv")[1] == ["1: harmofl", "a", "0.2"]
+    assert (page.parent / "two_results.csv").is_file()
+
+
+def test_a_page_names_the_files_beside_it(finished, tmp_path):
+    page = write_comparison([finished("a")], tmp_path / "two.html").read_text()
+    assert "two_figures" in page and "two_results.csv" in page
+
+
+def test_a_comparison_says_what_its_means_and_spreads_are_over(finished, tmp_path):
+    page = PageText(write_comparison([finished("a"), finished("b")], tmp_path / "comparison.html"))
+    assert "mean, spread, pooled: mean and standard deviation over a run's sites; mean over all" in page.text
+
+
+def test_a_comparison_leads_with_the_hospitals_and_their_conclusion(finished, tmp_path):
+    choice = dump_record(joined(local=0.5, federated=0.625, kept=0.75))
+    runs = [finished(name, joining={"east": choice}) for name in ("a", "b")]
+    page = PageText(write_comparison(runs, tmp_path / "c.html"))
+    assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: 1: harmofl alone 0.500")
+    order = [page.source.index(f'<section id="{name}"') for name in ("hospitals", "results", "curves", "pictures")]
+    assert order == sorted(order) and page.source.index("<img") < page.source.index('class="lead"')
+    assert "What a hospital keeps beats its own model in 2 of 2 cases" in page.text
+
+
+def test_all_links_of_the_navigation_lead_somewhere(finished, finished_super, tmp_path):
+    pages = [finished("a"), finished_super("b")]
+    written = [*map(write_report, pages), write_comparison(pages, tmp_path / "c.html")]
+    for page in map(PageText, written):
+        places = {address[1:] for address in page.addresses if address.startswith("#")}
+        assert places and all(f'id="{place}"' in page.source for place in places)
+
+
+def test_settings_are_folded_and_open_in_print(finished, tmp_path):
+    for page in (report(finished("a")), PageText(write_comparison([finished("b")], tmp_path / "c.html"))):
+        assert "<details>" in page.source and "<details open" not in page.source
+        assert "details::details-content { content-visibility: visible" in page.source
+
+
+def test_a_comparison_shows_the_models_of_each_run(finished, finished_super, tmp_path):
+    page = PageText(write_comparison([finished("a"), finished_super("b")], tmp_path / "c.html"))
+    assert "The models of each run" in page.text and "2: fedsm personal 0.600 0.750 0.675" in page.text
+    single = PageText(write_comparison([finished("d"), finished("e")], tmp_path / "d.html"))
+    assert "The models of each run" not in single.text
+
+
+def test_a_comparison_shows_table_curves_and_the_same_case(finished, tmp_path):
+    runs = [finished("a", mean=0.6), finished("b", algorithm="fedavg", mean=0.7)]
+    page = PageText(write_comparison(runs, tmp_path / "deep" / "comparison.html"))
+    # curves, one case a site
+    assert page.open == [] and len(page.images) == 3
+    assert "no value is marked as the best" in page.text and 'class="number strong' not in page.source
+    assert all(str(run) in page.text for run in runs)
+
+
+def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finished, tmp_path):
+    runs = [finished("a", algorithm="fedavg"), finished("b", algorithm="fedavg", rounds=5)]
+    page = PageText(write_comparison(runs, tmp_path / "comparison.html"))
+    sentence = "The rows differ in rounds: 2 (1: fedavg); 5 (2: fedavg); more of them are more training."
+    assert 0 <= page.text.index(sentence) < page.text.index("best round")
+    assert "Settings in which the runs differ (1) setting 1: fedavg 2: fedavg rounds 2 5 Settings that all" in page.text
+    assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
+
+
+def test_a_run_of_a_named_row_says_which_it_is_of(finished, tmp_path):
+    slow, fast = (read_run(finished(name)) for name in ("a", "b"))
+    page = PageText(write_rows({"slow": [slow], "fast": [fast]}, tmp_path / "rows.html"))
+    # in all else both are the same job with the same algorithm
+    assert "run row best round" in page.text and "1 slow 2" in page.text and "2 fast 2" in page.text
+    assert "All runs share: study small, algorithm harmofl" in page.text
+    assert "run best round" in PageText(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
+
+
+def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):
+    rows, pooled = rows_by_name([read_run(finished("a"))]), finished("p")
+    write_report(pooled)
+    page = PageText(write_rows(rows, tmp_path / "page.html", Summary(centralised=[read_run(pooled)])))
+    assert "Comparison of 2 runs" in page.text
+    assert (
+        f"On the data of all sites pooled in one place, and so in no table of single runs: report of {pooled}"
+        in page.text
+    )
+    assert "p/report.html" in page.addresses
+    alone = PageText(write_rows(rows, tmp_path / "alone.html"))
+    assert "Comparison of 1 run Results" in alone.text and "pooled in one place" not in alone.text
+
+
+def test_a_comparison_and_the_reports_of_its_runs_lead_to_each_other(finished, tmp_path):
+    a, b = finished("a"), finished("b c")
+    write_report(a)
+    write_report(b)
+    page = PageText(write_comparison([a, b], tmp_path / "pages" / "one.html"))
+    assert [address for address in page.addresses if "html" in address] == ["../a/report.html", "../b%20c/report.html"]
+    write_comparison([a], tmp_path / "two.html")
+    addresses = {name: PageText(run / "report.html").addresses for name, run in (("a", a), ("b", b))}
+    links = {name: [address for address in found if "html" in address] for name, found in addresses.items()}
+    assert links == {"a": ["../pages/one.html", "../two.html"], "b": ["../pages/one.html"]}
+    (tmp_path / "two.html").unlink()
+    assert [address for address in report(a).addresses if "html" in address] == ["../pages/one.html"]
+
+
+def test_a_run_without_a_report_is_named_without_a_link(finished, tmp_path):
+    folder = finished()
+    page = PageText(write_comparison([folder], tmp_path / "one.html"))
+    assert str(folder) in page.text and not [address for address in page.addresses if "html" in address]
+    assert not (folder / "report.html").exists() and not (folder / "comparisons.json").exists()
+
+
+def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):
+    unfinished = run("u").study().ledger(record(1)).path
+    failed = run("f").json("results.json", results(status="FAILED", reasons=["no"])).path
+    page = PageText(write_comparison([finished("a"), unfinished, failed], tmp_path / "c.html"))
+    assert "UNFINISHED" in page.text and "FAILED" in page.text
+    assert "No two runs hold a picture of the same test case" in page.text
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="must have at least one run"):
+        write_comparison([], tmp_path / "c.html")
+
+
+def test_a_comparison_needs_a_file_and_not_a_folder(finished, tmp_path):
+    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
+        write_comparison([finished()], tmp_path)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(finished, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="c.html must be writable; it is not"):
+        write_comparison([finished()], tmp_path / "file" / "c.html")
+
+
+def test_many_sites_of_several_runs_have_a_table_of_their_own(finished, tmp_path):
+    runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("a", "b")]
+    assert "s8 0.500 0.500" in PageText(write_comparison(runs, tmp_path / "c.html")).text
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number):
+    assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
+    assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_file_than_a_page_is_refused_in_a_short_sentence(capsys):
+    assert main(["report", ".", ".", "--out", "a" * 5000]) == 2
+    assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)

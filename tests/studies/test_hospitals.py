@@ -1,0 +1,104 @@
+from dataclasses import replace
+from pathlib import Path
+
+from silofl.federation.ledger import Round
+from silofl.report.result_pictures import hospitals_image
+from silofl.report.run_records import RunRecords
+from silofl.studies.hospitals import COLUMNS, conclude, explain_losses, hospital_table
+from tests.report.conftest import joined
+
+from .conftest import SELECTOR_RECIPE
+
+
+def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(chosen_run):
+    kept = joined("local", local=0.75, federated=0.5, kept=0.75, verdict="keeps its own model")
+    runs = {"fedavg": chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.625, kept=0.75), south=kept)}
+    table = hospital_table(runs)
+    assert table.columns == COLUMNS
+    # kept minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2; unseen is the run's
+    assert table.rows == (
+        ("fedavg", "north", "0.500", "0.625", "0.750", "0.500", "gains +0.250 [0.010, 0.200]"),
+        ("", "south", "0.750", "0.500", "0.750", "", "keeps its own model"),
+    )
+
+
+def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, results):
+    bare = RunRecords(Path("run"), results(), [], {}, {})
+    assert hospital_table({"fedavg": bare}) is None and hospitals_image({"fedavg": [bare]}) is None
+    assert conclude({"fedavg": [bare]}) == [] and explain_losses({"fedavg": bare}) == []
+
+
+def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the_unseen_hospital(chosen_run):
+    lost = joined(local=0.75, federated=0.5, kept=0.625, verdict="loses")
+    runs = {
+        "fedavg": [chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.25, kept=0.75), south=lost)],
+        "adafed": [chosen_run(unseen=0.625, north=joined(local=0.5, federated=0.75, kept=0.75))],
+    }
+    first, second, third = conclude(runs)
+    # fedavg: 1 of 2 gains, 1 loses; adafed: 1 of 1. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
+    assert "2 of 3" in first and "adafed 1 of 1" in first and "fedavg 1 of 2" in first and "1 loses" in first
+    assert "adafed has the highest mean: 0.750, against 0.500 alone" in first
+    # federated: (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
+    assert "1 of 2 federated models" in second and "fedavg 0.375 (alone 0.625)" in second and "adafed" not in second
+    assert "coast" in third and "adafed scores highest (0.625)" in third and "fedavg lowest (0.500)" in third
+
+
+def test_nothing_is_said_of_what_did_not_happen(chosen_run):
+    first, second = conclude({"adafed": [chosen_run(north=joined(local=0.5, federated=0.75, kept=0.75))]})
+    assert "lose" not in first
+    assert second == "No method's federated model scores below training alone on average."
+
+
+def test_a_federated_model_that_loses_is_explained_by_what_was_measured(chosen_run):
+    ledger = [Round(1, dissimilarity=3.0), Round(2, dissimilarity=2.0)]
+    bad = joined(local=0.75, federated=0.25, kept=0.75)
+    recipe = {"stays_home": "nothing"}
+    build = {"changes": None}
+    records = chosen_run(ledger=ledger, north=joined(local=0.75, federated=0.625), south=bad, **build)
+    records.results.recipe.update(recipe)
+    (sentence,) = explain_losses({"fedavg": records})
+    assert sentence.startswith("fedavg: furthest below training alone at south (0.250, alone 0.750).")
+    # (3 + 2) / 2
+    assert "BatchNorm" in sentence and "dissimilarity 2.5" in sentence
+
+
+def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_threshold(chosen_run):
+    lost = joined(local=0.75, federated=0.8, kept=0.625, verdict="loses", num_units=2, lead=0.008, own_gain=0.03)
+    (sentence,) = explain_losses({"fedsm": chosen_run(south=lost)})
+    assert "south loses 0.125" in sentence
+    assert "by 2 validation patients, on which the best mean of both models led by 0.008" in sentence
+    assert "its own model gains 0.03 by its threshold" in sentence
+
+
+def test_a_loss_without_a_measured_reason_says_so(chosen_run):
+    records = chosen_run(north=joined(local=0.75, federated=0.5))
+    records.results.recipe.update(stays_home="batchnorm")
+    records = replace(records, results=replace(records.results, best_round=1))
+    (sentence,) = explain_losses({"fedbn": records})
+    assert sentence.endswith("The run measured nothing that tells why.")
+
+
+def test_a_federated_model_whose_best_round_is_the_last_may_need_more(chosen_run):
+    records = chosen_run(north=joined(local=0.75, federated=0.5))
+    records.results.recipe.update(stays_home="batchnorm")
+    (sentence,) = explain_losses({"fedbn": records})
+    assert sentence.endswith("Its best round is the last of 2: more rounds may help.")
+
+
+def test_a_selector_that_sends_cases_to_a_worse_model_is_named(chosen_run):
+    models = {"south": {"global": 0.25, "south": 0.75, "north": 0.8}}
+    selector = {"outputs": ["north", "south"], "cases": {}, "slices": {}}
+    choices = {"south": {"south": 15, "global": 4, "north": 1}}
+    changes = {"recipe": SELECTOR_RECIPE, "models": models, "choices": choices}
+    changes |= {"selector": selector, "threshold": 0.9, "threshold_without": {}, "by_threshold": []}
+    (sentence,) = explain_losses({"fedsm": chosen_run(changes=changes, south=joined(local=0.75, federated=0.5))})
+    # north's model is the better one for south's cases, so that it explains no loss
+    assert "There the selector gave 4 of 20 cases to model global (0.250; its own 0.750)." in sentence
+
+
+def test_several_seeds_of_a_method_are_one_count_and_one_mean(chosen_run):
+    runs = [
+        chosen_run(north=joined(local=0.5, kept=kept), changes={"seed": seed}) for seed, kept in enumerate((0.75, 0.5))
+    ]
+    # (0.75 + 0.5) / 2
+    assert "2 of 2 cases (fedavg 2 of 2); fedavg has the highest mean: 0.625" in conclude({"fedavg": runs})[0]
