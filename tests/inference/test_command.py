@@ -164,7 +164,7 @@ def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, pi
 def test_two_inputs_of_one_name_are_refused_before_any_work(predict, tmp_path, picture, write_volume):
     with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
         predict(picture, tmp_path / "PIC.nii.gz")
-    with pytest.raises(ConfigError, match="inputs must be named once, not pic.png twice; leave one out"):
+    with pytest.raises(ConfigError, match="inputs must be named once, not pic.png twice"):
         predict(picture, picture)
     assert not (tmp_path / "out").exists()
 

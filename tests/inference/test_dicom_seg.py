@@ -144,9 +144,7 @@ def test_an_answer_without_any_label_is_a_segmentation_too(tmp_path, series, mak
 
 def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, write_dicom, make_study):
     folder = write_dicom(tmp_path / "bare", np.zeros((7, 6, 5), np.int16))
-    with pytest.raises(
-        DataError, match="no DICOM segmentation: the series must have all .*; Patient\\w+ is missing; take"
-    ):
+    with pytest.raises(DataError, match="no DICOM segmentation: .*; Patient\\w+ is missing; take"):
         write_dicom_seg(
             tmp_path / "seg.dcm",
             folder,

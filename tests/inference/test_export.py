@@ -208,7 +208,7 @@ def test_volumes_have_a_bundle_that_monai_runs_and_code_that_needs_no_silofl(
 
 
 def test_a_place_that_is_taken_is_refused(bundle, super_model):
-    with pytest.raises(ConfigError, match="bundle must be a new folder; it is there already"):
+    with pytest.raises(ConfigError, match="bundle must be a new folder"):
         export_bundle(super_model, bundle)
 
 

@@ -337,5 +337,5 @@ def test_a_blank_image_is_refused_instead_of_answered(make, write_volume):
 def test_a_picture_is_refused_where_training_saw_volumes_in_a_known_orientation(tmp_path, make, make_study):
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32)).astype(np.uint8)).save(tmp_path / "slice.png")
     study = make_study(data={"volume_transforms": [{"Orientation": {"axcodes": "RAS"}}]})
-    with pytest.raises(DataError, match="slice.png must be a volume, as in the training of small, not a picture"):
+    with pytest.raises(DataError, match="slice.png must be a volume,.* not a picture"):
         make(study=study).predict(tmp_path / "slice.png")

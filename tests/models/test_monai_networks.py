@@ -82,11 +82,7 @@ def test_the_same_seed_gives_the_same_weights():
 @pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
-        (
-            "SegResNet",
-            {"init_filter": 8},
-            "must be among .* for SegResNet, not 'init_filter'.*did you mean 'init_filters'",
-        ),
+        ("SegResNet", {"init_filter": 8}, "for SegResNet, not 'init_filter'.* mean 'init_filters'"),
         ("SegResNet", {"in_channels": 8}, "model.arguments must leave out 'in_channels', which other keys decide"),
         ("EfficientNetBN", {"model_name": "efficientnet-b0", "pretrained": True}, "must leave out 'pretrained'"),
         ("ResNet", {**SMALL["ResNet"], "kwargs": {}}, "not 'kwargs'"),

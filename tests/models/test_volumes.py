@@ -159,10 +159,7 @@ def test_an_amplitude_belongs_to_a_patch(normalization):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"data": {"dimensions": 3}},
-            r"data.patches must be given for a segmentation in 3D, as \{size: \[96, 96, 32\]\}",
-        ),
+        ({"data": {"dimensions": 3}}, "data.patches must be given for a segmentation in 3D"),
         ({"data": {"patches": {"size": [8, 8, 8]}}}, "data.patches must go with data.dimensions 3"),
         ({"data": {"dimensions": 3, "patches": {"size": [8, 8, 8]}, "neighbours": 1}}, "data.neighbours must be 0"),
         ({"data": {"dimensions": 3, "patches": {"size": [8, 8]}}}, "data.patches.size.* must be"),

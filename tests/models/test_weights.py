@@ -131,14 +131,14 @@ def test_a_study_without_a_file_starts_from_its_seed(tmp_path):
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     study = small_study(weights="weights.pt", weights_sha256="0" * 64)
-    with pytest.raises(ConfigError, match="model.weights must be a file beside study.yaml, not 'weights.pt'; put it"):
+    with pytest.raises(ConfigError, match="model.weights must be a file beside study.yaml, not 'weights.pt'"):
         read_start(tmp_path, study)
 
 
 def test_another_file_than_the_digest_settles_is_refused_with_its_own_checksum(tmp_path, state):
     save_tensors(tmp_path / "weights.pt", state)
     study = small_study(weights="weights.pt", weights_sha256="0" * 64)
-    with pytest.raises(ConfigError, match=f"must have the SHA-256 of .*, not {digest_of(tmp_path / 'weights.pt')}; "):
+    with pytest.raises(ConfigError, match=f"must have the SHA-256 of .*, not {digest_of(tmp_path / 'weights.pt')}"):
         read_start(tmp_path, study)
 
 
@@ -187,7 +187,7 @@ def test_a_pretrained_model_is_the_one_whose_digest_the_study_settles(state, tmp
     path = tmp_path / "f.pt"
     save_tensors(path, state)
     read_pretrained(path, small_study(pretrained_sha256=digest_of(path)))
-    with pytest.raises(ConfigError, match=f"SHA-256 of model.pretrained_sha256, not {digest_of(path)}; take the file"):
+    with pytest.raises(ConfigError, match=f"SHA-256 of model.pretrained_sha256, not {digest_of(path)}"):
         read_pretrained(path, small_study(pretrained_sha256="0" * 64))
     assert small_study(pretrained_sha256=digest_of(path)).digest != small_study().digest
 
@@ -242,7 +242,7 @@ def test_tensors_of_a_kind_that_no_network_begins_from_are_refused_in_one_senten
     with pytest.raises(ConfigError, match="must hold the tensors of a network's state and nothing else"):
         start(state)
     study = parse(Study, small_study().model_dump() | {"algorithm": {"name": "adafed"}, "rounds": 9}, "study.yaml")
-    with pytest.raises(ConfigError, match="must hold the tensors of a model's state; it does not"):
+    with pytest.raises(ConfigError, match="must hold the tensors of a model's state"):
         read_pretrained(tmp_path / "weights.pt", study)
 
 

@@ -117,26 +117,31 @@ def test_a_volunteer_who_is_a_site_is_one_patient(silofl, tmp_path):
     assert (code, out.splitlines()[0], error) == (0, "f1: 1 training, 0 validation, 1 test, 1 patient", "")
 
 
-def test_an_import_takes_the_names_of_labels(silofl, tmp_path):
-    for kind in ("images", "masks"):
-        (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
-        for number in range(2):
-            pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([[0, 1, 2]] * 3)
-            Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
-    command = ["import", "folders", tmp_path / "source"]
+@pytest.fixture
+def ward(tmp_path):
+    """Write the images of one site, and their masks of some values; returns the command that imports them."""
+
+    def write(*values):
+        for kind in ("images", "masks"):
+            (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
+            for number in range(2):
+                pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([values] * 3)
+                Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
+        return ["import", "folders", tmp_path / "source"]
+
+    return write
+
+
+def test_an_import_takes_the_names_of_labels(silofl, ward, tmp_path):
+    command = ward(0, 1, 2)
     assert "must hold the label values 0 (background), 1 (foreground), not 2" in silofl(*command, tmp_path / "a")[2]
     assert silofl(*command, tmp_path / "target", "--labels", "organ,lesion")[0] == 0
     written = json.loads((tmp_path / "target" / "ward" / "dataset.json").read_text())
     assert written["labels"] == {"1": "organ", "2": "lesion"}
 
 
-def test_an_import_takes_the_values_of_labels(silofl, tmp_path):
-    for kind in ("images", "masks"):
-        (tmp_path / "source" / "ward" / kind).mkdir(parents=True)
-        for number in range(2):
-            pixels = np.full((3, 3), number, np.uint8) if kind == "images" else np.uint8([[0, 1, 4]] * 3)
-            Image.fromarray(pixels).save(tmp_path / "source" / "ward" / kind / f"{number}.png")
-    command = ["import", "folders", tmp_path / "source"]
+def test_an_import_takes_the_values_of_labels(silofl, ward, tmp_path):
+    command = ward(0, 1, 4)
     assert "name each value with --labels" in silofl(*command, tmp_path / "a", "--labels", "organ,lesion")[2]
     assert silofl(*command, tmp_path / "target", "--labels", "4=lesion, 1=organ")[0] == 0
     site = tmp_path / "target" / "ward"

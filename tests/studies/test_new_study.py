@@ -168,14 +168,8 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, t
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (
-            "harmofl_nuclei",
-            "--from must be a job for classification, the task of the data, .*take adafed_mednist",
-        ),
-        (
-            "adafed_activity",
-            "--from must be a job for pictures, .*, whose network is activity_cnn; take adafed_",
-        ),
+        ("harmofl_nuclei", "--from must be a job for classification, .*take adafed_mednist"),
+        ("adafed_activity", "--from must be a job for pictures, .* activity_cnn; take adafed_"),
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )

@@ -64,7 +64,7 @@ def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
 
 def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows, write_windows_job, tmp_path):
     job, changes = write_windows_job("adafed_activity", {"name": "fedavg"}), {"metric": "balanced_accuracy"}
-    with pytest.raises(ConfigError, match="--pooled must go with a metric of each case, as accuracy, not balanced"):
+    with pytest.raises(ConfigError, match="--pooled must go with a metric of each case,.* not balanced"):
         plan_centralised_runs(ComparisonPlan((job,), changes=changes, data=str(windows)), tmp_path / "out", Console())
     assert not (tmp_path / "out").exists()
 

@@ -100,7 +100,7 @@ def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path
     wanted = Simulation(str(phantoms))
     training.status["run"] = "INTERRUPTED"
     (job / "app" / "custom" / "silofl.py").write_text("print('mine')")
-    with pytest.raises(ConfigError, match="must bring no code, .*, not app/custom; read it, .* simulate --trust-code"):
+    with pytest.raises(ConfigError, match="must bring no code,.* not app/custom; read it, .* simulate --trust-code"):
         simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
     assert not run.exists()
     trusted = replace(wanted, trusts_code=True)

@@ -232,15 +232,10 @@ def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(silof
     [
         ("--rounds", "0", "must be a whole number of at least 1, not '0'"),
         ("--rounds", "x", "must be a whole number of at least 1, not 'x'"),
-        ("--rounds", "2.5", "not '2.5'"),
-        ("--rounds", "-3", "not '-3'"),
         ("--rounds", "", "not ''"),
         ("--rounds", "²", "not '²'"),
         ("--seed", "-1", "must be a whole number of at least 0, not '-1'"),
-        ("--seed", "1e3", "not '1e3'"),
         ("--threads", "0", "must be a whole number of at least 1, not '0'"),
-        ("--threads", "-2", "not '-2'"),
-        ("--threads", "all", "not 'all'"),
     ],
 )
 def test_a_number_that_is_none_or_too_small_is_refused_with_its_option(refused, tmp_path, option, value, reason):
@@ -291,7 +286,8 @@ def test_no_job_is_copied_with_a_change_that_is_refused(tmp_path):
 
 
 # The job's own, and MOON, whose projection head is none for its U-Net, are left out.
-OTHERS = [(name, preset) for name in algorithm_names() for preset in PRESET_NAMES if name not in ("fedavg", "moon")]
+OTHERS = [(name, "paper") for name in algorithm_names() if name not in ("fedavg", "moon")]
+OTHERS += [("harmofl", preset) for preset in PRESET_NAMES if preset != "paper"]
 
 
 @pytest.mark.parametrize(("name", "preset"), OTHERS)

@@ -9,7 +9,6 @@ from silofl.models.names import read_arrays
 from silofl.parts.part import BEFORE, INSTEAD
 from silofl.parts.task import TRAIN, Exchange
 from silofl.settings import parse
-from silofl.site import Site
 from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 
@@ -34,15 +33,8 @@ def make_study(rounds=4, has_weights=False, precision="float32", **algorithm):
     return parse(Study, values, "study.yaml")
 
 
-def ledger_of(study, data, folder):
+def ledger_of(study, settings, folder):
     """Return the ledger of a whole run, which trains and mixes, in this process."""
-    settings = Site(
-        data=f"{data}/{{site}}",
-        state_dir=f"{folder}/{{site}}",
-        cache_dir=f"{data}/.cache",
-        has_progress=False,
-        min_patients=1,
-    )
     pretrained = None
     if study.model_file:
         state = build_plain_model(study, 1).state_dict()
@@ -54,21 +46,15 @@ def ledger_of(study, data, folder):
 
 RECIPES = {
     "one model for all": {"name": "fedavg"},
-    "BatchNorm at home": {"name": "fedbn"},
     "everything at home": {"name": "local"},
-    "amplitude": {"name": "harmofl"},
     "amplitude of a few frequencies": {"name": "fedavg", "input": "harmofl", "amplitude": {"band": 3}},
     "every site its own": {"name": "softpull", "softpull": {"self_weight": 0.5}},
     "nobody listens": {"name": "softpull", "softpull": {"self_weight": 1.0}},
     "fine-tuning": {"name": "finetuning", "extra_rounds": 2},
     "personal beside shared": {"name": "ditto"},
-    "two models and a selector": {"name": "fedsm", "selector": {"steps": 3}},
-    "selector with moments": {"name": "fedsm", "selector": {"learning": "moments"}},
     "running statistics, anew": {"name": "adafed", "statistics": {"rounds": 1, "refresh_every": 1}},
-    "pretrained": {"name": "adafed", "preset": "paper"},
     "pretrained, everything at home": {"name": "local", "start_from_pretrained": True},
     "weights in a file, BatchNorm at home": {"name": "fedbn", "has_weights": True},
-    "half of the bytes": {"name": "fedavg", "precision": "float16"},
     "half, of two models and a selector": {"name": "fedsm", "selector": {"steps": 3}, "precision": "float16"},
     "half, but for a selector's squares": {
         "name": "fedsm",
@@ -81,9 +67,9 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("algorithm", RECIPES.values(), ids=RECIPES)
-def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(site_data, tmp_path, algorithm):
+def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(settings_in, tmp_path, algorithm):
     study = make_study(rounds=3, **algorithm)
-    ledger = ledger_of(study, site_data, tmp_path)
+    ledger = ledger_of(study, settings_in(tmp_path, min_patients=1), tmp_path)
     found = count_traffic(study, len(SITES), (1, 32, 32))
     assert len(found.bytes_to) == len(ledger) == study.total_rounds
     for site in SITES:

@@ -172,9 +172,7 @@ def test_a_server_that_stays_away_is_said_in_one_sentence(server, silofl, tmp_pa
     server.words = ["SUBMITTED", TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
     code, said, error = silofl("watch", JOB, "--kit", tmp_path)
     assert (code, error) == (1, "") and said.endswith("the server localhost:8002 must answer within 60 s; it did not\n")
-
-
-def test_a_program_learns_that_a_server_stays_away_by_the_code_alone(server, silofl, tmp_path):
+    # A program learns it by the code alone.
     server.words = [TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
     code, said, error = silofl("watch", JOB, "--kit", tmp_path, "--json")
     assert (code, said) == (1, "") and error.startswith("the server localhost:8002 must answer")

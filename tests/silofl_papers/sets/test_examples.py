@@ -175,7 +175,5 @@ def test_a_partition_that_the_set_does_not_allow_is_refused(missing, partition, 
 def test_a_site_without_a_recording_to_spare_is_refused():
     # test 0.25 of 3 recordings of a class: floor(0.75) = 0
     options = ImportOptions(partition="patients", test=0.25, validation=0.0)
-    with pytest.raises(
-        DataError, match="site 'site-1' must have enough recordings of some class .* not 6 .* at test 0.25"
-    ):
+    with pytest.raises(DataError, match="site 'site-1' must have enough recordings .* not 6 .* at test 0.25"):
         plan_examples(examples(), options)

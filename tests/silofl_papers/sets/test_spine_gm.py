@@ -18,10 +18,10 @@ def test_every_second_slice_is_for_training_and_the_others_in_turn_for_validatio
     assert parts == {"training": [0, 2, 4, 6, 8], "validation": [1, 5, 9], "test": [3, 7]}
 
 
-@pytest.mark.parametrize("count", range(4, 60))
-def test_every_slice_is_in_one_part(count):
-    covered = [z for slices in slices_by_part(count).values() for z in slice_numbers(slices)]
-    assert sorted(covered) == list(range(count))
+def test_every_slice_is_in_one_part():
+    for count in range(4, 60):
+        covered = [z for slices in slices_by_part(count).values() for z in slice_numbers(slices)]
+        assert sorted(covered) == list(range(count))
 
 
 @pytest.mark.parametrize("count", [0, 3])
@@ -175,9 +175,7 @@ def test_the_challenge_takes_fractions(challenge, tmp_path):
 
 def test_a_missing_rater_is_named(challenge, tmp_path):
     (challenge / "site1-sc02-mask-r3.nii.gz").unlink()
-    with pytest.raises(
-        DataError, match="site1-sc02 must have the masks of 4 raters; site1-sc02-mask-r3.nii.gz missing"
-    ):
+    with pytest.raises(DataError, match="site1-sc02 must have the masks of 4 raters; .*-r3.nii.gz missing"):
         import_layout("spine-gm", challenge, tmp_path / "target")
 
 
