@@ -39,7 +39,7 @@ def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(p
     for _ in range(2):
         record = game.round(change=running("west", silofl=release))
         assert record.answered == ["east", "north"]
-        assert f"site 'west' must run silofl 0.2, as here, not {release}" in record.refused["west"]
+        assert f"site 'west' must run silofl 0.3, as here, not {release}" in record.refused["west"]
     assert game.round().answered == ["east", "north", "west"]
 
 
@@ -58,9 +58,9 @@ def test_a_site_trains_nothing_for_a_server_of_another_release(play, monkeypatch
     game = play()
     message = game.upcoming("train")["west"]
     monkeypatch.setattr("silofl.federation.site.Work", None)  # whatever it is needed for would fail
-    message.meta["software"]["silofl"] = "0.3.0"
+    message.meta["software"]["silofl"] = "0.4.0"
     answer = game.sites["west"].answer("train", message)
-    assert answer.meta["error"].startswith("site 'west': the server must run silofl 0.2, as here, not 0.3.0")
+    assert answer.meta["error"].startswith("site 'west': the server must run silofl 0.3, as here, not 0.4.0")
 
 
 def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
