@@ -209,6 +209,13 @@ def write_frames(write_dicom, tmp_path):
     return write
 
 
+def assert_alike(left, right):
+    """Check that two mappings hold the same arrays."""
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
 def group(name, **elements):
     """Return one functional group of a file with many frames as DICOM nests it."""
     inner, outer = Dataset(), Dataset()

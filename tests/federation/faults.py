@@ -1,4 +1,6 @@
-"""Faults of files, as disks and people make them."""
+"""Faults of files, as disks and people make them, and what a run leaves as one table."""
+
+import numpy as np
 
 
 def flip(path, place=0.5):
@@ -19,3 +21,11 @@ def delete(path):
 
 
 DAMAGES = {"flipped": flip, "truncated": truncate, "deleted": delete}
+
+
+def flatten(value, name=""):
+    """Return all arrays and numbers below a value by their path."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if inner is None:
+        return {name: np.asarray(value)}
+    return {path: one for key, part in inner for path, one in flatten(part, f"{name}/{key}").items()}

@@ -56,57 +56,39 @@ def nested(depth):
 
 NUMBERS = {
     "no examples": meta(num_examples=0),
-    "fewer than none": meta(num_examples=-1),
     "examples unsaid": without("num_examples"),
-    "examples null": meta(num_examples=None),
     "examples in a text": meta(num_examples="3"),
     "examples a bool": meta(num_examples=True),
-    "half an example": meta(num_examples=2.5),
     "one example more than first": meta(num_examples=4),
-    "a million times the examples": meta(num_examples=3_000_000),
-    "10^12 examples": meta(num_examples=10**12),
     "10^400 examples": meta(num_examples=10**400),
     "10^5000 examples": meta(num_examples=10**5000),
-    "NaN examples": meta(num_examples=float("nan")),
-    "a list of examples": meta(num_examples=[3]),
     "another round": meta(round=1),
-    "a later round": meta(round=3),
     "no round": without("round"),
     "a round in a text": meta(round="2"),
-    "10^400 as round": meta(round=10**400),
     "no steps": meta(steps=0),
     "steps unsaid": without("steps"),
-    "10^9 steps": meta(steps=10**9),
-    "steps beyond the examples": meta(steps=4),
-    "NaN steps": meta(steps=float("nan")),
+    # 3 examples are 2 batches of at most 2.
+    "one step more than the examples give": meta(steps=3),
     "image without a size": meta(image_shape=[1, 0, 32]),
-    "image of two axes": meta(image_shape=[1, 32]),
     "image of three channels": meta(image_shape=[3, 32, 32]),
     "image of 10^9 columns": meta(image_shape=[1, 32, 10**9]),
-    "image shape a text": meta(image_shape="1x32x32"),
-    "an unknown key": meta(patient="Doe^Jane"),
     "an unknown key of 10 MB": lambda answer: Message(answer.arrays, answer.meta | {"k" * LONG: 1}),
     "a part that expects nothing": meta(model={"holds": 1}),
     "a text of 10 MB": meta(image_shape="x" * LONG),
     "a set": meta(image_shape={1, 32}),
     "an object": meta(steps=object()),
     "metrics a number": meta(metrics=5),
-    "metrics a list": meta(metrics=[0.5]),
     "metrics null": meta(metrics=None),
-    "metrics a text": meta(metrics="loss"),
     "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
     "metrics nested deeply": lambda answer: Message(answer.arrays, answer.meta | {"metrics": nested(10**5)}),
-    "software a text": meta(software="silofl 0.3.0"),
     "a patient's name for a version": meta(software=read_software().model_dump() | {"torch": "Jane Doe"}),
     "software with one thing more": meta(software=read_software().model_dump() | {"host": "radiology-3"}),
     "recorded a text": meta(is_recorded="yes"),
     "no metrics": without("metrics"),
     "no loss": meta(metrics={}),
     "NaN loss": metrics(loss=float("nan")),
-    "infinite loss": metrics(loss=float("inf")),
     "10^400 as loss": metrics(loss=10**400),
     "loss of 1e300": metrics(loss=1e300),
-    "loss a list": metrics(loss=[0.5]),
     "loss a bool": metrics(loss=True),
     "negative drift": metrics(drift=-1.0),
     "an unknown metric": metrics(age=70),
@@ -114,12 +96,10 @@ NUMBERS = {
     "780 losses": metrics(**{f"loss_{'a' * (n // 26 + 1)}{chr(97 + n % 26)}": 0.5 for n in range(26 * 30)}),
     "a loss with a strange name": metrics(**{"loss_\x1b[31m": 0.5}),
     "validation a number": metrics(validation=0.5),
-    "validation a list": metrics(validation=[SCORE]),
     "validation empty": metrics(validation={}),
     "a Dice of 99": validation(value=99),
     "a Dice below 0": validation(value=-0.1),
     "a NaN Dice": validation(value=float("nan")),
-    "a Dice in a text": validation(value="good"),
     "a label that is praise for the model card": validation(labels={"approved for <b>diagnosis</b>": 0.9}),
     "a metric that nobody knows": validation(also={"approval": 1.0}),
     "a Dice of 10^400": validation(value=10**400),
@@ -127,13 +107,10 @@ NUMBERS = {
     "cases without a Dice": validation(value=None),
     "fewer cases than none": validation(num_cases=-1),
     "10^12 cases": validation(num_cases=10**12),
-    "half a case": validation(num_cases=1.5),
     "a case's name": validation(by_case={"Doe^Jane": 0.5}),
     "a label's Dice of 2": validation(labels={"1": 2.0}),
-    "labels a list": validation(labels=[0.5]),
     "labels by number": validation(labels={1: 0.5}),
     "a label with a control character": validation(labels={"1\n2": 0.5}),
-    "10^4 labels": validation(labels={str(number): 0.5 for number in range(10**4)}),
     "cases of other labels": validation(label_cases={"2": 1}),
     "a value of a model that nobody trains": validation(models={"Doe^Jane": 0.5}),
     "a model's value of 7": validation(models={"model": 7}),
@@ -141,37 +118,37 @@ NUMBERS = {
 ARRAYS = {
     "no arrays": lambda answer: Message({}, answer.meta),
     "arrays null": lambda answer: Message(None, answer.meta),
-    "arrays a list": lambda answer: Message(list(answer.arrays.values()), answer.meta),
     "one more array": lambda answer: Message(answer.arrays | {"model/extra": np.zeros(1, np.float32)}, answer.meta),
     "a name of 10 MB": lambda answer: Message(answer.arrays | {"n" * LONG: np.zeros(1)}, answer.meta),
     "a number for a name": lambda answer: Message(answer.arrays | {7: np.zeros(1)}, answer.meta),
     "another role": lambda answer: Message(answer.arrays | {"personal/w": np.zeros(1)}, answer.meta),
-    "another shape": arrays(lambda array: array[..., None]),
     "scalars": arrays(lambda array: np.float32(0)),
     "a shape that is broadcast": arrays(lambda array: np.zeros((1,) * array.ndim, np.float32)),
-    "NaN": arrays(lambda array: np.full_like(array, np.nan)),
     "infinity": arrays(lambda array: np.full_like(array, -np.inf)),
     "one NaN": arrays(lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array)),
     "x1000": arrays(lambda array: 1000 * array),
-    "x-1000": arrays(lambda array: -1000 * array),
     "x1e30": arrays(lambda array: np.float32(1e30) * np.sign(array)),
     "1e300 in float64": arrays(lambda array: np.full(array.shape, 1e300)),
-    "the largest float32": arrays(lambda array: np.full_like(array, np.finfo(np.float32).max)),
     "texts": arrays(lambda array: np.full(array.shape, "0.5")),
-    "bytes": arrays(lambda array: np.full(array.shape, b"0.5")),
-    "objects": arrays(lambda array: np.full(array.shape, None)),
     "objects that look like numbers": arrays(lambda array: array.astype(object)),
     "complex numbers": arrays(lambda array: array.astype(np.complex64)),
     "integers": arrays(lambda array: np.ones(array.shape, np.int64)),
-    "bools": arrays(lambda array: np.ones(array.shape, bool)),
     "half precision": arrays(lambda array: array.astype(np.float16)),
-    "dates": arrays(lambda array: np.zeros(array.shape, "datetime64[s]")),
     "records": arrays(lambda array: np.zeros(array.shape, [("a", np.float32)])),
     "an array null": one_array(None),
-    "an array a list": one_array([0.5]),
     "an array a number": one_array(0.5),
-    "an array a text": one_array("weights"),
-    "an array a dictionary": one_array({"a": 1}),
+}
+# What the reason says beside the site.
+SENTENCES = {
+    "no examples": "num_examples must be greater than or equal to 1, not 0",
+    "examples unsaid": "its num_examples; it is missing",
+    "examples in a text": "num_examples must be a valid integer, not '3'",
+    "NaN loss": "metrics.loss must be a finite number, not nan",
+    "no loss": "its loss; it is missing",
+    "a NaN Dice": "metrics.validation.value must be a finite number, not nan",
+    "one more array": "only arrays that were asked for; 'model/extra'",
+    "a shape that is broadcast": "'model/network",
+    "infinity": "finite numbers; 'model/network",
 }
 ERRORS = {
     "10 MB of reasons": meta(error="no GPU " * (LONG // 7)),
@@ -228,7 +205,8 @@ def is_bounded_line(reason):
 @pytest.mark.parametrize("name", [*NUMBERS, *ARRAYS])
 def test_an_answer_that_is_none_is_refused_with_its_site_and_the_others_go_on(recorded, tmp_path, name):
     ledger, results = carried_out(recorded, tmp_path / "run", (NUMBERS | ARRAYS)[name])
-    assert list(ledger[1].refused) == ["west"] and "'west'" in ledger[1].refused["west"]
+    assert list(ledger[1].refused) == ledger[1].missed == ["west"]
+    assert "site 'west'" in ledger[1].refused["west"] and SENTENCES.get(name, "") in ledger[1].refused["west"]
     assert is_bounded_line(ledger[1].refused["west"])
     assert [record.answered for record in ledger] == [["east", "north", "west"], ["east", "north"]]
     assert results["status"] == "INCOMPLETE" and results["sites"].keys() == {"east", "north", "west"}
@@ -242,19 +220,7 @@ def test_a_reason_is_one_bounded_line_whatever_the_site_says(recorded, tmp_path,
     assert ledger[1].answered == ["east", "north"] and results["status"] == "INCOMPLETE"
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
-        5,
-        [SCORE],
-        "good",
-        {},
-        SCORE | {"labels": {"2": 0.9}},
-        SCORE | {"value": 99},
-        SCORE | {"num_cases": 10**12},
-        None,
-    ],
-)
+@pytest.mark.parametrize("score", [None, "good", SCORE | {"labels": {"2": 0.9}}, SCORE | {"value": 99}])
 def test_a_test_that_is_none_is_missing_with_its_site_and_the_others_have_theirs(recorded, tmp_path, score):
     best = next(number for task, number in recorded["answers"] if task == "test")
     ledger, results = carried_out(recorded, tmp_path / "run", metrics(test=score), "test", best)
@@ -302,7 +268,7 @@ def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_
     assert record.refused == {} and record.answered == ["east", "north", "west"]
 
 
-@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 8, 8, 8], [1, 16384, 16385], [1, 16384, 16384, 16384]])
+@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 8, 8, 8], [1, 16384, 16385]])
 def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play, shape):
     # As many sites say this as the right one, and 'east' comes first by its name.
     game = play(("east", "west"), name="harmofl", preset="paper", federation={"min_sites": 1})

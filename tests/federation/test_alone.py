@@ -58,23 +58,6 @@ def test_a_run_with_a_selector_ends_with_a_super_model(alone):
     assert {"global", "selector"} <= {file.stem for file in (path / "supermodel" / "weights").iterdir()}
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(alone, make_study):
-    asked = []
-
-    def interrupt():
-        asked.append(1)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        alone("cut", name="fedbn", rounds=3, on_round=interrupt)
-    runs = [alone("cut", name="fedbn", rounds=3), alone("whole", name="fedbn", rounds=3)]
-    cut, whole = (RunFolder(path, make_study(name="fedbn", rounds=3)).load() for path in runs)
-    assert cut.finished_rounds == whole.finished_rounds == 3
-    for key, array in whole.parts["model"].common.items():
-        np.testing.assert_array_equal(cut.parts["model"].common[key], array)
-
-
 def test_a_site_of_a_run_alone_is_paused_by_its_file_as_it_is_now(tmp_path, site_data, make_study):
     path, asked = tmp_path / "site.yaml", []
     settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/sites/{{site}}", has_progress=False)

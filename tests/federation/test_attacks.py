@@ -29,7 +29,7 @@ def is_update(name):
     return name != MEAN
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "harmofl", "adafed", "scaffold", "ditto", "fedsm"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "harmofl", "adafed", "scaffold", "fedsm"])
 def test_an_update_turned_round_with_ten_times_the_examples_is_named_and_no_honest_site(play, algorithm):
     training = {"optimizer": "sgd", "momentum": 0} if algorithm == "scaffold" else {}
     game = play(name=algorithm, training=training, rounds=4)

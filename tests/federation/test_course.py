@@ -17,15 +17,9 @@ from silofl.parts.task import Message
 from silofl.schema import dump_record
 from silofl.training.evaluation import evaluate
 
-from ..conftest import UNET
+from ..conftest import UNET, assert_alike
 
 CPU = torch.device("cpu")
-
-
-def assert_alike(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
 def spoilt(wrong, spoil):
@@ -39,10 +33,6 @@ def saying(**meta):
 
 def measuring(**metrics):
     return lambda answer: Message(answer.arrays, answer.meta | {"metrics": answer.meta["metrics"] | metrics})
-
-
-def sending(spoil):
-    return lambda answer: Message(spoil(answer.arrays), answer.meta)
 
 
 # --- who is asked what
@@ -161,7 +151,7 @@ def test_the_same_study_and_seed_give_the_same_weights_and_another_seed_others(p
     assert not any(np.array_equal(first[name], other[name]) for name in first if name.endswith("conv.weight"))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbn", "harmofl", "fedprox", "local"])
+@pytest.mark.parametrize("name", ["fedavg", "harmofl", "fedprox"])
 def test_training_lowers_the_loss_of_every_algorithm(play, name):
     game = play(name=name, rounds=6)
     game.rounds(6)
@@ -252,44 +242,6 @@ def test_the_bytes_of_a_task_that_is_sent_twice_count_twice(play):
 
 
 # --- what is refused
-
-
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (
-            sending(lambda a: a | {"extra": np.zeros(1)}),
-            "site 'west' must send only arrays that were asked for; 'extra' is none of them",
-        ),
-        (
-            sending(lambda a: {k: np.zeros(7) for k in a}),
-            r"site 'west' must send 'model/network\S+' with shape \(.*\), not \(7,\)",
-        ),
-        (
-            sending(lambda a: {k: np.full_like(v, np.nan) for k, v in a.items()}),
-            r"site 'west' must send finite numbers; 'model/network\S+' holds NaN or infinity",
-        ),
-        (saying(num_examples=0), "the answer of site 'west': num_examples must be greater than or equal to 1, not 0"),
-        (saying(num_examples=-3), "num_examples must be greater than or equal to 1, not -3"),
-        (saying(num_examples=None), "site 'west' must send its num_examples; it is missing from its answer"),
-        (saying(num_examples="many"), "num_examples must be a valid integer, not 'many'"),
-        (saying(num_examples=True), "num_examples must be a valid integer, not True"),
-        (measuring(loss=float("nan")), "the answer of site 'west': metrics.loss must be a finite number, not nan"),
-        (measuring(loss=None), "site 'west' must send its loss; it is missing from its answer"),
-        (measuring(drift=float("inf")), "metrics.drift must be a finite number, not inf"),
-        (
-            measuring(validation={"value": float("nan"), "num_cases": 1, "num_excluded": 0}),
-            "metrics.validation.value must be a finite number, not nan",
-        ),
-    ],
-)
-def test_an_update_that_does_not_fit_is_refused_with_site_and_key_and_the_others_go_on(play, spoil, sentence):
-    game = play()
-    record = game.round(change=spoilt("west", spoil))
-    with pytest.raises(AggregationError, match=sentence):
-        raise AggregationError(record.refused["west"])
-    assert record.answered == ["east", "north"] and record.missed == ["west"]
-    assert game.warnings == [record.refused["west"]]
 
 
 def test_the_drift_must_come_where_it_is_measured_and_there_alone(play):
@@ -386,7 +338,8 @@ def test_a_site_cannot_have_the_super_model_take_other_images_than_the_study_sta
 
 def test_a_refused_update_changes_nothing_and_its_site_is_asked_again(play):
     spoiled, absent = play(), play(folder="absent")
-    spoiled.round(change=spoilt("west", saying(num_examples=0)))
+    record = spoiled.round(change=spoilt("west", saying(num_examples=0)))
+    assert spoiled.warnings == [record.refused["west"]]
     absent.round(absent=("west",))
     assert_alike(spoiled.models("east"), absent.models("east"))
     assert spoiled.round().answered == ["east", "north", "west"]

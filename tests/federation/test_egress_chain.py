@@ -37,8 +37,7 @@ def test_no_records_are_sound_too():
     assert (check_chain(b"").fault, check_chain(b"").last) == (None, Link(0, ZEROS))
 
 
-@pytest.mark.parametrize("place", range(1, 6))
-@pytest.mark.parametrize("bit", [1, 4, 32])
+@pytest.mark.parametrize(("place", "bit"), [(1, 1), (3, 4), (5, 32)])
 def test_any_altered_byte_of_any_record_is_found_in_that_record(place, bit):
     lines = chain(5)
     for i in range(len(lines[place - 1]) - 1):

@@ -13,7 +13,7 @@ from silofl.federation.state import SiteState
 from silofl.files import read_json
 
 from ..conftest import UNET
-from .faults import DAMAGES, delete, flip, truncate
+from .faults import DAMAGES, delete, flatten, flip, truncate
 
 ROUNDS, SITES = 3, ("east", "west")
 PLAIN = {"training": {"optimizer": "sgd", "momentum": 0}}
@@ -43,7 +43,7 @@ AGAIN = "round {} was carried out once more, because the state that it left at {
 WEIGHTS = {}
 
 
-class Stopped(Exception):
+class Stopped(KeyboardInterrupt):
     """The process has ended."""
 
 
@@ -96,14 +96,6 @@ def models(path, study):
     return flatten(found)
 
 
-def flatten(value, name=""):
-    """Return all arrays and numbers below a value by their path."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if inner is None:
-        return {name: np.asarray(value)}
-    return {path: one for key, part in inner for path, one in flatten(part, f"{name}/{key}").items()}
-
-
 def is_alike(left, right):
     return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
 
@@ -129,11 +121,11 @@ def ended(carried_out, make_study):
 
 
 # A file that the run goes on from, or one that it would go on from if the later ones were lost.
-FILES = (CHECKPOINT, BEFORE, "round_0002.pt", "round_0003.pt")
 FAULTS = [
-    *(("fedbn", damage, file) for damage in DAMAGES for file in FILES),
-    *((recipe, "flipped", CHECKPOINT) for recipe in ("harmofl", "softpull", "scaffold")),
-    *((recipe, "flipped", "round_0002.pt") for recipe in RECIPES if recipe != "fedbn"),
+    *(("fedbn", damage, CHECKPOINT) for damage in DAMAGES),
+    *(("fedbn", "flipped", file) for file in (BEFORE, "round_0002.pt", "round_0003.pt")),
+    ("fedbn", "deleted", "round_0002.pt"),
+    *((recipe, "flipped", CHECKPOINT) for recipe in ("harmofl", "scaffold")),
 ]
 
 
@@ -154,13 +146,7 @@ def test_a_run_of_which_one_file_is_damaged_goes_on_to_the_same_weights(
     assert notes(path)[1] == ([AGAIN.format(2, "site 'east'")] if file == "round_0002.pt" else [])
 
 
-PLACES = (0.0, 0.01, 0.2, 0.4, 0.6, 0.8, 0.95, 0.9999)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "place"),
-    [*(("harmofl", place) for place in PLACES), ("scaffold", 0.3), ("moon", 0.5), ("feddyn", 0.7)],
-)
+@pytest.mark.parametrize(("recipe", "place"), [("harmofl", 0.0), ("harmofl", 0.9999), ("scaffold", 0.4)])
 def test_a_state_that_is_flipped_under_a_running_server_is_made_again(ended, carried_out, make_study, recipe, place):
     # When the answers of round 2 are there.
     path = carried_out("flipped", recipe, happens={2: lambda path: flip(state_of(path, "east", 2), place)})
@@ -170,12 +156,11 @@ def test_a_state_that_is_flipped_under_a_running_server_is_made_again(ended, car
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("recipe", ["fedbn", "local"])
 def test_the_state_of_any_round_is_made_again_that_of_the_first_and_of_the_last_too(
-    ended, carried_out, make_study, recipe, number
+    ended, carried_out, make_study, number
 ):
-    path = carried_out("lost", recipe, happens={number: lambda path: delete(state_of(path, "west", number))})
-    assert is_alike(ended(recipe), models(path, make_study(rounds=ROUNDS, **RECIPES[recipe])))
+    path = carried_out("lost", "fedbn", happens={number: lambda path: delete(state_of(path, "west", number))})
+    assert is_alike(ended("fedbn"), models(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"])))
     assert notes(path)[number - 1] == [AGAIN.format(number, "site 'west'")]
     assert read_json(path / "results.json")["status"] == "COMPLETE"
 
@@ -258,7 +243,7 @@ def test_a_run_whose_site_has_lost_two_states_is_not_complete_and_says_what_was_
     assert results["status"] == ("COMPLETE" if recipe == "scaffold" else "INCOMPLETE")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["fedbn", "scaffold", "ditto", "local"])
 def test_a_site_that_lost_all_after_the_first_round_trains_it_again(ended, carried_out, make_study, recipe):
     path = carried_out("stopped", recipe, exchanges=2)
     lose_all(path)
@@ -304,11 +289,11 @@ def test_a_run_without_its_checkpoints_does_not_begin_anew(carried_out, make_stu
     assert folder.load() is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[{"round": 1}]', b"\xff\xfe", b"[" * 100_000, None])
-def test_a_broken_ledger_is_written_again_from_the_checkpoint(carried_out, make_study, content):
+def test_a_broken_ledger_is_written_again_from_the_checkpoint(carried_out, make_study):
     path = carried_out("stopped", "fedbn", exchanges=3)
     ledger = path / "ledger.json"
     before = ledger.read_bytes()
-    ledger.unlink() if content is None else ledger.write_bytes(content)
-    RunFolder(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"])).mend()
-    assert ledger.read_bytes() == before
+    for content in (b"", b"{", b"[1]", b'[{"round": 1}]', b"\xff\xfe", b"[" * 100_000, None):
+        ledger.unlink() if content is None else ledger.write_bytes(content)
+        RunFolder(path, make_study(rounds=ROUNDS, **RECIPES["fedbn"])).mend()
+        assert ledger.read_bytes() == before, content

@@ -61,10 +61,7 @@ def test_a_finished_result_says_what_its_test_came_to():
     ("changes", "sentence"),
     [
         ({"pooledd": 0.5}, r"results.json: pooledd must be a known key; it is not \(did you mean 'pooled'\?\)"),
-        (
-            {"validation": {"east": SCORE | {"valeu": 1}}},
-            r"validation.east.valeu must be .* \(did you mean 'value'\?\)",
-        ),
+        ({"validation": {"east": SCORE | {"valeu": 1}}}, "validation.east.valeu .* mean 'value'"),
         ({"sites": {"east": "0.5"}}, "results.json: sites.east must be a number, not '0.5'"),
         ({"mean": True}, "results.json: mean must be a number, not True"),
         ({"seed": None}, "results.json: seed must be a whole number, not None"),

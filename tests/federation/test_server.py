@@ -6,15 +6,11 @@ from silofl.federation.server import ServerRounds
 from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange
 from silofl.software import read_software
 
+from ..conftest import assert_alike
+
 FIRST = {"run": "run", "round": 1, "step": 1, "best_round": None, "held": 0}
 SOFTWARE = {"software": read_software().model_dump()}
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
-
-
-def assert_alike(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
 def validating(*values):
