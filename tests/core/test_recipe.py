@@ -22,6 +22,12 @@ def test_the_plain_recipe_says_that_nothing_special_is_done():
     assert beside == "Nothing."
 
 
+@pytest.mark.parametrize("name", ["fednova", "feddyn", "scaffold"])
+def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted_one(name):
+    mixing = find_recipe(name, "paper", {}).questions()["Who listens to whom?"]
+    assert mixing.startswith("Every site gets the same model; a site's weight is")
+
+
 @pytest.mark.parametrize(
     ("band", "words"), [("full", "of all frequencies"), (0, "of the mean intensity alone"), (3, "up to radius 3")]
 )

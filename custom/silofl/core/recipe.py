@@ -359,4 +359,6 @@ class Recipe:
             beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
             return self.mixing.sentence() + (beside if len(self.roles) > 1 else "")
         rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
-        return f"Every site gets the same weighted mean; a site's weight is {weight}.{rate}"
+        # A part with a half at the server may make more of the mean, or take another one.
+        model = "model" if any(part.halves for part in self.parts) else "weighted mean"
+        return f"Every site gets the same {model}; a site's weight is {weight}.{rate}"
