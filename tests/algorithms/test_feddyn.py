@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.feddyn import new_gradient, pulled_step, server_update
+from silofl.algorithms.feddyn import dynamic_step, new_gradient, server_update
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
@@ -27,7 +27,7 @@ def one(value):
 def test_a_step_follows_the_gradient_the_pull_and_the_sites_own_gradient():
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 1.0)
-    step = pulled_step(plain_step, {"weight": torch.tensor([[3.0]])}, {"weight": torch.tensor([[0.5]])}, alpha=0.25)
+    step = dynamic_step(plain_step, {"weight": torch.tensor([[3.0]])}, {"weight": torch.tensor([[0.5]])}, alpha=0.25)
     batch = torch.ones(1, 1), torch.full((1, 1), 2.0)
     loss = step(model, torch.optim.SGD(model.parameters(), 0.5), nn.functional.mse_loss, batch)
     # gradient 2 (1 - 2), pull 0.25 (1 - 3), own gradient 0.5: w = 1 - 0.5 (-2 - 0.5 - 0.5)

@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.pfedme import Envelope, follow_personal, forward_step
-from silofl.core.model_pair import pulled_step
 from silofl.core.presets import find_recipe
-from silofl.core.steps import plain_step
+from silofl.core.steps import plain_step, pulled_step
 from silofl.errors import ConfigError
 from silofl.study_sections import TrainingSettings
 
@@ -33,7 +32,7 @@ def test_the_inner_steps_on_a_quadratic_follow_the_reference_to_its_proximal_poi
     a, b, w = (torch.tensor(v[f"quad_{name}"]) for name in ("A", "b", "w"))
     model = Point(v["quad_w"])
     optimizer = torch.optim.SGD(model.parameters(), float(v["hyper_personal_lr"]))
-    step = pulled_step(plain_step, [w], float(v["hyper_lam"]))
+    step = pulled_step(plain_step, {"theta": w}, float(v["hyper_lam"]))
 
     def quadratic(theta, targets):
         return theta @ a @ theta / 2 - b @ theta

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.scaffold import Control, corrected_step, new_control
+from silofl.algorithms.scaffold import Control, new_control
 from silofl.core.presets import find_recipe
-from silofl.core.steps import plain_step
+from silofl.core.steps import corrected_step, plain_step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.networks import NETWORKS

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, pulled_step
+from silofl.core.model_pair import ModelPair, find_personal_conflict
 from silofl.core.recipe import Ingredient, Recipe
-from silofl.core.steps import plain_step
+from silofl.core.steps import plain_step, pulled_step
 from silofl.settings import NotNegative
 
 
@@ -34,7 +34,7 @@ class Pull(Ingredient):
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Return how v learns: ``v = v - eta (g(v) + lambda (v - x))``, x as it was received (Algorithm 1)."""
         # Copied now: training changes the shared model in place.
-        received = copy_tensors(list_parameters(shared))
+        received = {name: parameter.detach().clone() for name, parameter in shared.named_parameters()}
         return ModelPair(pulled_step(plain_step, received, self.strength))
 
     def sentence(self) -> str:

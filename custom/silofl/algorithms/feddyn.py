@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
-from silofl.core.steps import Step, with_change
+from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
 from silofl.parts.task import Message, Replies
@@ -43,7 +43,7 @@ class Dynamic(Ingredient):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """Sites are pulled to the one model of all, from which the server takes its own h."""
-        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+        if not recipe.trains_one_model:
             return "parts must go with one model of all sites where they pull sites to it; choose mixing: shared"
         if recipe.extra_rounds:
             return f"extra_rounds must be 0 where sites are pulled to the received model, not {recipe.extra_rounds}"
@@ -59,7 +59,7 @@ class Dynamic(Ingredient):
         )
 
 
-def pulled_step(step: Step, received: Mapping[str, Tensor], gradient: Mapping[str, Tensor], alpha: float) -> Step:
+def dynamic_step(step: Step, received: Mapping[str, Tensor], gradient: Mapping[str, Tensor], alpha: float) -> Step:
     """Return a step down ``loss - <h_i, theta> + alpha / 2 ||theta - theta^t||^2``, by its gradient.
 
     Args:
@@ -68,13 +68,7 @@ def pulled_step(step: Step, received: Mapping[str, Tensor], gradient: Mapping[st
         gradient: The site's h_i, the same names.
         alpha: The paper's alpha.
     """
-
-    def pull(model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
-            if name in received and parameter.grad is not None:
-                parameter.grad.add_(parameter.detach() - received[name], alpha=alpha).sub_(gradient[name])
-
-    return with_change(step, pull)
+    return pulled_step(corrected_step(step, {name: -h for name, h in gradient.items()}), received, alpha)
 
 
 def new_gradient(
@@ -162,7 +156,7 @@ class SiteDynamic(SitePart):
             if kept
             else {name: torch.zeros_like(parameter) for name, parameter in self._received.items()}
         )
-        return pulled_step(step, self._received, self._gradient, self._alpha)
+        return dynamic_step(step, self._received, self._gradient, self._alpha)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Take the next h_i; nothing leaves."""

@@ -49,7 +49,7 @@ class NormalizedSteps(Ingredient):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It takes the place of the one mean of all sites."""
-        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+        if not recipe.trains_one_model:
             return "parts must go with one model of all sites where steps are normalised; choose mixing: shared"
         if recipe.extra_rounds:
             return (

@@ -76,7 +76,7 @@ class Contrast(Ingredient):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site's model is drawn to the one of all sites."""
-        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+        if not recipe.trains_one_model:
             return "step must go with one model of all sites where it contrasts models; choose mixing: shared"
         return None
 

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, pulled_step, write_tensors
+from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Ingredient, Recipe
-from silofl.core.steps import Batch, Loss, Step, plain_step
+from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
 from silofl.study import Study
@@ -108,7 +108,7 @@ class _Following:
         self._answer = answer
         self._shared, self._personal = list_parameters(shared), list_parameters(personal)
         # The very tensors of the shared model: they rest while theta steps.
-        self._inner: Step = pulled_step(plain_step, self._shared, answer.strength)
+        self._inner: Step = pulled_step(plain_step, dict(shared.named_parameters()), answer.strength)
         self._has_begun = False
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:

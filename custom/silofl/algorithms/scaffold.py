@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
-from silofl.core.steps import GradientStep, Step, norm, with_change
+from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
@@ -62,7 +62,7 @@ class Control(Ingredient):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
-        if recipe.mixing is not None or len(recipe.roles) > 1 or recipe.stays_home == "everything":
+        if not recipe.trains_one_model:
             return (
                 "parts must go with one model of all sites where they hold control variates; choose mixing: shared and "
                 "no personal model"
@@ -117,22 +117,6 @@ def new_control(
         name: control[name] - server_control[name] + (received[name] - trained[name]) / np.asarray(divisor, array.dtype)
         for name, array in control.items()
     }
-
-
-def corrected_step(step: Step, correction: Mapping[str, Tensor]) -> Step:
-    """Return a step whose gradient is corrected before the optimiser moves: ``g + c - c_i`` (Eq. 3).
-
-    Args:
-        step: The step that computes the gradient and calls the optimiser once.
-        correction: ``c - c_i``, {parameter name: tensor}.
-    """
-
-    def correct(model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
-            if name in correction and parameter.grad is not None:
-                parameter.grad.add_(correction[name])
-
-    return with_change(step, correct)
 
 
 @dataclass(frozen=True)
@@ -234,7 +218,7 @@ class SiteControl(SitePart):
     stays = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
-        """Correct every step by ``c - c_i``."""
+        """Correct every step by ``c - c_i`` (Eq. 3)."""
         work = self.work
         # Copied now: training changes the parameters in place, and option II needs where they began.
         self._received = _read_parameters(work.models[role], work.study)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from silofl.core.recipe import Recipe
-from silofl.core.steps import Step, with_change
+from silofl.core.steps import Step
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,3 @@ def copy_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
 def write_tensors(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Write values into a model's tensors in place."""
     torch._foreach_copy_(list(tensors), list(values))
-
-
-def pulled_step(step: Step, anchor: Sequence[Tensor], strength: float) -> Step:
-    """Return a step along ``g + strength (v - x)``, the gradient of ``loss + strength / 2 ||v - x||^2``.
-
-    The loss that it returns is the plain one.
-
-    Args:
-        step: The step that computes the gradient and calls the optimiser once.
-        anchor: x, as `list_parameters` orders them; read at every step.
-        strength: The papers' lambda, at least 0.
-    """
-
-    def pull(model: nn.Module) -> None:
-        for parameter, towards in zip(list_parameters(model), anchor, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter.detach() - towards, alpha=strength)
-
-    return with_change(step, pull)

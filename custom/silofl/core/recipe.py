@@ -214,6 +214,11 @@ class Recipe:
         return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.has_parts_rounds)
 
     @property
+    def trains_one_model(self) -> bool:
+        """Whether the sites train one model together, and none of their own beside it."""
+        return self.mixing is None and len(self.roles) == 1 and self.stays_home != "everything"
+
+    @property
     def has_one_model(self) -> bool:
         """Whether the model that the server has is the same for all sites to the end."""
         return self.mixing is None and (not self.extra_rounds or self.tunes_personal)

@@ -1,6 +1,6 @@
 """The plain step on one batch, which an algorithm's own step wraps or replaces, and how far a step has gone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,6 +52,41 @@ def with_change(step: Step, change: Callable[[nn.Module], None]) -> Step:
             handle.remove()
 
     return changed
+
+
+def corrected_step(step: Step, correction: Mapping[str, Tensor]) -> Step:
+    """Return a step whose gradient is corrected before the optimiser moves: ``g + correction``.
+
+    Args:
+        step: The step that computes the gradient and calls the optimiser once.
+        correction: {parameter name: tensor}; other parameters keep their gradient.
+    """
+
+    def correct(model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if name in correction and parameter.grad is not None:
+                parameter.grad.add_(correction[name])
+
+    return with_change(step, correct)
+
+
+def pulled_step(step: Step, anchor: Mapping[str, Tensor], strength: float) -> Step:
+    """Return a step along ``g + strength (v - x)``, the gradient of ``loss + strength / 2 ||v - x||^2``.
+
+    The loss that it returns is the plain one.
+
+    Args:
+        step: The step that computes the gradient and calls the optimiser once.
+        anchor: x, {parameter name: tensor}, read at every step; other parameters are not pulled.
+        strength: The papers' lambda or alpha, at least 0.
+    """
+
+    def pull(model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if name in anchor and parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - anchor[name], alpha=strength)
+
+    return with_change(step, pull)
 
 
 def squared_distance(parameters: Sequence[Tensor], start: Sequence[Tensor]) -> Tensor:
