@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURES, NUMBERS = "figures", "results.csv"
+# Where a page's blocks end.
+FOOTER = "<footer>"
 # The page of a run, beside which the names need no word before them.
 REPORT = "report.html"
 # Letters of words that stay on one line of a table.
@@ -328,6 +330,22 @@ def make_items(items: Sequence[str | Markup], style: str = "") -> Items | None:
 
 def render(page: Page) -> str:
     """Return a page as HTML."""
+    return _open_templates().get_template("page.html.j2").render(page=page)
+
+
+def add_blocks(path: Path, blocks: Sequence[Block]) -> None:
+    """Add blocks at the end of a page that is written, as if they closed it; nothing else is drawn anew.
+
+    Raises:
+        OSError: The page cannot be read.
+        ConfigError: It cannot be written.
+    """
+    place = _open_templates().globals["place"]
+    before, footer, after = path.read_text(encoding="utf-8").rpartition(FOOTER)
+    _write_bytes(path, "".join([before, *(f"{place(block)}\n" for block in blocks), footer, after]).encode())
+
+
+def _open_templates() -> Environment:
     # Escaped, because names of sites and cases come from others; strict, because a misspelt name would print nothing.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -342,7 +360,7 @@ def render(page: Page) -> str:
 
     # A block may hold others, of any kind.
     environment.globals["place"] = place
-    return environment.get_template("page.html.j2").render(page=page)
+    return environment
 
 
 def write_page(path: Path, page: Page) -> Path:
@@ -377,7 +395,7 @@ def write_with_files(path: Path, page: Page, numbers: Sequence[DataclassInstance
     )
     note = Text(text.format(figures.name, table.name), "note")
     # First: its errors are the ones that name the path that was asked for.
-    write_page(path, replace(page, closing=[*page.closing, note]))
+    write_page(path, replace(page, closing=[note, *page.closing]))
     write_figures(figures, page.images)
     if numbers:
         _write_bytes(table, _encode_csv([one.name for one in fields(numbers[0])], map(astuple, numbers)))

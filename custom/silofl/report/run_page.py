@@ -163,7 +163,7 @@ def make_run_page(run: RunRecords) -> Page:
         subtitle=_subtitle(run),
         opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
         sections=[section for section in sections if section],
-        closing=_link_comparisons(run),
+        closing=link_comparisons(run.path, run.comparisons),
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
     )
 
@@ -190,12 +190,16 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
     return [*shown, Text(DATA_NOTE, "note")]
 
 
-def _link_comparisons(run: RunRecords) -> list[Block]:
-    """Lead to the pages that compare the run with others; nothing where there are none."""
-    found = {page: page_address(run.path / page, run.path) for page in run.comparisons}
-    link = Markup('<a href="{}">{}</a>')
-    links = [link.format(address, page) for page, address in found.items() if address]
-    return [Text(Markup("Compared with other runs: {}").format(Markup(", ").join(links)))] if links else []
+def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
+    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone.
+
+    Args:
+        run: The run's folder.
+        pages: Paths from there.
+    """
+    found = {page: page_address(run / page, run) for page in pages}
+    link = Markup('Compared with other runs: <a href="{}">{}</a>')
+    return [Text(link.format(address, page)) for page, address in found.items() if address]
 
 
 def _name_row(run: RunRecords) -> str:

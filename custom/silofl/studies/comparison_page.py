@@ -25,6 +25,7 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
+    add_blocks,
     make_items,
     make_note,
     make_picture,
@@ -34,7 +35,7 @@ from silofl.report.page import (
 )
 from silofl.report.result_pictures import hospitals_image
 from silofl.report.rounds import ROUND_TEST, VALIDATION
-from silofl.report.run_page import data_blocks, page_address, write_report
+from silofl.report.run_page import data_blocks, link_comparisons, page_address, write_report
 from silofl.report.run_records import (
     COMPARISONS,
     Comparisons,
@@ -192,13 +193,13 @@ def _list_runs(rows: RowRuns) -> list[RunRecords]:
 
 
 def _link_back(run: RunRecords, page: Path) -> None:
-    """Name a page in the run's folder, and write the report anew with a link to it; nothing where that cannot be."""
+    """Name a page in the run's folder and in its report; nothing where that cannot be."""
     place = os.path.relpath(page, run.path)
     if place in run.comparisons or not (run.path / REPORT).is_file():
         return
     try:
         write_json(run.path / COMPARISONS, dump_record(Comparisons((*run.comparisons, place))))
-        write_report(run.path)
+        add_blocks(run.path / REPORT, link_comparisons(run.path, [place]))
     except (ConfigError, OSError):
         # The folder is another's, who lets it be read alone.
         return
