@@ -32,10 +32,26 @@ def test_steps_of_every_algorithm_take_time_and_memory(name, count):
 
 
 def test_the_first_step_and_the_setting_up_are_not_counted(monkeypatch):
-    # 4 steps begin at 10, 20, 21, 22 and the last ends at 23: 10 s for the first, 1 s for each of the others
-    clock = iter([10.0, 20.0, 21.0, 22.0, 23.0])
+    # Learners from 1 to 2, then 4 steps begin at 10, 20, 21, 22 and the last ends at 23: 10 s for the first, 1 s for
+    # each of the others. What follows takes from 30 to 34, so that 5 s are shared by the 10 steps of an epoch.
+    clock = iter([1.0, 2.0, 10.0, 20.0, 21.0, 22.0, 23.0, 30.0, 34.0])
     monkeypatch.setattr(step_cost.time, "perf_counter", lambda: next(clock))
-    assert timed(make_study("fedavg"), 20).seconds == 1
+    cost = timed(make_study("fedavg"), 20)
+    assert (cost.seconds, cost.seconds_beside) == (1, 0.5)
+    # 10 steps of 1 s in each of 3 epochs, and 0.5 s beside for each of the 10.
+    assert cost.of_round(10, 3) == 35
+
+
+def test_a_pass_over_the_data_beside_the_epochs_is_counted():
+    # SCAFFOLD's option 1 takes the gradient of all data before it trains.
+    def beside(option):
+        values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2}
+        values["model"] = {"normalization": "instance", "features": [4] * 6}
+        values["training"] = {"batch_size": 2, "optimizer": "sgd", "momentum": 0.0}
+        values["algorithm"] = {"name": "scaffold", "control": {"option": option}}
+        return timed(parse(Study, values, "study.yaml"), 40).seconds_beside
+
+    assert beside(1) > 3 * beside(2)
 
 
 @pytest.mark.parametrize("guard", [False, True])
@@ -56,7 +72,7 @@ def test_a_look_at_a_volume_takes_the_memory_of_its_answers(guard, monkeypatch):
 
 @pytest.mark.parametrize("peak", [2, 4])
 def test_the_larger_of_a_steps_memory_and_an_evaluations_counts(monkeypatch, peak):
-    monkeypatch.setattr(step_cost, "time_steps", lambda work: step_cost.StepCost(1.0, 3))
+    monkeypatch.setattr(step_cost, "time_steps", lambda work: step_cost.StepCost(1.0, 0.5, 3))
     monkeypatch.setattr(step_cost, "measure_evaluation", lambda work, volume: peak)
-    assert step_cost.measure_cost(None, "volume") == step_cost.StepCost(1.0, max(3, peak))
-    assert step_cost.measure_cost(None, None) == step_cost.StepCost(1.0, 3)
+    assert step_cost.measure_cost(None, "volume") == step_cost.StepCost(1.0, 0.5, max(3, peak))
+    assert step_cost.measure_cost(None, None) == step_cost.StepCost(1.0, 0.5, 3)

@@ -25,7 +25,8 @@ def test_a_rounds_steps_are_counted_and_timed(candidate):
     answer = check_training(candidate(training={"batch_size": 2, "local_epochs": 3}))
     # 5 examples are 3 batches of at most 2, three times
     assert answer.status == "ok" and answer.facts["steps_per_round"] == 9
-    assert answer.facts["seconds_per_round"] == pytest.approx(9 * answer.facts["seconds_per_step"])
+    # What the parts do beside the steps is counted too.
+    assert 9 * answer.facts["seconds_per_step"] < answer.facts["seconds_per_round"]
     assert answer.facts["seconds_per_step"] > 0 and answer.facts["peak_bytes"] > 1 << 20
 
 

@@ -86,7 +86,7 @@ def test_the_evaluation_of_a_volume_is_part_of_a_sites_memory(monkeypatch):
     small = {"model.features": [4] * 6, "data.patches": {"size": [16, 16, 16]}, "training.batch_size": 2}
     study = changed_study(JOB.parent / "harmofl_volumes", small)
     seen = []
-    monkeypatch.setattr(module, "measure_cost", lambda work, volume: seen.append(volume) or StepCost(1.0, 4 << 30))
+    monkeypatch.setattr(module, "measure_cost", lambda work, volume: seen.append(volume) or StepCost(1.0, 0.0, 4 << 30))
     found = estimate(study, Setting(2, 1e9, image_size=(250, 200, 100)))
     assert found.site_memory_bytes == (4 << 30) + module.NVFLARE_BYTES
     # Of voxels of 5 mm.
@@ -102,11 +102,12 @@ def test_the_evaluation_of_a_volume_is_part_of_a_sites_memory(monkeypatch):
 def test_a_step_is_measured_where_it_is_not_given(study):
     small = {"model": {"normalization": "instance", "features": [4] * 6}, "training": {"batch_size": 2}}
     found = estimate(parse(Study, study.model_dump() | small, "study.yaml"), Setting(2, 1e9, 10))
-    assert 0 < found.seconds_per_step < 60 and found.training_seconds == pytest.approx(5 * found.seconds_per_step)
+    # Five steps, and what the parts do beside them.
+    assert 0 < 5 * found.seconds_per_step < found.training_seconds < 300
 
 
 def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
-    costs = {True: StepCost(2.0, 1 << 30), False: StepCost(1.5, 1 << 30)}
+    costs = {True: StepCost(2.0, 0.0, 1 << 30), False: StepCost(1.5, 0.0, 1 << 30)}
     measured = lambda work, volume: costs["local" in work.learners()]  # noqa: E731
     monkeypatch.setattr(module, "measure_cost", measured)
     found = estimate(study, Setting(2, 1e9))

@@ -32,11 +32,18 @@ class StepCost:
 
     Attributes:
         seconds: Mean over the steps after the first, loading of the batch included.
+        seconds_beside: What the parts do before and after a round's epochs, as another pass over the data, divided by
+            the steps of one epoch.
         peak_bytes: The most memory in use: of the GPU where there is one, else of this process since it began.
     """
 
     seconds: float
+    seconds_beside: float
     peak_bytes: int
+
+    def of_round(self, steps: int, epochs: int) -> float:
+        """Return the seconds of a round of so many epochs, of so many steps each."""
+        return steps * (epochs * self.seconds + self.seconds_beside)
 
 
 def measure_cost(work: Work, volume: Examples | None) -> StepCost:
@@ -54,7 +61,7 @@ def measure_cost(work: Work, volume: Examples | None) -> StepCost:
 
 
 def time_steps(work: Work) -> StepCost:
-    """Train a few steps from where a training task begins, and measure them.
+    """Train a few steps from where a training task begins, and measure them and what the parts do beside.
 
     Args:
         work: A training task at a site, of whose training examples the first few batches are taken.
@@ -65,7 +72,11 @@ def time_steps(work: Work) -> StepCost:
     study, part, device = work.study, work.data.training, work.device
     torch.set_num_threads(study.torch_threads)
     keep_freed_memory()
+    # Making the models takes as long for however many examples.
+    work.models  # noqa: B018
+    began = time.perf_counter()
     learners = work.learners()
+    beside = time.perf_counter() - began
     shown = part.patches.per_volume if part.patches else 1
     part = part.select_rows(range(min(len(part), math.ceil(STEPS * study.training.batch_size / shown))))
     augment = build_augmentation(study, part.targets.ndim > 1)
@@ -73,10 +84,15 @@ def time_steps(work: Work) -> StepCost:
         torch.cuda.reset_peak_memory_stats(device)
     marks: list[float] = []
     batches = training_batches(part, study.training.batch_size, augment, study.seed, device)
-    train(learners, [_time_batches(batches, marks)])
+    results = train(learners, [_time_batches(batches, marks)])
     steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
     timed = steps[1:] or steps
-    return StepCost(sum(timed) / len(timed), _peak_bytes(device))
+    ended = time.perf_counter()
+    for one in work.parts:
+        one.finish(results)
+    beside += time.perf_counter() - ended
+    an_epoch = study.steps_an_epoch(len(work.data.training))
+    return StepCost(sum(timed) / len(timed), beside / an_epoch, _peak_bytes(device))
 
 
 def measure_evaluation(work: Work, volume: Examples) -> int:

@@ -43,8 +43,9 @@ def check_training(candidate: Candidate) -> Finding:
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device)
     cost = measure_cost(work, find_largest_volume(candidate.data) if study.data.patches else None)
-    steps = study.steps_an_epoch(len(part)) * study.training.local_epochs
-    seconds, limit = steps * cost.seconds, study.federation.task_timeout_s or FIRST_S
+    an_epoch, epochs = study.steps_an_epoch(len(part)), study.training.local_epochs
+    steps, seconds = an_epoch * epochs, cost.of_round(an_epoch, epochs)
+    limit = study.federation.task_timeout_s or FIRST_S
     facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}
     if seconds > limit:

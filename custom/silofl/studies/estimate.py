@@ -194,9 +194,10 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     guard_share = None
     if cost is not None and study.is_guarded:
         guard_share = max(0.0, 1 - _measure_cost(bare, shape, None, setting.sites).seconds / cost.seconds)
-    step = setting.seconds_per_step if cost is None else cost.seconds
+    # A time that is given is of a step with all that goes with it.
+    cost_of_step = cost or StepCost(float(setting.seconds_per_step or 0), 0, 0)
     is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
-    training = step * _count_round_steps(study, setting)
+    training = cost_of_step.of_round(study.steps_an_epoch(setting.examples), _count_passes(study, setting))
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to + traffic.finish_bytes_from])
@@ -216,7 +217,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         site_disk_bytes=needs.site_disk_bytes(study, setting.sites),
         site_memory_bytes=None if cost is None else cost.peak_bytes + (0 if is_on_gpu else NVFLARE_BYTES),
         is_on_gpu=is_on_gpu,
-        seconds_per_step=step,
+        seconds_per_step=cost_of_step.seconds,
         guard_share=guard_share,
         guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
@@ -321,11 +322,10 @@ def _check_setting(study: Study, setting: Setting) -> None:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
 
 
-def _count_round_steps(study: Study, setting: Setting) -> int:
-    """Return the training steps of a round; a further exchange of a part counts like a pass of all models."""
+def _count_passes(study: Study, setting: Setting) -> int:
+    """Return a round's passes over the data; a further exchange of a part counts like one of all models."""
     server = ServerRounds.start(study, "estimate", needs.site_names(setting.sites), {})
-    passes = study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
-    return study.steps_an_epoch(setting.examples) * passes
+    return study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
 
 
 def _measure_cost(study: Study, shape: tuple[int, ...], volume: tuple[int, ...] | None, sites: int) -> StepCost:
