@@ -7,7 +7,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -347,30 +348,33 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
                 with repeat_in_background(lines.print_news, POLL_S):
                     run_alone(study, run, simulation.sites, settings, arrays, latest=latest)
                 lines.print_new_rounds()
-            else:
-                with whole_path(run.resolve()) as place:
-                    folders = [str(place / name) for name in (job.name, workspace.name)]
-                    arguments = [*folders, ",".join(simulation.sites), str(simulation.threads)]
-                    command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
-                    _follow(ProcessTree(command, run / "log.txt"), lines)
+                return _conclude_run(run, simulation, study, console)
+            with whole_path(run.resolve()) as place:
+                folders = [str(place / name) for name in (job.name, workspace.name)]
+                arguments = [*folders, ",".join(simulation.sites), str(simulation.threads)]
+                command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
+                with _followed(ProcessTree(command, run / "log.txt"), lines):
+                    return _conclude_run(run, simulation, study, console)
         finally:
             # The simulator wipes its workspace at the next start.
             for events in workspace.glob("server/*/tb_events"):
                 copy_folder(events, run / "tensorboard")
-        return _conclude_run(run, simulation, study, console)
 
 
-def _follow(tree: ProcessTree, lines: RoundLines) -> None:
-    """Show rounds until the command ends, and end all its processes in any case."""
+@contextmanager
+def _followed(tree: ProcessTree, lines: RoundLines) -> Iterator[None]:
+    """Show rounds until there is a result; the block runs while the command ends, and all its processes with it."""
     try:
-        result, deadline = lines.run / "results.json", float("inf")
-        # With the result everything is there; a site's process that was stopped would be waited for without end.
-        while tree.poll() is None and time.monotonic() < deadline:
+        result = lines.run / "results.json"
+        while tree.poll() is None and not result.is_file():
             lines.print_news()
-            if deadline == float("inf") and result.is_file():
-                deadline = time.monotonic() + ENDING_S
             time.sleep(POLL_S)
         lines.print_new_rounds()
+        deadline = time.monotonic() + ENDING_S
+        yield
+        # With the result everything is there; a site's process that was stopped would be waited for without end.
+        while tree.poll() is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)
     finally:
         tree.end()
 
