@@ -5,13 +5,15 @@
 DATA holds one folder per set and seed, dealt with that seed by ``silofl import --seed`` or the demonstration:
 ``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Sites choose on
 validation data, which ``import medmnist`` makes with ``--validation 0.25``. Every method runs with the mean of the last
-quarter and the guard, both with a falling and with a constant learning rate. Each run takes one process; finished ones
-in OUT are used again. The tables, with the columns that ``silofl compare`` prints, are printed and written as
-OUT/joining.md. Where a run has no result, all rows of its set are compared on the seeds that each of them has.
+quarter and the guard, both with a falling and with a constant learning rate. Each run takes one process; finished
+ones in OUT are used again. The tables are printed and written as OUT/joining.md: means and their deviation over the
+seeds, then the verdicts as ``silofl compare`` prints them. Where a run has no result, all rows of its set are compared
+on the seeds that each of them has.
 """
 
 import argparse
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ from typing import Any
 from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished
 
 from silofl.federation.results import Results, read_results
-from silofl.report.tables import markdown_table
+from silofl.report.tables import TextTable, markdown_table, mean_and_deviation
 from silofl.studies.comparison import compare_joining
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL
+from silofl.training.metrics import mean_of_known
 
 # Not local training: its model is the one that every site trains alone.
 METHODS: dict[str, dict[str, Any]] = {
@@ -31,6 +35,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedsm": {"algorithm": {"name": "fedsm"}},
 }
 SCHEDULES = ("constant", "poly")
+# The own model without its decision bias comes first: what it lacks to the second is its threshold.
+COLUMNS = ("run", "own, no bias", "alone", "federated", "kept", "kept - alone", "gain / lose", "keep their own")
 # Set -> name of a row of its table -> its runs, a seed each.
 Wanted = dict[str, dict[str, list[Alone]]]
 
@@ -82,8 +88,29 @@ def format_page(wanted: Wanted, out: Path) -> str:
         if joining := compare_joining(found):
             one = next(run for runs in found.values() for run in runs)
             facts = f"{one.metric}, {len(one.sites)} sites, {one.rounds} rounds, split unit: {one.split_unit}."
-            parts.append(f"### {name}\n\n{facts}\n\n{markdown_table(joining.table, [joining.note], joining.losses)}")
+            means = markdown_table(TextTable(COLUMNS, tuple(summarise(row, runs) for row, runs in found.items())), [])
+            verdicts = markdown_table(joining.table, [joining.note], joining.losses)
+            parts.append(f"### {name}\n\n{facts}\n\n{means}\n{verdicts}")
     return "\n".join(parts)
+
+
+def summarise(row: str, runs: Sequence[Results]) -> tuple[str, ...]:
+    """Return a row of `COLUMNS`: means over sites, their deviation over seeds, and how many sites gain or lose."""
+    deals = [list(run.joining.values()) for run in runs if run.joining]
+    means = {
+        model: [mean_of_known(one.tested(model) for one in deal) for deal in deals]
+        for model in (AT_ZERO, LOCAL, FEDERATED, CHOSEN)
+    }
+    added = [kept - alone for kept, alone in zip(means[CHOSEN], means[LOCAL], strict=True)]
+    everyone = [one for deal in deals for one in deal]
+    verdicts = Counter(one.verdict for one in everyone)
+    return (
+        row,
+        *(mean_and_deviation(values) for values in means.values()),
+        mean_and_deviation(added),
+        f"{verdicts['gains']} / {verdicts['loses']} of {len(everyone)}",
+        str(sum(one.chosen == LOCAL for one in everyone)),
+    )
 
 
 def find_rows(rows: Mapping[str, Sequence[Alone]], out: Path) -> dict[str, list[Results]]:
