@@ -70,7 +70,7 @@ def test_the_page_fits_a_reader_with_contents_and_one_table_for_the_constants_of
     assert len(lines) <= 250 and "[data](#data), [model](#model)" in study_page()
     start = lines.index("### Constants")
     rows = [line for line in lines[start : lines.index("### Presets")] if line.startswith("|")]
-    assert rows[2].startswith("| **amplitude** | | | Input normalisation") and "`algorithm.pull.strength`" in str(rows)
+    assert rows[2].startswith("| **amplitude** | | Input normalisation") and "`algorithm.pull.strength`" in str(rows)
 
 
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
@@ -96,6 +96,15 @@ def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_t
     ]
 
 
+def test_a_default_is_bold_among_the_values_or_behind_them():
+    rows = {line.split(" | ")[0]: line.split(" | ")[1] for line in study_page().splitlines() if line.startswith("| `")}
+    assert rows["| `device`"] == "**`auto`**, `cpu`, `cuda`"
+    assert rows["| `guard`"] == "**`true`**, `false`"
+    assert rows["| `data.channels`"] == "whole number above 0, at most 4096; **`1`**"
+    assert rows["| `rounds`"] == "whole number above 0; required"
+    assert rows["| `continue_run`"] == "name"
+
+
 def test_a_dataclass_is_read_as_a_section_is():
     assert list_keys(Plain, "data.") == [Key("data.size", "list of two: whole number", "[8, 8]", "Of an image.", None)]
     assert read_summary(Plain) == "A dataclass." and set(read_meanings(Plain)) == {"size"}
@@ -104,7 +113,7 @@ def test_a_dataclass_is_read_as_a_section_is():
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("seed", "whole number from 0 to below 4294967296"),
+        ("seed", "whole number from 0"),
         ("name", "name"),
         ("labels", "whole number: text, ..."),
         ("torch_threads", "whole number above 0, at most 1024"),
@@ -119,4 +128,4 @@ def test_bounds_of_both_kinds_are_told():
     assert describe_values(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith(
         "list of six: whole"
     )
-    assert describe_values(bool | None) == "true, false"
+    assert describe_values(bool | None) == "`true`, `false`"

@@ -74,8 +74,7 @@ class HandOver(Ingredient):
 
     Attributes:
         answer: The super model answers with the ``mean`` of all models, the model of its selector's ``choice``, or an
-            ``ensemble`` weighted by the selector. For a selector each site also sends mean and covariance of nine
-            numbers per channel: brightness, contrast, and the amplitude in seven rings of frequencies.
+            ``ensemble`` weighted by the selector.
     """
 
     section: ClassVar[str] = ROLE

@@ -37,11 +37,11 @@ class Amplitude(Ingredient):
     """Input normalisation by a shared Fourier amplitude.
 
     Attributes:
-        band: ``full``, or the radius of the replaced frequencies (0 = mean intensity only).
-        momentum: The paper's v of the running amplitude, in [0, 1].
-        amplitude_factor: A site's amplitude is left out of the mean if it is more than this many times the largest of
-            the others, or that many times below their smallest, among ``federation.min_sites_for_ratio`` sites or more.
-            The paper leaves none out.
+        band: ``full``, or the radius of the replaced frequencies (0: mean intensity only).
+        momentum: The paper's v of the running amplitude.
+        amplitude_factor: An amplitude is left out of the mean if it is more than this many times the largest of the
+            others, or that many times below their smallest, among ``federation.min_sites_for_ratio`` sites or more. The
+            paper leaves none out.
     """
 
     section: ClassVar[str] = ROLE
