@@ -32,7 +32,6 @@ NUMBERS = {2: "two", 6: "six"}
 UNSET = "unset"
 # A larger bound only catches slips of the pen; a reader learns nothing from it.
 TOLD = 10**6
-HEADER = ("| key | values, **default** | meaning |", "|---|---|---|")
 
 
 @dataclass(frozen=True)
@@ -165,11 +164,11 @@ def _algorithm_page(settings: type) -> list[str]:
     lines += [
         "The following keys override the preset. The name of an algorithm takes over what that algorithm does there:"
     ]
-    lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
-    lines += ["### Constants", "", *HEADER]
+    lines += ["", *map(_key_item, recipe_keys(_list_lenders)), ""]
+    lines += ["### Constants", ""]
     for answer in filter(list_keys, all_ingredients()):
-        lines += [f"| **{answer.section}** | | {read_summary(answer)} |"]
-        lines += map(_key_row, list_keys(answer, f"algorithm.{answer.section}."))
+        lines += [f"- **{answer.section}**: {read_summary(answer)}"]
+        lines += [f"  {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
     lines += [""]
     lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
@@ -197,23 +196,20 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
 def _section_page(title: str, section: type, prefix: str, with_summary: bool = True) -> list[str]:
     lines = [f"## {title}", ""]
     lines += [read_summary(section), ""] if with_summary else []
-    return [*lines, *_key_table(section, prefix), ""]
+    return [*lines, *_key_items(section, prefix), ""]
 
 
-def _key_table(section: type, prefix: str) -> list[str]:
-    """Return the table of a section's keys; below the top of the file, with those of inner sections."""
-    lines = [*HEADER]
+def _key_items(section: type, prefix: str) -> Iterator[str]:
+    """Go through the list of a section's keys; below the top of the file, with those of inner sections."""
     for key in list_keys(section, prefix):
         if key.inner and prefix:
-            lines += _key_table(key.inner, f"{key.name}.")[2:]
+            yield from _key_items(key.inner, f"{key.name}.")
         elif not key.inner:
-            lines.append(_key_row(key))
-    return lines
+            yield _key_item(key)
 
 
-def _key_row(key: Key) -> str:
-    cells = (f"`{key.name}`", _mark_default(key), key.meaning)
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+def _key_item(key: Key) -> str:
+    return f"- `{key.name}` ({_mark_default(key)}): {key.meaning}"
 
 
 def _mark_default(key: Key) -> str:
