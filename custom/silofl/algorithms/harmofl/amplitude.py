@@ -28,8 +28,8 @@ from silofl.training.loop import TrainingResult
 ROLE, MEAN = "amplitude", "amplitude/mean"
 PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
 RISK = (
-    "it tells the server, and mixed all sites, the contrast, noise and stain of the site's images, and of few patients "
-    "their outlines; min_patients, or amplitude: {band: 0}, which leaves one number a channel"
+    "it shows the server, and mixed all sites, the images' contrast, noise and stain, and of few patients their "
+    "outlines; min_patients, or amplitude: {band: 0}, which leaves one number per channel"
 )
 
 
