@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.schema import REQUIRED, declare_group, declare_optional, dump_record, format_key_tables, read_record
+from silofl.schema import REQUIRED, declare_group, declare_optional, dump_record, format_key_lists, read_record
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,15 @@ def test_a_value_that_must_be_known_is_null_in_memory_alone():
         read_record(Draft, {"name": None}, "t.json")
 
 
-def test_each_record_has_a_table_of_its_keys_with_types_and_meanings():
-    lines = format_key_tables(Thing).splitlines()
-    assert lines[:3] == ["| Key | Type | Meaning |", "| --- | --- | --- |", "| `name` | text | Its name. |"]
+def test_each_record_has_a_list_of_its_keys_with_types_and_meanings():
+    lines = format_key_lists(Thing).splitlines()
+    assert lines[0] == "- `name` (text): Its name."
     told = "In kilograms, and told in two lines because a long sentence has no room in one."
-    assert "| `parts` | {text: [Part](#part)} | Name -> part. |" in lines
-    assert lines[lines.index("## Part") + 6] == f"| `weight` | number | {told} |"
-    assert "| `colour` | red, green, optional | Its colour. |" in lines
-    assert "| `facts` | {text: anything} | Whatever. |" in lines
+    assert "- `parts` ({text: [Part](#part)}): Name -> part." in lines
+    assert lines[lines.index("## Part") + 4] == f"- `weight` (number): {told}"
+    assert "- `colour` (red, green, optional): Its colour." in lines
+    assert "- `facts` ({text: anything}): Whatever." in lines
 
 
-def test_a_record_that_several_keys_hold_has_one_table():
-    assert format_key_tables(Pair).count("## Part") == 1
+def test_a_record_that_several_keys_hold_has_one_list():
+    assert format_key_lists(Pair).count("## Part") == 1

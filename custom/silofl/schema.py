@@ -91,16 +91,15 @@ def dump_record(record: object) -> Any:  # noqa: ANN401
     return [dump_record(value) for value in record] if isinstance(record, (list, tuple)) else record
 
 
-def format_key_tables(kind: type) -> str:
-    """Return a table of a record's keys, then one of each kind of record within it, under that kind's name."""
+def format_key_lists(kind: type) -> str:
+    """Return a list of a record's keys, then one of each kind of record within it, under that kind's name."""
     kinds, text = [kind], ""
-    # Kinds that are met on the way join the list, so that each has one table.
+    # Kinds that are met on the way join the list, so that each has one list.
     for one in kinds:
         keys = [*describe_keys(one)]
         kinds += dict.fromkeys(inner for *_, inner in keys if inner is not None and inner not in kinds)
         text += "" if one is kind else f"\n## {one.__name__}\n\n{read_summary(one)}\n\n"
-        text += "| Key | Type | Meaning |\n| --- | --- | --- |\n"
-        text += "".join(f"| `{key}` | {values} | {meaning} |\n" for key, values, meaning, _ in keys)
+        text += "".join(f"- `{key}` ({values}): {meaning}\n" for key, values, meaning, _ in keys)
     return text
 
 

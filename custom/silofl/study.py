@@ -49,25 +49,22 @@ class Study(Section):
     """One study: the same file for the server and every site.
 
     Attributes:
-        name: The study's name, part of file names.
-        continue_run: Id of an unfinished run to continue, on a server that keeps its runs.
-        task: What the network learns: a label per pixel, or one per example.
+        name: Part of file names.
+        continue_run: Id of an unfinished run to continue.
+        task: A label per pixel, or one per example.
         labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
-        regions: Segmentation: name -> labels whose union is scored instead of single labels, as
-            ``{disc: [1, 2], cup: [2]}`` where label 1 is the disc's rim around the cup. They may overlap; other labels
-            do not count. The network still learns one label per pixel.
+        regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
+            [2]}`` where label 1 is the disc's rim around the cup. The network still learns one label per pixel.
         rounds: Communication rounds.
         seed: Fixes the initial weights and everything random at a site.
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
-        guard: Whether each site with validation data also trains a model alone, and finally keeps what its validation
-            data favour.
+        guard: Whether each site with validation data also trains a model alone, and keeps what these data favour.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves; these scores choose
             nothing.
         metric: What models are chosen and reported by: mean Dice over cases, of the foreground or with the background;
-            share of right cases; or the mean of that share over the classes present.
-        extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, that are measured in the
-            test and choose nothing.
+            share of right cases; or the mean of that share over the classes.
+        extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 
     name: Name

@@ -108,10 +108,10 @@ class PatchSettings(Section):
     Attributes:
         size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them. A smaller
             volume is padded with zeros.
-        per_volume: Random patches of each training volume per epoch (MONAI's RandCropByPosNegLabel).
-        foreground: Share of them that are centred on a labelled voxel; the others are centred on background.
-        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side (MONAI's
-            sliding_window_inference with Gaussian weights). More is slower and smoother.
+        per_volume: Random patches of each training volume per epoch.
+        foreground: Share of them that are centred on a labelled voxel, the others on background.
+        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side. More is slower and
+            smoother.
     """
 
     size: tuple[Side, Side, Side]
@@ -124,31 +124,28 @@ class DataSettings(Section):
     """How a site's image files become batches.
 
     Attributes:
-        dimensions: With 2 each slice of a volume is an example; with 3 the whole volume is one, for a network in 3D.
+        dimensions: With 2 each slice of a volume is an example; with 3 the whole volume.
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
-        channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is
-            dropped.
-        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
-            A site's dataset.json says which ones its files hold; the others are zeros.
-        resample: Whether a case's volume on another grid than its first contrast is resampled to it (MONAI's
-            ResampleToMatch, linear; the nearest voxel beyond the edge). Otherwise it is refused.
-        neighbours: Slices before and after each slice that become further channels: with 1, three slices. At a
-            volume's end the nearest is repeated. The label is the middle slice's.
+        channels: A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is dropped.
+        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone. A
+            site's dataset.json says which ones its files hold; the others are zeros.
+        resample: Whether a case's volume on another grid than its first contrast is resampled to it (linear). Otherwise
+            it is refused.
+        neighbours: Slices before and after each slice that become further channels. At a volume's end the nearest is
+            repeated. The label is the middle slice's.
         modality: DICOM's code, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera); the super model refuses
-            DICOM images of another one. By default the code in the sites' DICOM images.
+            others. By default the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
-        volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
-            ``Orientation: {axcodes: RAS}``.
-        transforms: MONAI transforms of each 2D image (with ``dimensions`` 3, each volume) and its label, done once, as
-            ``Resize: {spatial_size: [128, 128]}``. Also a package's part that keeps the size, as
-            ``package==1.2.0/name: {}``.
-        augment: Random MONAI transforms of each training image or patch, anew in every epoch, as
-            ``RandRotate90: {prob: 0.75, max_k: 3}``; a package's part too.
+        volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as ``Orientation: {axcodes:
+            RAS}``.
+        transforms: MONAI transforms of each image (with ``dimensions`` 3, each volume) and its label, done once, as
+            ``Resize: {spatial_size: [128, 128]}``; also a package's that keeps the size.
+        augment: Random MONAI transforms of each training image or patch, anew in every epoch, as ``RandRotate90: {prob:
+            0.75, max_k: 3}``; also a package's.
         split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where a patient
-            is in several on purpose, ``recordings``, ``slices`` or ``examples``. ``unknown`` where a site does not
-            know its patients.
+            is in several on purpose, another unit. ``unknown`` where a site does not know its patients.
     """
 
     dimensions: Literal[2, 3] = 2
@@ -212,26 +209,26 @@ class ModelSettings(Section):
     """The network, the same at every site.
 
     Attributes:
-        name: ``unet`` (MONAI BasicUNet) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
+        name: ``unet`` (MONAI's BasicUNet) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
             sensors over time, ``activity_cnn`` for classification. ``unet`` and ``densenet121`` work in 3D too.
         network: Another network of MONAI, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
-            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. ``features`` and ``dropout`` are not used. Or a network of
-            a package that every machine allows, as ``package==1.2.0/name``.
+            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. Or one of a package, as ``package==1.2.0/name``.
+            ``features`` and ``dropout`` are not used.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
-        normalization: The network's normalisation layer. ``batch_stateless`` is BatchNorm without parameters and
-            running statistics: a prediction then depends on the other images of its batch; not for ``alexnet``. After
-            a fully connected layer ``instance`` and ``group`` are both a GroupNorm of one group.
+        normalization: ``batch_stateless`` is BatchNorm without parameters and running statistics: a prediction then
+            depends on the other images of its batch; not for ``alexnet``. After a fully connected layer ``instance``
+            and ``group`` are both a GroupNorm of one group.
         features: Channels of the U-Net's levels.
-        dropout: Probability of dropout; ``lenet5`` and ``activity_cnn`` have none.
+        dropout: Probability; ``lenet5`` and ``activity_cnn`` have none.
         precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and what travels are
-            float32 in any case.
-        pretrained: File of a pretrained model next to study.yaml, for an algorithm that needs one; ``silofl pretrain``
-            writes it and ``--pretrained`` copies it there.
-        pretrained_sha256: The file's SHA-256, which the study's digest then covers; without it any file is taken.
+            float32.
+        pretrained: File of a pretrained model next to study.yaml; ``silofl pretrain`` writes it and ``--pretrained``
+            copies it there.
+        pretrained_sha256: Its SHA-256, which the study's digest then covers; without it any file is taken.
         weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``; ``--weights`` copies it there.
-            They are matched by name and shape; the rest starts from the seed. Only the server reads it.
-        weights_sha256: The file's SHA-256, which the study's digest covers.
+            They are matched by name and shape; the rest starts from the seed.
+        weights_sha256: Its SHA-256, which the study's digest covers.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -288,27 +285,24 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. Or a loss of a package that every site
-            allows, as ``package==1.2.0/name``.
+        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. Or a package's, as ``package==1.2.0/name``.
         has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.
         optimizer: The base optimiser of every step.
-        optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` from round to round, or ``fresh`` in
-            each round. FedNova, and SCAFFOLD with momentum, always have fresh ones.
+        optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
+            SCAFFOLD with momentum, always have fresh ones.
         learning_rate: Of the base optimiser, in the first round.
         schedule: How the learning rate falls: ``poly`` by ``(1 - (r - 1) / R)^0.9`` in round r of R, ``cosine`` by half
-            a period. An algorithm's own constants do not fall with it.
+            a period.
         momentum: Of ``sgd``.
         is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
-        batch_size: Images in a batch; a last single image joins the batch before it.
-        drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image, so that
-            the network learns to do without it; one channel is always kept (Wagner et al., WACV 2025,
-            arXiv:2406.11636).
+        batch_size: A last single image joins the batch before it.
+        drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one
+            channel is always kept (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data per round, the papers' E.
         measures_drift: Whether each site sends its mean squared distance to the received model over its steps (HarmoFL,
-            Eq. 9), and the server measures how far updates lie apart. It changes no weight; not with
-            ``privacy.dp_sgd``.
+            Eq. 9), and the server measures how far updates lie apart. It changes no weight.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -344,8 +338,8 @@ class DpSgdSettings(Section):
         noise: Deviation of the noise in the sum of a batch's gradients, in multiples of ``clip``.
         clip: Norm to which the gradient of each unit in a batch is clipped.
         delta: The probability with which epsilon need not hold; below 1 over the units of the smallest site.
-        unit: Whom it protects: a ``patient``, with at most one example per step; or an ``example``, which protects a
-            patient with several less.
+        unit: A ``patient``, with at most one example per step; or an ``example``, which protects a patient with several
+            less.
     """
 
     noise: Positive
@@ -388,21 +382,19 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; by default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        patience: Rounds without a better mean validation after which the run ends, COMPLETE, with the models of the
-            best round. AdaFed's shared rounds do not count. ``training.schedule`` falls as if all rounds came. Without
-            validation data no run ends early. Refused with ``average_last`` or ``extra_rounds``.
+        patience: Rounds without a better mean validation after which the run ends with the models of the best round.
+            AdaFed's shared rounds do not count. Refused with ``average_last`` or ``extra_rounds``.
         sites_left: Sites that have left a continued run, as ``[north]``: they are not asked, and what they miss does
-            not make it INCOMPLETE. A site that is taken off the list is asked again.
-        task_timeout_s: Seconds the server waits for a site's answer in a round. By default an hour in a job's first two
-            rounds and in tasks other than training; later five times the longest answer to the same task, at least
-            ten minutes. A site that was started again is not waited for.
-        join_timeout_s: Seconds the server waits for the sites to appear before the first round.
-        max_update_ratio: An update is refused if its norm per step is more than this many times the median of the
-            other sites'; null refuses none.
+            not make it INCOMPLETE.
+        task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
+            in tasks other than training; later five times the longest answer to the same task, at least ten minutes.
+        join_timeout_s: Seconds the server waits for the sites before the first round.
+        max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
+            sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
-        precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits,
-            and both ends compute in ``float32``. Numbers below 6e-8 are lost, so rates near 1e-6 need ``float32``;
-            arrays with numbers beyond 65504, and AdaFed's statistics, are not rounded.
+        precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits.
+            Numbers below 6e-8 are lost, so rates near 1e-6 need ``float32``. Arrays with numbers beyond 65504, and
+            AdaFed's statistics, are not rounded.
     """
 
     sites: Count | None = None

@@ -65,19 +65,20 @@ def test_the_page_is_what_the_settings_say():
     assert page.read_text() == study_page(), "the settings have changed: make docs"
 
 
-def test_the_page_fits_a_reader_with_contents_and_one_table_for_the_constants_of_all_algorithms():
+def test_the_page_fits_a_reader_with_contents_and_one_list_for_the_constants_of_all_algorithms():
     lines = study_page().splitlines()
     assert len(lines) <= 250 and "[data](#data), [model](#model)" in study_page()
     start = lines.index("### Constants")
-    rows = [line for line in lines[start : lines.index("### Presets")] if line.startswith("|")]
-    assert rows[2].startswith("| **amplitude** | | | Input normalisation") and "`algorithm.pull.strength`" in str(rows)
+    items = lines[start + 2 : lines.index("### Presets") - 1]
+    assert items[0].startswith("- **amplitude**: Input normalisation") and "" not in items
+    assert any(item.startswith("  - `algorithm.pull.strength` (") for item in items)
 
 
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
     page, keys = study_page(), list(study_keys(all_ingredients()))
     assert {"training.learning_rate", "federation.min_sites", "algorithm.name"} <= {key.name for key in keys}
     assert [
-        key.name for key in keys if not key.meaning or (key.inner is None and f"| `{key.name}` |" not in page)
+        key.name for key in keys if not key.meaning or (key.inner is None and f"- `{key.name}` (" not in page)
     ] == []
 
 
@@ -96,6 +97,15 @@ def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_t
     ]
 
 
+def test_a_default_is_bold_among_the_values_or_behind_them():
+    page = study_page()
+    assert "- `device` (**`auto`**, `cpu`, `cuda`): " in page
+    assert "- `guard` (**`true`**, `false`): " in page
+    assert "- `data.channels` (whole number above 0, at most 4096; **`1`**): " in page
+    assert "- `rounds` (whole number above 0; required): " in page
+    assert "- `continue_run` (name): " in page
+
+
 def test_a_dataclass_is_read_as_a_section_is():
     assert list_keys(Plain, "data.") == [Key("data.size", "list of two: whole number", "[8, 8]", "Of an image.", None)]
     assert read_summary(Plain) == "A dataclass." and set(read_meanings(Plain)) == {"size"}
@@ -104,7 +114,7 @@ def test_a_dataclass_is_read_as_a_section_is():
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("seed", "whole number from 0 to below 4294967296"),
+        ("seed", "whole number from 0"),
         ("name", "name"),
         ("labels", "whole number: text, ..."),
         ("torch_threads", "whole number above 0, at most 1024"),
@@ -119,4 +129,4 @@ def test_bounds_of_both_kinds_are_told():
     assert describe_values(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith(
         "list of six: whole"
     )
-    assert describe_values(bool | None) == "true, false"
+    assert describe_values(bool | None) == "`true`, `false`"

@@ -22,7 +22,7 @@ class Mixture(Ingredient):
     """A personal model beside the shared one, deployed as a mixture of both.
 
     Attributes:
-        alpha: The personal model's share of the mixture, from 0 to 1, in a site's first round.
+        alpha: The personal model's share of the mixture in a site's first round.
         learning_rate: The paper's eta_alpha, for alpha's one step per round: ``same`` as the models', as in the paper,
             or a number; 0 keeps alpha.
     """

@@ -18,8 +18,7 @@ class Pull(Ingredient):
     """A personal model beside the shared one, pulled towards it.
 
     Attributes:
-        strength: The paper's lambda, weight of half the squared distance to the received model, at least 0; 0 is local
-            training.
+        strength: The paper's lambda, weight of half the squared distance to the received model; 0 is local training.
     """
 
     section: ClassVar[str] = "pull"

@@ -34,12 +34,12 @@ class ServerOptimizer(Ingredient):
     """The server's optimiser, whose gradient is the sites' mean difference.
 
     Attributes:
-        rule: ``adam``, ``yogi``, ``adagrad`` or ``momentum`` (FedAvgM).
-        learning_rate: The papers' eta_s, above 0; for ``momentum`` usually 1, for the others 0.01 to 0.1.
-        beta1: Of the first moment, in [0, 1); not of ``momentum``.
-        beta2: Of the second moment of ``adam`` and ``yogi``, in [0, 1).
-        tau: How adaptive a step is: stands beside the root, and its square is where the second moment starts.
-        momentum: FedAvgM's beta, in [0, 1).
+        rule: ``momentum`` is FedAvgM.
+        learning_rate: The papers' eta_s; for ``momentum`` usually 1, for the others 0.01 to 0.1.
+        beta1: Of the first moment; not of ``momentum``.
+        beta2: Of the second moment of ``adam`` and ``yogi``.
+        tau: How adaptive a step is: added to the root; its square is where the second moment starts.
+        momentum: FedAvgM's beta.
         is_nesterov: Whether FedAvgM looks ahead, as in the paper's own runs.
         is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.
     """

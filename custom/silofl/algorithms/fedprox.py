@@ -17,7 +17,7 @@ class Proximal(Ingredient):
     """A step that is held back towards the received model.
 
     Attributes:
-        mu: Weight of the squared distance to the received model, at least 0.
+        mu: Weight of the squared distance to the received model.
     """
 
     section: ClassVar[str] = "proximal"

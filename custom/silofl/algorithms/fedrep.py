@@ -26,7 +26,7 @@ class HeadThenBody(Ingredient):
     """A round's epochs, the first ones of the head alone and the last ones of the body alone.
 
     Attributes:
-        body_epochs: The last epochs of a round, which train the body; all before them train the head. The authors' code
+        body_epochs: The last epochs of a round, which train the body; those before train the head. The authors' code
             has 1.
     """
 

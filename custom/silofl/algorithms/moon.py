@@ -38,10 +38,10 @@ class Contrast(Ingredient):
     """A step that contrasts the site's model with the received one and with the site's last one.
 
     Attributes:
-        mu: Weight of the contrastive loss, at least 0; the paper tries 0.1, 1, 5 and 10.
+        mu: Weight of the contrastive loss; the paper tries 0.1, 1, 5 and 10.
         temperature: The paper's tau, by which similarities are divided.
-        projection_head: Width of a projection head of two layers before the output layer, on which the contrast is
-            taken; the paper has 256. 0 for none, as always with ``unet``.
+        projection_head: Width of a projection head of two layers before the output layer; the paper has 256. 0 for
+            none, as always with ``unet``.
     """
 
     section: ClassVar[str] = ROLE

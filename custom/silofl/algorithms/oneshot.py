@@ -48,13 +48,13 @@ ROLE, ALL_MODELS, FEATURES = "hand_over", "test_all_models", "image_features"
 REPORTED = "of each site the epoch that was best on its own validation data"
 PURPOSE = "the site's own model, whole and once after its training, for the super model that every site gets"
 RISK = (
-    "every site, and whoever holds the super model, holds a model that learnt from this site's images alone, and may "
-    "rebuild rough images from it; may_leave without site_model, and the site takes no part"
+    "every site, and whoever holds the super model, holds a model of this site's images alone, and may rebuild rough "
+    "images from it; may_leave without site_model: the site takes no part"
 )
 FEATURES_PURPOSE = "means and covariances of brightness, contrast and sharpness, for a selector among all sites' models"
 FEATURES_RISK = (
-    "they tell every site what this site's images look like beside others', and of few patients their contrast; "
-    "min_patients, and the selector never chooses this site's model"
+    "they show every site what this site's images look like, and of few patients their contrast; min_patients: the "
+    "selector then never chooses this site's model"
 )
 
 # Of an image's side; with fewer pixels its lowest frequencies cannot be told apart.
@@ -74,8 +74,7 @@ class HandOver(Ingredient):
 
     Attributes:
         answer: The super model answers with the ``mean`` of all models, the model of its selector's ``choice``, or an
-            ``ensemble`` weighted by the selector. For a selector each site also sends mean and covariance of nine
-            numbers per channel: brightness, contrast, and the amplitude in seven rings of frequencies.
+            ``ensemble`` weighted by the selector.
     """
 
     section: ClassVar[str] = ROLE

@@ -21,7 +21,7 @@ class Envelope(Ingredient):
     """A personal model that is held near the shared one, which follows it.
 
     Attributes:
-        strength: The paper's lambda, weight of half the squared distance between the two models, above 0.
+        strength: The paper's lambda, weight of half the squared distance between the two models.
         inner_steps: The paper's K, steps of the personal model on each batch.
         inner_learning_rate: Of these steps; `training.learning_rate` is the paper's eta, the shared model's.
     """

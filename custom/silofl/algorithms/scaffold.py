@@ -36,7 +36,7 @@ from silofl.training.loop import TrainingResult
 # A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
 ROLE, OWN = "control", "own"
 PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
-RISK = "as the weights, and more plainly, since with option 1 it is the mean gradient of all training images; option 2"
+RISK = "as the weights, and more plainly with option 1, the mean gradient of all training images; option 2"
 
 
 class Control(Ingredient):
@@ -45,7 +45,7 @@ class Control(Ingredient):
     Attributes:
         option: A site's new variate: 2, from its own steps, as in the paper's experiments; 1, the gradient of all its
             data at the received model, one more pass.
-        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper: the correction then joins the
+        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper: the correction joins the
             gradient before the optimiser, and option 2 divides by FedNova's norm.
     """
 

@@ -40,8 +40,8 @@ OTHERS = {
     UNKNOWN: "not a part of the study's model",
 }
 NUMBERS_RISK = (
-    "they tell the server how many patients and images there are and how good the models are on them, and where one "
-    "case only has a number, that case's score; more cases, or no validation and test data in dataset.json"
+    "they show the server how many patients and images there are and how good the models are on them, and where only "
+    "one case has a number, that case's score; more cases, or no validation and test data in dataset.json"
 )
 
 

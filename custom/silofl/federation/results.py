@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
-from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_tables, read_file
+from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_lists, read_file
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
@@ -320,12 +320,12 @@ older versions. `a -> b` is a table of `b` by `a`. Values of metrics lie in [0, 
 
 <!-- Generated: PYTHONPATH=custom python -m silofl.federation.results > docs/results.md -->
 
-{tables}"""
+{lists}"""
 
 
 def schema_page() -> str:
     """Return ``docs/results.md``."""
-    return PAGE.format(tables=format_key_tables(Results))
+    return PAGE.format(lists=format_key_lists(Results))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from silofl.study import Study
 ROLE = "collected"
 PURPOSE = "the site's personal model, whole and once after the last round, for the super model that every site gets"
 RISK = (
-    "whoever holds the super model holds a model that learnt from this site's images above all, and may rebuild rough "
-    "images from it; may_leave without personal_model, and the global model answers in its place"
+    "whoever holds the super model holds a model of this site's images above all, and may rebuild rough images from "
+    "it; may_leave without personal_model: the global model answers in its place"
 )
 
 

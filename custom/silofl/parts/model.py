@@ -48,8 +48,8 @@ WEIGHTS_RISK = (
 )
 BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
 BATCHNORM_RISK = (
-    "it tells the server and, mixed, all sites the scanner's look, and helps to rebuild images from the weights; "
-    "stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
+    "it shows the server, and mixed all sites, the scanner's look, and helps to rebuild images; stays_home: "
+    "batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
 
 

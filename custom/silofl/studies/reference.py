@@ -26,13 +26,12 @@ from silofl.schema import read_meanings, read_summary
 from silofl.settings import NAME, flatten_keys
 from silofl.study import Study
 
-WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
+WORDS = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`", Any: "anything"}
 NUMBERS = {2: "two", 6: "six"}
 # The default of a key that may be left out and then has no value.
 UNSET = "unset"
 # A larger bound only catches slips of the pen; a reader learns nothing from it.
 TOLD = 10**6
-HEADER = ("| key | values | default | meaning |", "|---|---|---|---|")
 
 
 @dataclass(frozen=True)
@@ -140,13 +139,10 @@ def study_page() -> str:
         "# study.yaml",
         "",
         "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job.",
-        "An unknown key, and a value that does nothing, are refused before any training. `silofl simulate`, `compare`",
-        "and `estimate` set keys for one run, as `--set training.learning_rate=0.01`. `--set algorithm.name=ditto`",
-        "also drops the job's other keys of `algorithm`. What a site decides is in its",
-        "[site.yaml](../site_configs/README.md#siteyaml).",
-        "A *name* has letters, digits, `.`, `_` and `-`. *Unset* keys have no value.",
-        "",
-        "`make docs` writes this page from the docstrings of the settings.",
+        "Defaults are bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`.",
+        "`silofl simulate`, `compare` and `estimate` set keys for one run: `--set training.learning_rate=0.01`.",
+        "`--set algorithm.name=ditto` also drops the job's other keys of `algorithm`. What a site decides is in its",
+        "[site.yaml](../site_configs/README.md#siteyaml). `make docs` writes this page from the settings' docstrings.",
         "",
         f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
         "- Of the algorithm: [constants](#constants), [presets](#presets)",
@@ -168,11 +164,11 @@ def _algorithm_page(settings: type) -> list[str]:
     lines += [
         "The following keys override the preset. The name of an algorithm takes over what that algorithm does there:"
     ]
-    lines += ["", *HEADER, *map(_key_row, recipe_keys(_list_lenders)), ""]
-    lines += ["### Constants", "", *HEADER]
+    lines += ["", *map(_key_item, recipe_keys(_list_lenders)), ""]
+    lines += ["### Constants", ""]
     for answer in filter(list_keys, all_ingredients()):
-        lines += [f"| **{answer.section}** | | | {read_summary(answer)} |"]
-        lines += map(_key_row, list_keys(answer, f"algorithm.{answer.section}."))
+        lines += [f"- **{answer.section}**: {read_summary(answer)}"]
+        lines += [f"  {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
     lines += [""]
     lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
     lines += ["| algorithm | preset | keys |", "|---|---|---|"]
@@ -200,24 +196,28 @@ def _preset_values(recipe: Recipe) -> dict[str, Any]:
 def _section_page(title: str, section: type, prefix: str, with_summary: bool = True) -> list[str]:
     lines = [f"## {title}", ""]
     lines += [read_summary(section), ""] if with_summary else []
-    return [*lines, *_key_table(section, prefix), ""]
+    return [*lines, *_key_items(section, prefix), ""]
 
 
-def _key_table(section: type, prefix: str) -> list[str]:
-    """Return the table of a section's keys; below the top of the file, with those of inner sections."""
-    lines = [*HEADER]
+def _key_items(section: type, prefix: str) -> Iterator[str]:
+    """Go through the list of a section's keys; below the top of the file, with those of inner sections."""
     for key in list_keys(section, prefix):
         if key.inner and prefix:
-            lines += _key_table(key.inner, f"{key.name}.")[2:]
+            yield from _key_items(key.inner, f"{key.name}.")
         elif not key.inner:
-            lines.append(_key_row(key))
-    return lines
+            yield _key_item(key)
 
 
-def _key_row(key: Key) -> str:
-    default = "required" if key.default is None else f"`{key.default}`".replace(f"`{UNSET}`", UNSET)
-    cells = (f"`{key.name}`", key.values, default, key.meaning)
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+def _key_item(key: Key) -> str:
+    return f"- `{key.name}` ({_mark_default(key)}): {key.meaning}"
+
+
+def _mark_default(key: Key) -> str:
+    """Return a key's values with its default in bold, which stands behind them where it is none of those listed."""
+    if key.default in (None, UNSET):
+        return key.values if key.default else f"{key.values}; required"
+    shown = f"`{key.default}`"
+    return key.values.replace(shown, f"**{shown}**", 1) if shown in key.values else f"{key.values}; **{shown}**"
 
 
 def _defaults(section: type) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _collect_constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
 
 
 def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
-    told = [one for one in constraints if not (isinstance(one, Le) and one.le >= TOLD)]
+    told = [one for one in constraints if max(getattr(one, "le", 0), getattr(one, "lt", 0)) < TOLD]
     bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
     if bounds[Gt]:
         text += f" above {bounds[Gt].gt}"

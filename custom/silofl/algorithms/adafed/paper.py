@@ -22,13 +22,13 @@ class Similarity(Ingredient):
     """Sites listen the more to each other, the more alike their statistics are.
 
     Attributes:
-        source: What sites are compared by: the layers' inputs in a ``pretrained`` model, or the BatchNorm layers' own
-            ``running`` statistics after some shared rounds (f-AdaFed).
-        layers: Layers of the pretrained model whose inputs count: ``all`` BatchNorm layers, or the ``last`` layer,
-            which classifies (d-AdaFed).
+        source: The layers' inputs in a ``pretrained`` model, or the BatchNorm layers' own ``running`` statistics after
+            some shared rounds (f-AdaFed).
+        layers: Layers of the pretrained model: ``all`` BatchNorm layers, or the ``last`` layer, which classifies
+            (d-AdaFed).
         rounds: Shared rounds before ``running`` statistics are taken, or ``half`` of the study's.
         refresh_every: Rounds after which ``running`` statistics are taken anew; 0 for once.
-        self_weight: The paper's lambda, the weight of a site's own model, in (0, 1].
+        self_weight: The paper's lambda, the weight of a site's own model.
     """
 
     section: ClassVar[str] = "statistics"

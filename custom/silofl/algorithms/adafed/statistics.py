@@ -36,7 +36,7 @@ ROLE, PRETRAINED = "statistics", "pretrained"
 PAIR = ("mean", "variance")
 PURPOSE = "means and variances of the model's features over the training images, to compare sites by"
 RISK = (
-    "they tell the server how like other sites' the images are, and of few patients what they show; min_patients, or "
+    "they show the server how like other sites' the images are, and of few patients what they show; min_patients, or "
     "may_leave without statistics: the site then listens to all alike"
 )
 

@@ -28,8 +28,8 @@ PURPOSE = (
     "of the labels, and how far apart halves of the patients are in them; sent once, to compare sites"
 )
 RISK = (
-    "they tell the server the contrast, noise and stain of the site's images, how like other sites' they are, and how "
-    "common each label is, and of few patients what they show; min_patients, or may_leave without advice"
+    "they show the server the images' contrast, noise and stain, how like other sites' they are, and how common each "
+    "label is, and of few patients what they show; min_patients, or may_leave without advice"
 )
 
 

@@ -28,8 +28,8 @@ class Selector(Ingredient):
     """A classifier that learns, in the same pass as the models, which model suits an image.
 
     Attributes:
-        learning: ``gradients`` (sites send mean gradients, the server steps); ``local_steps``; ``moments`` (one
-            full-batch Adam step at each site, its moments averaged too).
+        learning: ``gradients``: sites send mean gradients, the server steps; ``moments``: one full-batch Adam step at
+            each site, its moments averaged too.
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
         labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` for it
             (Eq. 1, FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).

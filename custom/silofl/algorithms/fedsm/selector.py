@@ -42,8 +42,8 @@ SMALLEST = 1e-7
 HEAD = ("network.head.weight", "network.head.bias")
 PURPOSE = "what the selector learnt, which tells the sites' images apart"
 RISK = (
-    "it is a classifier of hospitals: whoever holds the super model can ask of any image which hospital it came from; "
-    "may_leave without selector, and a study without one"
+    "whoever holds the super model can ask of any image which hospital it came from; may_leave without selector, and "
+    "a study without one"
 )
 
 

@@ -28,8 +28,8 @@ from silofl.training.loop import TrainingResult
 ROLE, MEAN = "amplitude", "amplitude/mean"
 PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
 RISK = (
-    "it tells the server, and mixed all sites, the contrast, noise and stain of the site's images, and of few patients "
-    "their outlines; min_patients, or amplitude: {band: 0}, which leaves one number a channel"
+    "it shows the server, and mixed all sites, the images' contrast, noise and stain, and of few patients their "
+    "outlines; min_patients, or amplitude: {band: 0}, which leaves one number per channel"
 )
 
 
@@ -37,11 +37,11 @@ class Amplitude(Ingredient):
     """Input normalisation by a shared Fourier amplitude.
 
     Attributes:
-        band: ``full``, or the radius of the replaced frequencies (0 = mean intensity only).
-        momentum: The paper's v of the running amplitude, in [0, 1].
-        amplitude_factor: A site's amplitude is left out of the mean if it is more than this many times the largest of
-            the others, or that many times below their smallest, among ``federation.min_sites_for_ratio`` sites or more.
-            The paper leaves none out.
+        band: ``full``, or the radius of the replaced frequencies (0: mean intensity only).
+        momentum: The paper's v of the running amplitude.
+        amplitude_factor: An amplitude is left out of the mean if it is more than this many times the largest of the
+            others, or that many times below their smallest, among ``federation.min_sites_for_ratio`` sites or more. The
+            paper leaves none out.
     """
 
     section: ClassVar[str] = ROLE

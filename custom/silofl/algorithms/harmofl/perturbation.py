@@ -30,8 +30,8 @@ class Perturbation(Ingredient):
     """A step along the gradient at perturbed weights.
 
     Attributes:
-        alpha: Length of the weight perturbation, above 0.
-        follows_rate: Whether alpha falls as the learning rate does, by ``training.schedule``; the paper's is constant.
+        alpha: Length of the weight perturbation.
+        follows_rate: Whether alpha falls with the learning rate; the paper's is constant.
     """
 
     section: ClassVar[str] = "perturbation"

@@ -30,7 +30,7 @@ PURPOSE = (
     "intensities, shares of the classes, and which channels there are; sent once, to plan one study for all sites"
 )
 RISK = (
-    "they tell the server the site's scanners and protocols, how common each label is and its mean size, and of few "
+    "they show the server the site's scanners and protocols, how common each label is and its mean size, and of few "
     "patients whose images have which size; min_patients, or may_leave without fingerprint"
 )
 
