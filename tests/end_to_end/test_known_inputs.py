@@ -52,9 +52,9 @@ def super_model(tmp_path_factory, phantoms):
 def import_folders(silofl, tmp_path):
     """Import images/ and masks/ of all hospitals in a folder; returns exit code, error output and the data's folder."""
 
-    def run(source, labels):
-        code, out, error = silofl("import", "folders", source, tmp_path / "data", "--labels", labels)
-        return code, out + error, tmp_path / "data"
+    def run(source, labels, *options, data=tmp_path / "data"):
+        code, out, error = silofl("import", "folders", source, data, "--labels", labels, *options)
+        return code, out + error, data
 
     return run
 
@@ -161,6 +161,20 @@ def test_masks_of_zero_and_255_whose_slope_is_a_255th_are_zero_and_one(build, im
     assert sorted(np.unique(read_label(path).array)) == [0, 1]
     code, said = train(data)
     assert code == 0, said
+
+
+@pytest.mark.parametrize(("case", "label"), [("dcm2niix_mask", "organ"), ("slicer_crop", "liver")])
+def test_masks_that_are_turned_or_cropped_train_as_those_on_the_grid(
+    build, import_folders, train, tmp_path, case, label
+):
+    tables = []
+    for kind in ("in", "same"):
+        code, said, data = import_folders(build(case) / kind, label, data=tmp_path / kind / "data")
+        assert code == 0, said
+        code, said = train(data, tmp_path / kind / "job", tmp_path / kind / "run")
+        assert code == 0, said
+        tables.append((tmp_path / kind / "run" / "metrics.csv").read_text())
+    assert tables[0] == tables[1]
 
 
 def test_segments_count_by_their_names_in_the_header(build, import_folders, train, tmp_path):

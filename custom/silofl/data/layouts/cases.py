@@ -200,7 +200,8 @@ def plan_cases(
     Raises:
         DataError: The site has fewer than two patients.
     """
-    pairs = [_plan_pair(found, case, patients[case], values) for case in sorted(found.images)]
+    is_resampled = bool(options.resample_masks)
+    pairs = [_plan_pair(found, case, patients[case], values, is_resampled) for case in sorted(found.images)]
     plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
     notes, annotated = [*plan.notes, *_describe_cautions(found, patients)], values.annotated
     lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
@@ -289,10 +290,10 @@ def _wildcards(pattern: str) -> str:
     return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))))
 
 
-def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values) -> CaseFiles:
+def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values, is_resampled: bool) -> CaseFiles:
     named = zip(found.image_names(case), found.images[case], strict=True)
     images = tuple(None if name is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
     mask = found.masks[case]
     place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
     image = next(path for path in found.images[case] if path is not None)
-    return CaseFiles(case, patient, images, plan_mask(mask, image, case, values, place))
+    return CaseFiles(case, patient, images, plan_mask(mask, image, case, values, place, is_resampled))

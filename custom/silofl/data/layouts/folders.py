@@ -121,4 +121,5 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
     return found
 
 
-LAYOUT = Layout(plan_folders, {**FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None})
+OPTIONS = {"label_values": None, "image_pattern": None, "mask_pattern": None, "resample_masks": False}
+LAYOUT = Layout(plan_folders, {**FIFTHS, **OPTIONS})

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.image_grid import has_grid
-from silofl.data.images import Image, check_grid, check_values, read_image, read_label
+from silofl.data.images import Image, check_values, read_image, read_label
+from silofl.data.label_grid import lay_on_image, resample_to_image
 from silofl.data.layouts.site_files import File, copy_image, number_labels
 from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError
@@ -19,6 +20,8 @@ from silofl.errors import DataError
 NIFTI = (".nii", ".nii.gz")
 # An npz file holds many images.
 ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
+# Of a segmentation of 3D Slicer, beside its image c0.nrrd.
+SEGMENTATION = ".seg.nrrd"
 
 
 @dataclass(frozen=True)
@@ -79,18 +82,19 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
     """
     if path.is_dir():
         return path.name, ""
-    for ending in ENDINGS:
+    for ending in (SEGMENTATION, *ENDINGS):
         if path.name.lower().endswith(ending):
             return path.name[: -len(ending)], path.name[-len(ending) :]
     known = ", ".join(ENDINGS)
     raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
-def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> File:
+def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_resampled: bool = False) -> File:
     """Plan a case's mask with the site's numbers.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
-    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI.
+    already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI. Where volumes are resampled, all
+    become NIfTI on the grid of their image.
 
     Args:
         mask: The file, or the folder of a DICOM series.
@@ -98,11 +102,14 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str) -> 
         case: The name of its case.
         values: What it may hold.
         name: What messages call it.
+        is_resampled: Whether a volume may lie on another grid than its image.
     """
     _, ending = split_ending(mask, name)
     read = partial(read_mask, mask, image, values, name)
     if ending.lower() in PICTURES:
         return f"masks/{case}.png", partial(_save_picture, read, values)
+    if is_resampled:
+        return f"masks/{case}.nii.gz", partial(_save_resampled, mask, image, values, name)
     if values.is_kept:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
@@ -114,15 +121,20 @@ def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
     Raises:
         DataError: It cannot be read, holds another number, or does not lie on its image.
     """
+    label = _read_numbers(mask, values, name)
+    _check_on_image(label, mask, image, name)
+    return label
+
+
+def _read_numbers(mask: Path, values: Values, name: str) -> Image:
     label = read_label(mask, name, labels=values.names)
     if mask.suffix.lower() in PICTURES and list(values.names) == [1] and np.isin(label.array, (0, 255)).all():
         label = replace(label, array=label.array // 255)
     values.check(label.array, name)
-    _check_on_image(label, image, name)
     return label
 
 
-def _check_on_image(label: Image, image: Path, name: str) -> None:
+def _check_on_image(label: Image, mask: Path, image: Path, name: str) -> None:
     # The image is decoded only where its header alone does not tell that the mask lies on it.
     if has_grid(image, label.spatial_shape, label.affine):
         return
@@ -130,7 +142,7 @@ def _check_on_image(label: Image, image: Path, name: str) -> None:
         decoded = read_image(image)
     except DataError:
         return  # That the image itself is broken is told, with its case, where it is prepared.
-    check_grid(label, decoded, name, "its image")
+    lay_on_image(label, decoded, name, (mask, image))
 
 
 def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> None:
@@ -160,6 +172,13 @@ def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> No
     from PIL import Image as Picture
 
     Picture.fromarray(values.renumber(read().array)[0]).save(target)
+
+
+def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> None:
+    import nibabel
+
+    label = resample_to_image(_read_numbers(mask, values, name), read_image(image), name)
+    nibabel.save(nibabel.Nifti1Image(values.renumber(label.array)[0], label.affine), target)
 
 
 def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> None:

@@ -223,4 +223,4 @@ def _parse_label_entry(key: str, item: object, where: str) -> tuple[int, str]:
     return number, name
 
 
-LAYOUT = Layout(plan_nnunet, FIFTHS)
+LAYOUT = Layout(plan_nnunet, {**FIFTHS, "resample_masks": False})
