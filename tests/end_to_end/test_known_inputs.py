@@ -177,6 +177,20 @@ def test_masks_that_are_turned_or_cropped_train_as_those_on_the_grid(
     assert tables[0] == tables[1]
 
 
+def test_dicom_segmentations_are_masks_by_the_names_of_their_segments(build, import_folders, train, tmp_path):
+    import pydicom
+
+    patterns = ("--image-pattern", "{case}/ct", "--mask-pattern", "{case}/seg.dcm")
+    code, said, data = import_folders(build("dicom_seg") / "in", "organ", *patterns)
+    assert code == 0, said
+    code, said = train(data)
+    assert code == 0, said
+    case = data / "north"
+    label = read_label(case / "masks" / "c0.dcm", labels={1: "organ"}, image=read_image(case / "images/c0/ct"))
+    # highdicom stores no frame of a slice without the organ: its pixels are those of the frames.
+    assert label.array.sum() == pydicom.dcmread(case / "masks" / "c0.dcm").pixel_array.sum() > 0
+
+
 def test_segments_count_by_their_names_in_the_header(build, import_folders, train, tmp_path):
     code, said, data = import_folders(build("slicer_names") / "in", "liver,tumor")
     assert code == 0, said

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
-from silofl.data.formats import decode
+from silofl.data.formats import decode, decode_segmentation
+from silofl.data.header import find_segmentation
 from silofl.data.segments import number_by_names, read_segments
 from silofl.errors import DataError
 
@@ -71,11 +72,15 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
 
 
 def read_label(
-    path: Path, name: str | None = None, index: int | None = None, labels: Mapping[int, str] | None = None
+    path: Path,
+    name: str | None = None,
+    index: int | None = None,
+    labels: Mapping[int, str] | None = None,
+    image: Image | None = None,
 ) -> Image:
-    """Read a label map; the same formats as `read_image`, one channel of whole numbers.
+    """Read a label map; the same formats as `read_image`, one channel of whole numbers, and a DICOM segmentation.
 
-    Where the header names segments, as 3D Slicer's does, each gets the number of the label of its name, in
+    Where the header names segments, as 3D Slicer's and DICOM's do, each gets the number of the label of its name, in
     whatever layer it lies.
 
     Args:
@@ -83,6 +88,7 @@ def read_label(
         name: What messages call it; the file's name when not given.
         index: Which label map of an npz file's array ``labels``.
         labels: The labels by number; None leaves the numbers as they are stored.
+        image: Its image, on whose grid a DICOM segmentation is laid.
 
     Returns:
         An image with array int32 of shape (1, rows, columns) or (1, X, Y, Z).
@@ -92,7 +98,12 @@ def read_label(
             labels.
     """
     name = name or path.name
-    decoded = _decode(path, name, index, is_label=True)
+    segmentation = find_segmentation(path)
+    decoded = (
+        _decode(path, name, index, is_label=True)
+        if segmentation is None
+        else _decode_segmentation(segmentation, name, image)
+    )
     array, segments = decoded.array, read_segments(path, name)
     if len(array) > 1 and not segments:
         if not (array == array[:1]).all():
@@ -186,13 +197,27 @@ def corners(shape: Sequence[int]) -> NDArray:
     return np.array(np.meshgrid(*[(0, n - 1) for n in shape], [1])).reshape(4, -1)
 
 
-def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    # Opened first, because decoders report a missing right to read as a broken file.
+def _decode_segmentation(path: Path, name: str, image: Image | None) -> Decoded:
+    if image is None or image.affine is None or len(image.spatial_shape) != 3:
+        raise DataError(
+            f"{name} must lie on a volume with places in mm, as a DICOM segmentation does; save it in the form of its "
+            "image"
+        )
+    _check_opens(path, name)
+    return decode_segmentation(path, name, image.spatial_shape, image.affine)
+
+
+def _check_opens(path: Path, name: str) -> None:
+    """Refuse what may not be read, which decoders report as a broken file."""
     try:
         for member in list_files(path):
             member.open("rb").close()
     except OSError as error:
         raise open_error(name, error) from None
+
+
+def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    _check_opens(path, name)
     decoded = decode(path, name, index, is_label)
     if decoded.array.size == 0 or decoded.array.dtype.kind not in "biuf":
         form = f"{decoded.array.dtype} of shape {decoded.array.shape}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.header import read_header
+from silofl.data.header import find_segmentation, is_dicom, read_frame_of_reference, read_header
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, corners, grid_distance, overlaps
 from silofl.errors import DataError
 
@@ -30,6 +30,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     Raises:
         DataError: A voxel of the map is none of the image's.
     """
+    _check_frame_of_reference(files, name)
     is_placed = label.affine is not None and image.affine is not None
     is_same = label.spatial_shape == image.spatial_shape and grid_distance(label, image) <= GRID_TOLERANCE_MM
     if is_placed and not is_same and all(read_header(file).has_orientation for file in files):
@@ -40,6 +41,17 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
             return replace(label, array=laid, affine=image.affine)
     check_grid(label, image, name, "its image", ", or import with --resample-masks" if is_placed else "")
     return label
+
+
+def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
+    """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone."""
+    if files and find_segmentation(files[0]) and all(map(is_dicom, files)):
+        frames = {read_frame_of_reference(file) for file in files} - {None}
+        if len(frames) > 1:
+            raise DataError(
+                f"{name} must be drawn on its image, not in another frame of reference (FrameOfReferenceUID); name the "
+                "series on which it was drawn"
+            )
 
 
 def match_voxels(affine: NDArray[np.float64], shape: Sequence[int], image: Image) -> NDArray[np.int64] | None:

@@ -258,7 +258,8 @@ def read_label_map(record: Record, manifest: Manifest, image: Image, study: Stud
         return None
     labels = {number: study.labels[number] for number in manifest.labels_annotated}
     files = manifest.places[record.label], manifest.source(record).first[0]
-    label = lay_on_image(read_label(files[0], record.label, record.index, labels), image, record.label, files)
+    label = read_label(files[0], record.label, record.index, labels, image)
+    label = lay_on_image(label, image, record.label, files)
     check_values(label, labels, record.label, RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE)
     return label.array
 

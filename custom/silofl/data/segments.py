@@ -1,8 +1,8 @@
 """The segments that the header of a label map names, and the numbers that a study has for their names.
 
-3D Slicer writes a segment's name, number and layer as Segment0_Name, Segment0_LabelValue and Segment0_Layer into NRRD;
-ITK keeps them in MHA. It numbers segments in the order in which they were drawn, so that one organ has other numbers in
-other files.
+A DICOM segmentation states them in its SegmentSequence. 3D Slicer writes a segment's name, number and layer as
+Segment0_Name, Segment0_LabelValue and Segment0_Layer into NRRD; ITK keeps them in MHA. It numbers segments in the order
+in which they were drawn, so that one organ has other numbers in other files.
 """
 
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.header import find_segmentation
 from silofl.data.metaimage import read_metaimage_keys
 from silofl.data.nrrd import read_nrrd_keys
 from silofl.data.patient_names import normalise_name
@@ -27,11 +28,14 @@ NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment: its name, its number in the file, and the layer that it lies in, of those that may overlap."""
+    """A segment: its name, its number in the file, and the layer that it lies in, of those that may overlap.
+
+    The layer is None where the number is that of no other segment in any layer.
+    """
 
     name: str
     number: int
-    layer: int
+    layer: int | None
 
 
 def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
@@ -44,6 +48,8 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     Raises:
         DataError: A segment's number is none, or two have the same one.
     """
+    if file := find_segmentation(path):
+        return _read_dicom_segments(file)
     ending = path.suffix.lower()
     keys = read_nrrd_keys(path) if ending == ".nrrd" else read_metaimage_keys(path) if ending == ".mha" else {}
     fields: dict[int, dict[str, str]] = {}
@@ -106,7 +112,7 @@ def number_by_names(
 
 def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
     """Refuse a map that lacks a layer of its segments."""
-    layers = {segment.layer for segment in segments}
+    layers = {segment.layer for segment in segments if segment.layer is not None}
     # A file of one layer may give it any number.
     if len(layers) > 1 and len(numbers) <= max(layers):
         raise DataError(
@@ -118,7 +124,7 @@ def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name
 def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
     """Refuse a number that no segment has."""
     for place, layer in enumerate(numbers):
-        known = [segment.number for segment in segments if len(numbers) == 1 or segment.layer == place]
+        known = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (place, None)]
         is_unknown = np.isin(layer, [0, *known], invert=True)
         if is_unknown.any():
             raise DataError(
@@ -128,7 +134,17 @@ def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name:
 
 
 def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bool_]:
+    if segment.layer is None:
+        return (numbers == segment.number).any(axis=0)
     return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
+
+
+def _read_dicom_segments(file: Path) -> tuple[Segment, ...]:
+    import pydicom
+
+    header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["SegmentSequence"])
+    found = header.get("SegmentSequence", [])
+    return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
 
 
 def _parse_segment(place: int, fields: Mapping[str, str], name: str) -> Segment:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
+from silofl.data.header import find_segmentation
 from silofl.data.image_grid import has_grid
 from silofl.data.images import Image, check_values, read_image, read_label
 from silofl.data.label_grid import lay_on_image, resample_to_image
@@ -121,28 +122,29 @@ def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
     Raises:
         DataError: It cannot be read, holds another number, or does not lie on its image.
     """
-    label = _read_numbers(mask, values, name)
-    _check_on_image(label, mask, image, name)
+    decoded = read_image(image) if find_segmentation(mask) else None
+    label = _read_numbers(mask, decoded, values, name)
+    _check_on_image(label, decoded, (mask, image), name)
     return label
 
 
-def _read_numbers(mask: Path, values: Values, name: str) -> Image:
-    label = read_label(mask, name, labels=values.names)
+def _read_numbers(mask: Path, decoded: Image | None, values: Values, name: str) -> Image:
+    label = read_label(mask, name, labels=values.names, image=decoded)
     if mask.suffix.lower() in PICTURES and list(values.names) == [1] and np.isin(label.array, (0, 255)).all():
         label = replace(label, array=label.array // 255)
     values.check(label.array, name)
     return label
 
 
-def _check_on_image(label: Image, mask: Path, image: Path, name: str) -> None:
+def _check_on_image(label: Image, decoded: Image | None, files: tuple[Path, Path], name: str) -> None:
     # The image is decoded only where its header alone does not tell that the mask lies on it.
-    if has_grid(image, label.spatial_shape, label.affine):
+    if decoded is None and has_grid(files[1], label.spatial_shape, label.affine):
         return
     try:
-        decoded = read_image(image)
+        decoded = decoded or read_image(files[1])
     except DataError:
         return  # That the image itself is broken is told, with its case, where it is prepared.
-    lay_on_image(label, decoded, name, (mask, image))
+    lay_on_image(label, decoded, name, files)
 
 
 def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> None:
@@ -177,7 +179,8 @@ def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> No
 def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> None:
     import nibabel
 
-    label = resample_to_image(_read_numbers(mask, values, name), read_image(image), name)
+    decoded = read_image(image)
+    label = resample_to_image(_read_numbers(mask, decoded, values, name), decoded, name)
     nibabel.save(nibabel.Nifti1Image(values.renumber(label.array)[0], label.affine), target)
 
 
