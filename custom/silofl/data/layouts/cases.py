@@ -210,7 +210,12 @@ def plan_cases(
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
     if others:
         notes.append(f"{found.site}: nobody drew {', '.join(others)}; labels_annotated in dataset.json says so")
-    return replace(plan, notes=tuple(notes), labels_annotated=annotated if others else ())
+    return replace(
+        plan,
+        notes=tuple(notes),
+        labels_annotated=annotated if others else (),
+        ignored=values.ignored_at_site,
+    )
 
 
 def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:

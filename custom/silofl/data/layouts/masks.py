@@ -16,6 +16,7 @@ from silofl.data.images import Image, check_values, read_image, read_label
 from silofl.data.label_grid import lay_on_image, resample_to_image
 from silofl.data.layouts.site_files import File, copy_image, number_labels
 from silofl.data.nifti import read_nifti_header
+from silofl.data.targets import IGNORE, IGNORED
 from silofl.errors import DataError
 
 NIFTI = (".nii", ".nii.gz")
@@ -33,11 +34,18 @@ class Values:
         names: Number in the masks, above 0 -> name of the label; 0 is the background.
         remedy: What to do about a mask that holds another number.
         of_all: The labels of all sites by their numbers, of which the masks may have some; None where each has all.
+        ignored: The number in the masks of what nobody annotated; None where all is annotated.
     """
 
     names: Mapping[int, str]
     remedy: str = "save it with these numbers"
     of_all: Mapping[int, str] | None = None
+    ignored: int | None = None
+
+    @property
+    def known(self) -> dict[int, str]:
+        """All numbers that the masks may hold besides 0, with their names."""
+        return dict(self.names) if self.ignored is None else {**self.names, self.ignored: IGNORE}
 
     @property
     def labels(self) -> dict[int, str]:
@@ -54,7 +62,12 @@ class Values:
     @property
     def is_kept(self) -> bool:
         """Whether the site has the numbers of the masks."""
-        return dict(self.names).items() <= self.labels.items()
+        return dict(self.names).items() <= self.labels.items() and self.ignored not in self.labels
+
+    @property
+    def ignored_at_site(self) -> int | None:
+        """The number at the site of what nobody annotated."""
+        return self.ignored if self.ignored is None or self.is_kept else IGNORED
 
     def check(self, numbers: NDArray[np.integer], name: str) -> None:
         """Refuse a mask that holds another number, by the mask's name.
@@ -62,12 +75,13 @@ class Values:
         Raises:
             DataError: It does; the message names the number.
         """
-        check_values(Image(numbers, None, None), self.names, name, self.remedy)
+        check_values(Image(numbers, None, None), self.known, name, self.remedy)
 
     def renumber(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Return checked numbers as the site's."""
-        known, number_of = sorted(self.names), {name: number for number, name in self.labels.items()}
-        here = np.array([0, *(number_of[self.names[number]] for number in known)], dtype=np.uint8)
+        known, number_of = sorted(self.known), {name: number for number, name in self.labels.items()}
+        number_of[IGNORE] = self.ignored_at_site
+        here = np.array([0, *(number_of[self.known[number]] for number in known)], dtype=np.uint8)
         return here[np.searchsorted([0, *known], numbers)]
 
 
@@ -129,8 +143,8 @@ def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
 
 
 def _read_numbers(mask: Path, decoded: Image | None, values: Values, name: str) -> Image:
-    label = read_label(mask, name, labels=values.names, image=decoded)
-    if mask.suffix.lower() in PICTURES and list(values.names) == [1] and np.isin(label.array, (0, 255)).all():
+    label = read_label(mask, name, labels=values.known, image=decoded)
+    if mask.suffix.lower() in PICTURES and list(values.known) == [1] and np.isin(label.array, (0, 255)).all():
         label = replace(label, array=label.array // 255)
     values.check(label.array, name)
     return label
