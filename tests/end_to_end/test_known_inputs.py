@@ -10,6 +10,7 @@ import pytest
 
 from silofl.data.images import read_image, read_label
 from silofl.data.site_data import load_site_data
+from silofl.data.targets import IGNORED
 from silofl.errors import DataError
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -203,6 +204,26 @@ def test_segments_count_by_their_names_in_the_header(build, import_folders, trai
             # a liver has 14 x 14 pixels, a tumor 10 x 10, in each slice of each case
             sizes = [[(truth == number).sum() for number in (1, 2)] for truth in part.targets]
             assert all(1.7 < liver / tumor < 2.3 for liver, tumor in sizes)
+
+
+@pytest.mark.parametrize("case", ["nnunet_ignore", "nnunet_regions"])
+def test_a_set_of_nnunet_goes_from_import_to_export(build, silofl, train, tmp_path, case):
+    code, out, error = silofl("import", "nnunet", build(case) / "in", tmp_path / "data")
+    assert code == 0, out + error
+    code, said = train(tmp_path / "data")
+    assert code == 0, said
+    run, study = tmp_path / "run", load_study(study_file(tmp_path / "run" / "job"))
+    code, out, error = silofl("export", run / "supermodel", "--out", tmp_path / "bundle")
+    assert code == 0, out + error
+    if case == "nnunet_regions":
+        assert study.labels == {1: "whole 1", 2: "core"} and study.regions == {"whole": (1, 2), "core": (2,)}
+        scored = json.loads((run / "results.json").read_text())
+        assert scored["regions"] == {"whole": [1, 2], "core": [2]}
+    else:
+        data = load_site_data(tmp_path / "data" / "north", study, tmp_path / "cache")
+        # the lower half of six slices of each case
+        assert study.labels == {1: "organ"} and (np.asarray(data.training.targets[3]) == IGNORED).all()
+        assert not (np.asarray(data.training.targets[2]) == IGNORED).any()
 
 
 def test_label_maps_in_jpeg_are_refused(build, import_folders):

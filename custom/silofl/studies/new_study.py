@@ -135,7 +135,10 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
         # They are unions of the job's own labels.
         values.pop("regions", None)
     if found.regions:
-        values["regions"] = {name: list(labels) for name, labels in found.regions.items()}
+        regions = {name: list(labels) for name, labels in found.regions.items()}
+        # After the labels, of which they are unions.
+        others = {key: values.pop(key) for key in [*values][[*values].index("labels") + 1 :] if key != "regions"}
+        values |= {"regions": regions, **others}
     comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
     comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
     comments |= _fit_channels(values, found, where)

@@ -17,6 +17,7 @@ from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.data.patient_ids import count_shared_ids, read_own_id
+from silofl.data.targets import IGNORE
 from silofl.errors import CONTROL, ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
@@ -210,6 +211,8 @@ def plan_cases(
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
     if others:
         notes.append(f"{found.site}: nobody drew {', '.join(others)}; labels_annotated in dataset.json says so")
+    if values.ignored is not None:
+        notes.append(f"{found.site}: what is labelled {IGNORE!r} counts in no loss and no score")
     return replace(
         plan,
         notes=tuple(notes),

@@ -108,7 +108,9 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     slips += _describe_similar_labels("CONTRAST", {site: one.channel_names for site, one in found.items()})
     first, regions = next(iter(plans)), _join_regions(found, new, labels)
     notes = {site: (*_describe_plans(site, folder), *plans[site].notes) for site, folder in sites.items()}
-    notes[first] = (*slips, *notes[first])
+    shown = ", ".join(f"{name} {list(numbers)}" for name, numbers in regions.items())
+    scored = [f"regions of labels are scored, as new-study writes: {shown}"] if regions else []
+    notes[first] = (*slips, *scored, *notes[first])
     return {site: replace(plan, notes=notes[site], regions=regions) for site, plan in plans.items()}
 
 
