@@ -110,7 +110,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         # what does not fit together
         ({"labels": {2: "a"}}, r"labels must be numbered \[1\] for segmentation, not \[2\]"),
         ({"labels": {}}, "labels must"),
-        ({"labels": {n: str(n) for n in range(1, 300)}}, "labels must be at most 255"),
+        ({"labels": {n: str(n) for n in range(1, 300)}}, "labels must be at most 254"),
         ({"labels": {1: "a", 2: "a"}}, r"labels must have a name of its own each, not \['a', 'a'\]; rename one"),
         ({"labels": {1: "organ\x1b[8m"}}, r"characters that can be printed, not 'organ\\x1b\[8m'; rename it"),
         ({"labels": {1: "organ\u202e"}}, "characters that can be printed, not "),

@@ -112,9 +112,10 @@ class Study(Section):
     def _check_labels(self) -> None:
         """Refuse labels that no label map holds, or that results and pages cannot tell apart by their names."""
         # Label maps are uint8.
-        if len(self.labels) > 255:
+        if len(self.labels) > 254:
+            # 255 is silofl.data.targets.IGNORED.
             raise ConfigError(
-                f"labels must be at most 255, the numbers that a label map can hold, not {len(self.labels)}"
+                f"labels must be at most 254, the numbers that a label map can hold, not {len(self.labels)}"
             )
         first = 1 if self.task == "segmentation" else 0
         wanted, numbers = list(range(first, first + len(self.labels))), sorted(self.labels)

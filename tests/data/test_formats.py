@@ -145,7 +145,13 @@ def test_a_compression_that_is_not_known_is_refused_as_such(tmp_path, write_dico
             read_image(path)
 
 
-@pytest.mark.parametrize(("modality", "called"), [("SEG", "segmentation"), ("RTSTRUCT", "structure set")])
+@pytest.mark.parametrize(
+    ("modality", "called"),
+    [
+        ("SEG", "an image, not a DICOM segmentation"),
+        ("RTSTRUCT", "an image or a label map, not a DICOM structure set; fill its outlines"),
+    ],
+)
 def test_labels_in_a_dicom_form_of_their_own_are_refused_as_such(tmp_path, write_dicom, modality, called):
     file = write_dicom(tmp_path / "series", VOLUME[..., :1]) / "99.dcm"
     data = pydicom.dcmread(file)
@@ -153,7 +159,7 @@ def test_labels_in_a_dicom_form_of_their_own_are_refused_as_such(tmp_path, write
     if modality == "RTSTRUCT":
         del data.PixelData, data.Rows, data.Columns
     data.save_as(file)
-    with pytest.raises(DataError, match=f"99.dcm must be an image or a label map, not a DICOM {called}"):
+    with pytest.raises(DataError, match=f"99.dcm must be {called}"):
         read_label(file)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from silofl.data.images import Image, check_label, read_image, read_label
+from silofl.data.images import Image, check_values, read_image, read_label
 from silofl.errors import DataError
 
 GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
@@ -84,7 +84,7 @@ def test_a_jpeg_of_a_camera_that_was_turned_lies_on_the_mask_that_was_drawn_on_i
     exif[274] = tag
     Picture.fromarray(stored).save(tmp_path / "a.jpg", exif=exif, quality=95)
     image, label = read_image(tmp_path / "a.jpg"), read_label(save(tmp_path, SHOWN[tag](stored) // 255, "mask.png"))
-    check_label(label, image, {1: "blob"}, "mask.png")
+    assert label.spatial_shape == image.spatial_shape
     np.testing.assert_array_equal(image.array > 128, label.array == 1)
 
 
@@ -292,7 +292,7 @@ def picture(array, affine=None):
 
 @pytest.mark.parametrize("values", [[[0, 1, 2]], [[0, 0, 0]], [[2, 2, 2]]])
 def test_declared_label_values_are_accepted(values):
-    assert check_label(picture(values), picture(values), {1: "white", 2: "grey"}, "m.png") is None
+    assert check_values(picture(values), {1: "white", 2: "grey"}, "m.png") is None
 
 
 @pytest.mark.parametrize(
@@ -302,24 +302,4 @@ def test_declared_label_values_are_accepted(values):
 def test_undeclared_label_values_are_named(values, shown):
     label = picture(values)
     with pytest.raises(DataError, match=rf"m.png must hold the label values 0 .*, 1 \(nucleus\), not {shown}"):
-        check_label(label, label, {1: "nucleus"}, "m.png")
-
-
-@pytest.mark.parametrize("shape", [(5, 3), (3, 4), (3, 5, 1)])
-def test_a_label_of_another_size_than_its_image_is_refused(shape):
-    with pytest.raises(DataError, match=r"m.png must have the size of its image, \(3, 5\), not \("):
-        check_label(picture(np.zeros(shape)), picture(np.zeros((3, 5))), {1: "nucleus"}, "m.png")
-
-
-@pytest.mark.parametrize(
-    "changed", [np.diag([-1, 1, 1, 1]), np.diag([1, 1, 1.5, 1]), np.diag([1, 1, 1, 1]) + np.eye(4, k=3)]
-)
-def test_a_label_on_another_grid_than_its_image_is_refused(changed):
-    volume = np.zeros((3, 4, 5))
-    with pytest.raises(DataError, match="m.nii must lie where its image lies .* not up to .* mm away"):
-        check_label(picture(volume, changed), picture(volume, np.eye(4)), {1: "nucleus"}, "m.nii")
-
-
-def test_a_label_with_rounded_numbers_in_its_header_is_accepted():
-    volume = np.zeros((3, 4, 5))
-    assert check_label(picture(volume, np.eye(4) * 1.00001), picture(volume, np.eye(4)), {1: "a"}, "m.nii") is None
+        check_values(label, {1: "nucleus"}, "m.png")

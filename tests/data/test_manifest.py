@@ -1,10 +1,15 @@
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from silofl.data.manifest import read_manifest
+from silofl.data.parts import join_examples
+from silofl.data.pooled import pool_manifests
 from silofl.data.site_data import load_site_data
+from silofl.data.targets import IGNORED
 from silofl.errors import DataError
 
 
@@ -176,6 +181,29 @@ def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=value)
     with pytest.raises(DataError, match="labels_annotated in dataset.json must list some of the study's labels once"):
         read_manifest(site.folder, study(labels=ORGANS))
+
+
+def test_pixels_of_the_number_to_ignore_are_ignored_in_all_parts(site, study, tmp_path):
+    masks = {name: np.where(np.arange(64).reshape(8, 8) % 3 == 2, 7, 1) for name in "abcdef"}
+    for name, mask in masks.items():
+        site.mask(f"{name}-mask.png", mask.astype(np.uint8))
+    site.write(ignore=7)
+    data = load_site_data(site.folder, study(), tmp_path / "cache")
+    for part in (data.training, data.validation, data.test):
+        assert part.has_ignored
+        np.testing.assert_array_equal(part.targets, [np.where(masks[case] == 7, IGNORED, 1) for case in part.cases])
+    joined = join_examples({"north": data.test, "south": replace(data.test, has_ignored=False)})
+    assert joined.has_ignored and pool_manifests({"north": data.manifest})["ignore"] == 7
+    site.write()
+    with pytest.raises(DataError, match=r"a-mask.png must hold the label values .*, not 7"):
+        load_site_data(site.folder, study(), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, "2", 2.0, True, [2]])
+def test_a_number_to_ignore_that_is_a_label_or_none_is_refused(site, study, value):
+    site.write(ignore=value)
+    with pytest.raises(DataError, match="ignore in dataset.json must be the number of pixels that nobody annotated"):
+        read_manifest(site.folder, study())
 
 
 def test_classes_are_annotated_always(site, study):

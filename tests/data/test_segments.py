@@ -35,7 +35,7 @@ def save(tmp_path):
 @pytest.mark.parametrize("ending", [".nrrd", ".mha"])
 def test_numbers_are_those_of_the_labels_by_the_names_in_the_header(save, ending):
     path = save(("tumor", 1), ("liver", 2), ending=ending)
-    assert read_segments(path, "seg") == (Segment("tumor", 1, "0"), Segment("liver", 2, "0"))
+    assert read_segments(path, "seg") == (Segment("tumor", 1, 0), Segment("liver", 2, 0))
     np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], TURNED)
     np.testing.assert_array_equal(read_label(path).array[0], STORED)
 
@@ -113,21 +113,78 @@ def test_a_segment_without_a_number_is_refused(save, number):
 
 
 @pytest.mark.parametrize("labels", [LABELS, None])
-def test_segments_in_several_layers_are_refused(save, labels):
+def test_a_file_without_the_voxels_of_a_layer_is_refused(save, labels):
     path = save(("liver", 1), ("tumor", 1), layers=(0, 1))
-    with pytest.raises(DataError, match="c0 must hold its segments in one layer .Layer., not in 2, in which they may"):
+    with pytest.raises(DataError, match="c0 must hold the voxels of each Layer of its segments, 0 to 1, not of 1;"):
         read_label(path, "c0", labels=labels)
 
 
-def test_layers_of_a_file_with_a_channel_each_are_named_as_such(tmp_path):
-    header = ["NRRD0004", "type: uint8", "dimension: 4", "space: left-posterior-superior", "sizes: 2 2 2 1"]
-    header += ["space directions: none (1,0,0) (0,1,0) (0,0,1)", "kinds: list domain domain domain", "encoding: raw"]
-    header += ["space origin: (0,0,0)", "Segment0_Name:=liver", "Segment0_LabelValue:=1", "Segment0_Layer:=0"]
-    header += ["Segment1_Name:=tumor", "Segment1_LabelValue:=1", "Segment1_Layer:=1"]
-    path = tmp_path / "seg.nrrd"
-    path.write_bytes("\n".join([*header, "", ""]).encode() + bytes([1, 0, 1, 1, 0, 1, 0, 0]))
-    with pytest.raises(DataError, match="must hold its segments in one layer .Layer., not in 2"):
+@pytest.mark.parametrize("layer", ["x", "-1", "", "12345"])
+def test_a_layer_that_is_no_number_is_refused(save, layer):
+    path = save(("liver", 1), layers=(layer,))
+    with pytest.raises(
+        DataError, match=f"c0 must give segment 'liver' a whole number from 0 as its Layer, not '{layer}'"
+    ):
         read_label(path, "c0", labels=LABELS)
+
+
+@pytest.fixture
+def save_layers(tmp_path):
+    """Write layers (layers, X, Y, Z) as 3D Slicer does, with segments as (name, number, layer)."""
+
+    def write(layers, *segments):
+        sizes = " ".join(map(str, layers.shape))
+        header = ["NRRD0004", "type: uint8", "dimension: 4", "space: left-posterior-superior", f"sizes: {sizes}"]
+        header += ["space directions: none (1,0,0) (0,1,0) (0,0,1)", "kinds: list domain domain domain"]
+        header += ["encoding: raw", "space origin: (0,0,0)"]
+        for place, values in enumerate(segments):
+            keys = zip(("Name", "LabelValue", "Layer"), values, strict=True)
+            header += [f"Segment{place}_{key}:={value}" for key, value in keys if value is not None]
+        path = tmp_path / "seg.seg.nrrd"
+        path.write_bytes("\n".join([*header, "", ""]).encode() + layers.tobytes("F"))
+        return path
+
+    return write
+
+
+# (layers, X, Y, Z): a tumor in the corner of a liver, both with 1 in a layer of their own.
+LAYERS = np.array([[[[1], [1]], [[1], [0]]], [[[1], [0]], [[0], [0]]]], np.uint8)
+
+
+@pytest.mark.parametrize("labels", [LABELS, {1: "tumor", 2: "liver"}])
+def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(save_layers, labels):
+    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1))
+    # The corner is liver and tumor.
+    wanted = [[[2], [1]], [[1], [0]]] if labels == LABELS else [[[2], [2]], [[2], [0]]]
+    np.testing.assert_array_equal(read_label(path, labels=labels).array, [wanted])
+
+
+def test_a_layer_may_hold_several_segments(save_layers):
+    layers = np.concatenate([LAYERS[:1] * 2, LAYERS[1:]])
+    layers[0, 1, 1] = 5
+    path = save_layers(layers, ("tumor", 1, 1), ("liver", 2, 0), ("cyst", 5, 0))
+    found = read_label(path, labels={**LABELS, 3: "cyst"}).array
+    np.testing.assert_array_equal(found, [[[[2], [1]], [[1], [3]]]])
+
+
+def test_layers_without_named_labels_need_a_number_of_their_own_for_each_segment(save_layers):
+    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1))
+    for labels in (None, {1: UNNAMED_LABEL}):
+        with pytest.raises(DataError, match="c0 must have one segment for 1, not 'liver' and 'tumor'; name them with"):
+            read_label(path, "c0", labels=labels)
+    path = save_layers(LAYERS * np.uint8([1, 2]).reshape(2, 1, 1, 1), ("liver", 1, 0), ("tumor", 2, 1))
+    np.testing.assert_array_equal(read_label(path).array, [[[[2], [1]], [[1], [0]]]])
+
+
+def test_a_number_without_a_segment_in_its_layer_is_refused(save_layers):
+    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 2, 1))
+    with pytest.raises(DataError, match="c0 must name a segment for each number that it holds, not none for 1"):
+        read_label(path, "c0", labels=LABELS)
+
+
+def test_segments_of_an_older_file_have_the_number_1_in_a_layer_each(save_layers):
+    path = save_layers(LAYERS, ("liver", None, None), ("tumor", None, None))
+    np.testing.assert_array_equal(read_label(path, labels=LABELS).array, [[[[2], [1]], [[1], [0]]]])
 
 
 def test_one_segment_of_an_older_file_has_the_number_1(save):

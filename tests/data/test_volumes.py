@@ -5,6 +5,7 @@ import pytest
 
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples, join_examples, take_central_slices
+from silofl.data.targets import IGNORED
 from silofl.data.volumes import PatchSampler, Volumes, central_slices, pad_to_size
 from silofl.study_sections import PatchSettings
 
@@ -115,6 +116,14 @@ def test_a_patch_lies_around_a_label_as_often_as_the_study_says(share, wanted):
     found = [sampler.draw(np.zeros((1, 20, 20, 20), np.float32), target)[1] for _ in range(40)]
     # around a voxel without a label, a patch of 3 x 3 x 3 shows the only one in 26 of 7,999 draws
     assert np.mean([patch[1, 1, 1] for patch in found]) == wanted
+
+
+def test_patches_do_not_lie_around_what_nobody_annotated():
+    target = np.full((20, 20, 20), IGNORED, np.uint8)
+    target[3, 4, 5] = 1
+    sampler = PatchSampler(PatchSettings(size=(3, 3, 3), foreground=1.0), 0)
+    found = [sampler.draw(np.zeros((1, 20, 20, 20), np.float32), target)[1] for _ in range(5)]
+    assert all(patch[1, 1, 1] == 1 for patch in found)
 
 
 def test_volumes_are_evaluated_whole_and_one_at_a_time():

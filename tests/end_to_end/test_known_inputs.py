@@ -10,6 +10,7 @@ import pytest
 
 from silofl.data.images import read_image, read_label
 from silofl.data.site_data import load_site_data
+from silofl.data.targets import IGNORED
 from silofl.errors import DataError
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -52,9 +53,9 @@ def super_model(tmp_path_factory, phantoms):
 def import_folders(silofl, tmp_path):
     """Import images/ and masks/ of all hospitals in a folder; returns exit code, error output and the data's folder."""
 
-    def run(source, labels):
-        code, out, error = silofl("import", "folders", source, tmp_path / "data", "--labels", labels)
-        return code, out + error, tmp_path / "data"
+    def run(source, labels, *options, data=tmp_path / "data"):
+        code, out, error = silofl("import", "folders", source, data, "--labels", labels, *options)
+        return code, out + error, data
 
     return run
 
@@ -163,6 +164,34 @@ def test_masks_of_zero_and_255_whose_slope_is_a_255th_are_zero_and_one(build, im
     assert code == 0, said
 
 
+@pytest.mark.parametrize(("case", "label"), [("dcm2niix_mask", "organ"), ("slicer_crop", "liver")])
+def test_masks_that_are_turned_or_cropped_train_as_those_on_the_grid(
+    build, import_folders, train, tmp_path, case, label
+):
+    tables = []
+    for kind in ("in", "same"):
+        code, said, data = import_folders(build(case) / kind, label, data=tmp_path / kind / "data")
+        assert code == 0, said
+        code, said = train(data, tmp_path / kind / "job", tmp_path / kind / "run")
+        assert code == 0, said
+        tables.append((tmp_path / kind / "run" / "metrics.csv").read_text())
+    assert tables[0] == tables[1]
+
+
+def test_dicom_segmentations_are_masks_by_the_names_of_their_segments(build, import_folders, train, tmp_path):
+    import pydicom
+
+    patterns = ("--image-pattern", "{case}/ct", "--mask-pattern", "{case}/seg.dcm")
+    code, said, data = import_folders(build("dicom_seg") / "in", "organ", *patterns)
+    assert code == 0, said
+    code, said = train(data)
+    assert code == 0, said
+    case = data / "north"
+    label = read_label(case / "masks" / "c0.dcm", labels={1: "organ"}, image=read_image(case / "images/c0/ct"))
+    # highdicom stores no frame of a slice without the organ: its pixels are those of the frames.
+    assert label.array.sum() == pydicom.dcmread(case / "masks" / "c0.dcm").pixel_array.sum() > 0
+
+
 def test_segments_count_by_their_names_in_the_header(build, import_folders, train, tmp_path):
     code, said, data = import_folders(build("slicer_names") / "in", "liver,tumor")
     assert code == 0, said
@@ -175,6 +204,26 @@ def test_segments_count_by_their_names_in_the_header(build, import_folders, trai
             # a liver has 14 x 14 pixels, a tumor 10 x 10, in each slice of each case
             sizes = [[(truth == number).sum() for number in (1, 2)] for truth in part.targets]
             assert all(1.7 < liver / tumor < 2.3 for liver, tumor in sizes)
+
+
+@pytest.mark.parametrize("case", ["nnunet_ignore", "nnunet_regions"])
+def test_a_set_of_nnunet_goes_from_import_to_export(build, silofl, train, tmp_path, case):
+    code, out, error = silofl("import", "nnunet", build(case) / "in", tmp_path / "data")
+    assert code == 0, out + error
+    code, said = train(tmp_path / "data")
+    assert code == 0, said
+    run, study = tmp_path / "run", load_study(study_file(tmp_path / "run" / "job"))
+    code, out, error = silofl("export", run / "supermodel", "--out", tmp_path / "bundle")
+    assert code == 0, out + error
+    if case == "nnunet_regions":
+        assert study.labels == {1: "whole 1", 2: "core"} and study.regions == {"whole": (1, 2), "core": (2,)}
+        scored = json.loads((run / "results.json").read_text())
+        assert scored["regions"] == {"whole": [1, 2], "core": [2]}
+    else:
+        data = load_site_data(tmp_path / "data" / "north", study, tmp_path / "cache")
+        # the lower half of six slices of each case
+        assert study.labels == {1: "organ"} and (np.asarray(data.training.targets[3]) == IGNORED).all()
+        assert not (np.asarray(data.training.targets[2]) == IGNORED).any()
 
 
 def test_label_maps_in_jpeg_are_refused(build, import_folders):

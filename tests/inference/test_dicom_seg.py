@@ -8,7 +8,7 @@ import pytest
 from pydicom.uid import generate_uid
 
 from silofl.cli import main
-from silofl.data.images import read_image
+from silofl.data.images import read_image, read_label
 from silofl.errors import ConfigError, DataError
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import write_model_folder
@@ -71,10 +71,29 @@ def test_a_segmentation_lies_on_its_series_voxel_by_voxel(tmp_path, series, make
     assert volume.array.size == labels.size
 
 
-def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(tmp_path, series, make_study):
-    labels, tilt = random_labels(), np.deg2rad(20)
-    direction = np.array([[1, 0, 0], [0, np.cos(tilt), 0], [0, np.sin(tilt), 1]])
+TILT = np.deg2rad(20)
+TILTED = np.array([[1, 0, 0], [0, np.cos(TILT), 0], [0, np.sin(TILT), 1]])
+
+
+# All slices, one alone, or every other one, whose distance is not that of the image.
+@pytest.mark.parametrize("slices", [slice(None), slice(3, 4), slice(0, None, 2)], ids=str)
+@pytest.mark.parametrize("direction", [*AXES.values(), TILTED], ids=[*AXES, "tilted"])
+def test_what_was_written_is_read_back_as_the_mask_of_its_series(tmp_path, series, make_study, direction, slices):
+    labels = np.zeros((7, 6, 5), np.uint8)
+    labels[..., slices] = random_labels()[..., slices]
     folder = series(np.zeros(labels.shape, np.int16), direction)
+    image, target = read_image(folder), tmp_path / "seg.dcm"
+    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=LABELS), "f" * 16, "global model")
+    found = read_label(target, labels=LABELS, image=image)
+    np.testing.assert_array_equal(found.array[0], labels)
+    # At another site the labels may have other numbers.
+    turned = read_label(target, labels={1: "lesion", 2: "organ"}, image=image)
+    np.testing.assert_array_equal(turned.array[0], np.choose(labels, [0, 2, 1]))
+
+
+def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(tmp_path, series, make_study):
+    labels = random_labels()
+    folder = series(np.zeros(labels.shape, np.int16), TILTED)
     target = tmp_path / "seg.dcm"
     write_dicom_seg(target, folder, labels, read_image(folder).affine, make_study(labels=LABELS), "f" * 16, "x")
     found, slices = pydicom.dcmread(target), {}

@@ -131,6 +131,25 @@ def test_neighbours_of_the_job_are_kept_for_volumes_alone(silofl, phantoms, stai
         assert load_study(study_file(tmp_path / name)).data.neighbours == wanted
 
 
+def test_regions_of_the_data_are_those_of_the_study(silofl, stains, tmp_path):
+    for site in ("clinic", "ward"):
+        content = json.loads((stains / site / "dataset.json").read_text())
+        content |= {"labels": {"1": "rim", "2": "cup"}, "regions": {"disc: all": [1, 2], "cup": [2]}}
+        (stains / site / "dataset.json").write_text(json.dumps(content))
+    assert silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", stains)[0] == 0
+    assert load_study(study_file(tmp_path / "own")).regions == {"disc: all": (1, 2), "cup": (2,)}
+    keys = [line.partition(":")[0] for line in study_file(tmp_path / "own").read_text().splitlines()]
+    assert keys[keys.index("labels") + 1] == "regions"
+
+
+@pytest.mark.parametrize("regions", [[1], {"disc": 1}, {"disc": ["1"]}, {"disc": [True]}])
+def test_regions_of_the_data_that_are_none_are_refused(silofl, stains, tmp_path, regions):
+    content = json.loads((stains / "ward" / "dataset.json").read_text()) | {"regions": regions}
+    (stains / "ward" / "dataset.json").write_text(json.dumps(content))
+    code, _, error = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", stains)
+    assert code == 2 and "site 'ward': regions in dataset.json must be numbers of labels by name" in error
+
+
 def test_regions_of_the_job_are_left_out_for_other_labels(silofl, phantoms, tmp_path):
     job, own = JOBS / "fedsm_fundus", tmp_path / "job"
     shutil.copytree(job, own)

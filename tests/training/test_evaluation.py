@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from silofl.data.site_data import Examples
+from silofl.data.targets import IGNORED
+from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
 from silofl.training.evaluation import evaluate, most_likely, predict, score_predictions, summarise_test
 
@@ -221,3 +223,18 @@ def test_a_region_counts_where_all_of_its_labels_are_annotated(make_study, make_
     assert list(score_predictions(wanted, replace(part, annotated=(2,)), study).labels_by_case) == ["cup"]
     # Nobody knows the disc without the cup: no case counts.
     assert score_predictions(wanted, replace(part, annotated=(1,)), study).num_cases == 0
+
+
+@pytest.mark.parametrize("metric", ["dice", "dice_with_background"])
+@pytest.mark.parametrize("has_own_size", [False, True])
+def test_pixels_that_nobody_annotated_are_neither_right_nor_wrong(make_study, make_part, metric, has_own_size):
+    study = make_study(labels={1: "organ", 2: "lesion"}, metric=metric)
+    truth, said = np.uint8([[[1, 1, 0, IGNORED]]]), np.uint8([[[1, 0, 0, 2]]])
+    part = replace(make_part(truth), has_ignored=True)
+    if has_own_size:
+        part, said = replace(part, targets=Volumes((truth[0],))), Volumes((said[0],))
+    found = score_predictions(said, part, study)
+    # organ: 2 * 1 / (2 + 1); background: 2 * 1 / (1 + 2); the lesion is nowhere, but where nobody looked
+    assert found.by_label == pytest.approx({1: 2 / 3} | ({0: 2 / 3, 2: 1} if metric != "dice" else {}))
+    numbers = summarise_test(np.uint8([[[1, 1, 0, 2]]]), found, replace(part, targets=truth), study)
+    assert (numbers["surface"]["hd95"], numbers["surface"]["num_undefined"]) == (0, 0)

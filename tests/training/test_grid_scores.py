@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from silofl.core.guard_rule import BIASES, SHARES
+from silofl.data.targets import IGNORED
 from silofl.inference.geometry import decide_labels
 from silofl.training import grid_scores
 from silofl.training.grid_scores import score_classes, score_label_maps
-from silofl.training.metrics import compare_overlaps, dice_by_case
+from silofl.training.metrics import compare_overlaps, dice_by_case, leave_out_ignored
 
 SINGLE, BOTH = {1: (1,), 2: (2,)}, {"all": (1, 2), "core": (2,)}
 
@@ -37,20 +38,22 @@ def shift(mean, bias):
     ],
     ids=["sigmoid", "softmax", "regions", "background", "annotated"],
 )
-@pytest.mark.parametrize("kind", ["labels", "empty"])
+@pytest.mark.parametrize("kind", ["labels", "empty", "ignored"])
 def test_every_point_has_the_score_of_its_label_maps(channels, regions, has_background, annotated, kind, monkeypatch):
     monkeypatch.setattr(grid_scores, "PIECE", 10)
     federated, local = draw(channels)
     truth = np.random.default_rng(1).integers(0, 2 if channels == 1 else 3, size=(3, 8, 9)).astype(np.uint8)
-    truth = truth * (kind == "labels")
+    truth = truth * (kind != "empty")
     if annotated:
         truth[truth == 2] = 0
+    if kind == "ignored":
+        truth[:, 2:5] = IGNORED
     found = score_label_maps(federated, local, truth, regions, has_background, annotated)
     assert found.shape == (len(SHARES), len(BIASES))
     for row in (0, 4, 10):
         mean = (1 - SHARES[row]) * federated + SHARES[row] * local
         for column in (0, 21, 30, 47, 60):
-            labels = decide_labels(shift(mean, BIASES[column]))
+            labels = leave_out_ignored(decide_labels(shift(mean, BIASES[column])), truth)
             wanted = dice_by_case(labels, truth, "aaa", regions, has_background, annotated).compared["a"]
             assert found[row, column] == pytest.approx(wanted, abs=1e-12)
 

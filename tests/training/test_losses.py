@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.data.targets import IGNORED
 from silofl.training.losses import make_loss
 
 ORGANS = {1: "organ", 2: "lesion"}
@@ -157,3 +158,40 @@ def test_nothing_pulls_at_a_label_where_the_truth_cannot_tell_it_from_background
     plain = torch.zeros(1, 3, 4, 4, requires_grad=True)
     make_loss(study)(plain, torch.zeros(1, 4, 4, dtype=torch.long)).backward()
     assert (plain.grad[:, 2] > 0).all()
+
+
+@pytest.mark.parametrize(("labels", "classes", "outputs"), [({1: "organ"}, 2, 1), (ORGANS, 3, 3)], ids=["one", "two"])
+@pytest.mark.parametrize("name", ["dice", "cross_entropy", "dice_ce"])
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_pixels_that_nobody_annotated_are_left_out(make_study, labels, classes, outputs, name, is_pooled):
+    study = make_study(labels=labels, training={"loss": name, "has_batch_dice": is_pooled})
+    logits, targets = random_batch(classes, outputs)
+    loss = make_loss(study, has_ignored=True)
+    torch.testing.assert_close(loss(logits, targets), make_loss(study)(logits, targets), rtol=1e-5, atol=1e-6)
+    # The lower half of all images: what is there has no part in the value, and no gradient.
+    targets[:, 3:] = IGNORED
+    logits.requires_grad_()
+    value = loss(logits, targets)
+    value.backward()
+    torch.testing.assert_close(value, make_loss(study)(logits[:, :, :3], targets[:, :3]), rtol=1e-5, atol=1e-6)
+    assert not logits.grad[:, :, 3:].any() and logits.grad[:, :, :3].any()
+
+
+def test_an_image_that_nobody_annotated_counts_zero_and_has_a_gradient(make_study):
+    study = make_study(labels=ORGANS)
+    logits, targets = random_batch(3, 3)
+    alone = make_loss(study)(logits[:1], targets[:1])
+    targets[1:] = IGNORED
+    # one of three images
+    torch.testing.assert_close(make_loss(study, has_ignored=True)(logits, targets), alone / 3)
+    logits.requires_grad_()
+    nothing = make_loss(study, has_ignored=True)(logits, torch.full_like(targets, IGNORED))
+    nothing.backward()
+    assert nothing == 0 and not logits.grad.any()
+
+
+def test_labels_that_nobody_drew_and_pixels_that_nobody_annotated_go_together(make_study):
+    study, (logits, targets) = make_study(labels=ORGANS), random_batch(2, 3)
+    wanted = make_loss(study, annotated=[1])(logits[:, :, :3], targets[:, :3])
+    targets[:, 3:] = IGNORED
+    torch.testing.assert_close(make_loss(study, annotated=[1], has_ignored=True)(logits, targets), wanted)

@@ -96,6 +96,8 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
     parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
     parser.add_argument("--mask-pattern", metavar="PATTERN", help="where its masks lie, as {case}/seg.nii.gz")
+    resample = "bring masks on another grid to that of their image, by the nearest voxel"
+    parser.add_argument("--resample-masks", action="store_true", default=None, help=resample)
     parser.add_argument("--seed", type=parse_natural, default=0, help="of every random choice")
     parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
     parser.add_argument("--sites", type=parse_count, help="number of sites to make")

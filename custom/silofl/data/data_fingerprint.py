@@ -22,6 +22,7 @@ from silofl.data.manifest import Manifest
 from silofl.data.preparation import read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
+from silofl.data.targets import IGNORED, find_labelled
 from silofl.errors import ConfigError, DataError
 from silofl.study import Study
 
@@ -236,8 +237,8 @@ def _measure_image(
     if label is None:
         foreground, classes = np.ones(pixels.shape[1:], bool), np.eye(count)[record.label]
     else:
-        foreground = label[0] > 0
-        classes = np.bincount(label.ravel(), minlength=count)[:count] / label.size
+        foreground, is_known = find_labelled(label[0]), label != IGNORED
+        classes = np.bincount(label[is_known], minlength=count)[:count] / max(1, is_known.sum())
     spacing, shape = np.ones(3), np.ones(3)
     shape[: pixels.ndim - 1] = pixels.shape[1:]
     if image.affine is not None:

@@ -7,7 +7,7 @@ NM Multi-frame, Whole Slide Microscopy Image), the encodings those of PS3.5 (sec
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,7 @@ from pydicom.datadict import keyword_for_tag
 from pydicom.multival import MultiValue
 
 from silofl.data.dicom_codestreams import CODESTREAM_STARTS, count_unpacked, join_frames, read_form, split_segments
-from silofl.data.dicom_planes import DIRECTION, OFFSETS, POSITION, SCALE, SPACING, UNEVEN, read_planes
+from silofl.data.dicom_planes import DIRECTION, OFFSETS, POSITION, SCALE, SEGMENT, SPACING, UNEVEN, read_planes
 from silofl.errors import DataError
 
 # Whether a condition is broken, and what the file must do, for the sentence "NAME must ...".
@@ -39,8 +39,15 @@ JPEG = {
     *(uid.UID(f"1.2.840.10008.1.2.4.{process}") for process in (52, 53, 55)),
 }
 READ = {*UNCOMPRESSED, *JPEG, *JPEG_2000, uid.JPEGLSLossless, uid.JPEGLSNearLossless, uid.RLELossless}
-# Of labels by their segments or outlines, in place of a number a pixel.
-DRAWN = {"SEG": "segmentation", "RTSTRUCT": "structure set"}
+# Of labels by their segments or outlines, in place of a number a pixel, and what to do about them.
+DRAWN = {
+    "SEG": "an image, not a DICOM segmentation; name it as the mask of its image",
+    "RTSTRUCT": "an image or a label map, not a DICOM structure set; fill its outlines and save them as a DICOM "
+    "segmentation or as NIfTI on the image's grid, for example with 3D Slicer (SlicerRT) or plastimatch",
+}
+# How a segmentation may say which pixels are of a segment -> bits of a pixel.
+SEGMENTATION_BITS = {"BINARY": (1,), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
+MOST_SEGMENTS = (1 << 16) - 1
 # Whose tables lead back to the beam's intensity; programs show and measure the image without them.
 ANGIOGRAPHY = ("XA", "RF")
 # Whose numbers mean the same however they are shown, as Hounsfield units.
@@ -87,7 +94,16 @@ def check_pixels(header: Dataset, name: str) -> None:
         Exception: Whatever pydicom raises on broken bytes.
     """
     form = (_judge_kind, _judge_numbers, _judge_encoding, _judge_form, _judge_colours)
-    for judge in (*form, _judge_scale, _judge_dose, _judge_size):
+    _check_judgements(header, name, (*form, _judge_scale, _judge_dose, _judge_size))
+
+
+def check_segments(header: Dataset, name: str) -> None:
+    """Refuse a segmentation whose pixels are not all there, or of which it is not known what they are; as above."""
+    _check_judgements(header, name, (_judge_segmentation, _judge_numbers, _judge_frames_of_segments, _judge_size))
+
+
+def _check_judgements(header: Dataset, name: str, judges: Iterable[Callable[[Dataset], Judgement]]) -> None:
+    for judge in judges:
         for is_broken, condition in judge(header):
             if is_broken:
                 raise DataError(f"{name} must {condition}")
@@ -121,10 +137,7 @@ def _read_syntax(header: Dataset) -> uid.UID:
 def _judge_kind(header: Dataset) -> Judgement:
     """Judge whether it is an image at all, and one of which each frame is a slice."""
     drawn = DRAWN.get(header.get("Modality"))
-    yield (
-        drawn is not None,
-        f"be an image or a label map, not a DICOM {drawn}; save it as NIfTI on its image's grid",
-    )
+    yield drawn is not None, f"be {drawn}"
     if not any(key in header for key in PIXELS):
         yield from _judge_missing(header)
         return
@@ -138,17 +151,49 @@ def _judge_kind(header: Dataset) -> Judgement:
         "hold a slice, not many slices side by side in one picture (ImageType MOSAIC of Siemens); convert its series "
         "to NIfTI with dcm2niix",
     )
+    yield from _judge_tiles(header)
+    varied = [key for key in _counted_by(header) if len(set(_list_values(header.get(key)))) > 1]
+    yield (
+        len(varied) > 1,
+        f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
+        "save each volume as a file of its own",
+    )
+
+
+def _judge_tiles(header: Dataset) -> Judgement:
     whole = [header.get(f"TotalPixelMatrix{side}") for side in ("Rows", "Columns")]
     yield (
         None not in whole and whole != [header.get("Rows"), header.get("Columns")],
         f"hold a picture or slices, not tiles of a whole slide of {whole[0]} x {whole[1]} pixels (TotalPixelMatrixRows "
         "and -Columns); save the region of interest as PNG or TIFF",
     )
-    varied = [key for key in _counted_by(header) if len(set(_list_values(header.get(key)))) > 1]
+
+
+def _judge_segmentation(header: Dataset) -> Judgement:
+    """Judge how a segmentation stores its pixels."""
+    yield "PixelData" not in header, f"hold PixelData; {COPY_OR_EXPORT}"
+    yield from _judge_tiles(header)
+    kind, samples = header.get("SegmentationType"), _read_number(header, "SamplesPerPixel", 1)
     yield (
-        len(varied) > 1,
-        f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
-        "save each volume as a file of its own",
+        kind not in SEGMENTATION_BITS,
+        f"have a SegmentationType of {_join(SEGMENTATION_BITS)}, not {str(kind)[:20]}; {EXPORT}",
+    )
+    bits, allocated = SEGMENTATION_BITS[kind], _read_number(header, "BitsAllocated", 0)
+    yield allocated not in bits, f"have BitsAllocated {_join(bits)} for {kind}, not {allocated}; {EXPORT}"
+    yield samples != 1, f"have SamplesPerPixel 1, not {samples}; {EXPORT}"
+    is_packed = _read_syntax(header) not in UNCOMPRESSED
+    yield allocated == 1 and is_packed, f"have no compression where a pixel is one bit (BitsAllocated 1); {EXPORT}"
+
+
+def _judge_frames_of_segments(header: Dataset) -> Judgement:
+    """Judge whether each frame says of which segment it is."""
+    planes, frames = list(read_planes(header)), count_frames(header)
+    yield len(planes) != frames, f"describe each of its {frames} frames, not {len(planes)}; {COPY_OR_EXPORT}"
+    numbers = [plane[SEGMENT] for plane in planes if header.SegmentationType != "LABELMAP"]
+    odd = next((number for number in numbers if number not in range(1, MOST_SEGMENTS + 1)), 1)
+    yield (
+        odd != 1,
+        f"name the segment of each frame ({SEGMENT}), from 1 to {MOST_SEGMENTS}, not {odd}; {EXPORT}",
     )
 
 
@@ -440,4 +485,4 @@ def _judge_codestream(frame: bytes, header: Dataset, size: tuple[int, int]) -> J
 
 def _join(values: Iterable[object]) -> str:
     *most, last = map(str, values)
-    return f"{', '.join(most)} or {last}"
+    return f"{', '.join(most)} or {last}" if most else last

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
 SIZE = ("Rows", "Columns")
+# Of a frame of a segmentation, which segment it is of.
+SEGMENT = "ReferencedSegmentNumber"
 # A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
 INDEX = "DimensionIndexValues"
 SCALE = ("RescaleSlope", "RescaleIntercept")
@@ -28,6 +30,7 @@ GROUPS = {
     DIRECTION: "PlaneOrientationSequence",
     SPACING: "PixelMeasuresSequence",
     INDEX: "FrameContentSequence",
+    SEGMENT: "SegmentIdentificationSequence",
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),
     **dict.fromkeys(REAL_WORLD, "RealWorldValueMappingSequence"),
 }

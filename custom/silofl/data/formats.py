@@ -6,8 +6,11 @@ the head); a volume file that holds one plane is a volume of one slice.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from silofl.data.access import is_system_error, open_error
 from silofl.data.decoded import Decoded
@@ -35,8 +38,21 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         DataError: The format is not known, or the file is truncated, corrupt or of a form that is not supported.
     """
     reader = _choose_reader(path, name)
+    return _explain_errors(lambda: reader(path, name, index, is_label), path, name)
+
+
+def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
+    """Decode a DICOM segmentation on the grid of its image, of a shape (X, Y, Z) and an affine; errors as `decode`."""
+    grid = {"shape": list(shape), "affine": affine.tolist()}
+    return _explain_errors(
+        lambda: decode_in_subprocess("dicom_segments.read_segmentation", path, name, **grid), path, name
+    )
+
+
+def _explain_errors(read: Callable[[], Decoded], path: Path, name: str) -> Decoded:
+    """Return what a reader reads; whatever it raises becomes one sentence without the path."""
     try:
-        return reader(path, name, index, is_label)
+        return read()
     except DataError:
         raise
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes

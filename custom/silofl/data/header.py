@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,6 +35,8 @@ LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
 HEADER_BYTES = 1 << 16
+# DICOM's Segmentation Storage and Label Map Segmentation Storage.
+SEGMENTATIONS = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,20 @@ def read_header(path: Path) -> Header:
 def is_dicom(path: Path) -> bool:
     """Return whether an input is a DICOM file or the folder of a series."""
     return path.is_dir() or path.name.lower().endswith(".dcm")
+
+
+def find_segmentation(path: Path) -> Path | None:
+    """Return the DICOM segmentation that a file is, or that is the only file of a folder; None of others."""
+    from pydicom.filereader import read_file_meta_info
+
+    if not is_dicom(path):
+        return None
+    # Those that begin with a dot are the notes of a file system.
+    files = [file for file in islice(list_files(path), 4) if not file.name.startswith(".")]
+    with suppress(Exception):  # pydicom raises whatever its parsers raise on what is no DICOM
+        if len(files) == 1 and read_file_meta_info(files[0]).get("MediaStorageSOPClassUID") in SEGMENTATIONS:
+            return files[0]
+    return None
 
 
 def read_patient_id(path: Path) -> str | None:

@@ -1,6 +1,6 @@
 """Read images and label maps and check them: finite numbers, declared labels, and one grid for both."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
-from silofl.data.formats import decode
-from silofl.data.segments import check_layers, number_by_names, read_segments
+from silofl.data.formats import decode, decode_segmentation
+from silofl.data.header import find_segmentation
+from silofl.data.segments import number_by_names, read_segments
 from silofl.errors import DataError
 
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.
@@ -71,34 +72,45 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
 
 
 def read_label(
-    path: Path, name: str | None = None, index: int | None = None, labels: Mapping[int, str] | None = None
+    path: Path,
+    name: str | None = None,
+    index: int | None = None,
+    labels: Mapping[int, str] | None = None,
+    image: Image | None = None,
 ) -> Image:
-    """Read a label map; the same formats as `read_image`, one channel of whole numbers.
+    """Read a label map; the same formats as `read_image`, one channel of whole numbers, and a DICOM segmentation.
 
-    Where the header names segments, as 3D Slicer's does, each gets the number of the label of its name.
+    Where the header names segments, as 3D Slicer's and DICOM's do, each gets the number of the label of its name, in
+    whatever layer it lies.
 
     Args:
         path: The file, or the folder of a DICOM series.
         name: What messages call it; the file's name when not given.
         index: Which label map of an npz file's array ``labels``.
         labels: The labels by number; None leaves the numbers as they are stored.
+        image: Its image, on whose grid a DICOM segmentation is laid.
 
     Returns:
         An image with array int32 of shape (1, rows, columns) or (1, X, Y, Z).
 
     Raises:
-        DataError: As `read_image`, or the channels differ, a value is not a whole number, segments may overlap, or one
-            is none of the labels.
+        DataError: As `read_image`, or the channels differ, a value is not a whole number, or a segment is none of the
+            labels.
     """
     name = name or path.name
-    decoded = _decode(path, name, index, is_label=True)
+    segmentation = find_segmentation(path)
+    decoded = (
+        _decode(path, name, index, is_label=True)
+        if segmentation is None
+        else _decode_segmentation(segmentation, name, image)
+    )
     array, segments = decoded.array, read_segments(path, name)
-    check_layers(segments, name)
-    if len(array) > 1 and not (array == array[:1]).all():
-        raise DataError(
-            f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
-        )
-    array = array[:1]
+    if len(array) > 1 and not segments:
+        if not (array == array[:1]).all():
+            raise DataError(
+                f"{name} must hold one number a pixel, not {len(array)} channels that differ; save label numbers"
+            )
+        array = array[:1]
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             # Not "<": NaN and infinity are no numbers of labels either.
@@ -112,25 +124,7 @@ def read_label(
     beyond = array[(array < SMALLEST) | (array > LARGEST)]
     if beyond.size:
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
-    numbers = array.astype(np.int32)
-    return Image(numbers if labels is None else number_by_names(numbers, segments, labels, name), decoded.affine, None)
-
-
-def check_label(label: Image, image: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:
-    """Refuse a label map that does not lie on its image or that holds numbers which the study does not declare.
-
-    Args:
-        label: The label map.
-        image: Its image.
-        labels: The study's labels by number; 0 is the background.
-        name: What messages call the label map.
-        remedy: What to do about a label map with another number.
-
-    Raises:
-        DataError: Sizes or grids differ, or a value is not declared.
-    """
-    check_grid(label, image, name, "its image")
-    check_values(label, labels, name, remedy)
+    return Image(number_by_names(array, segments, labels, name), decoded.affine, None)
 
 
 def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:
@@ -186,32 +180,44 @@ def grid_distance(other: Image, image: Image) -> float:
     if other.affine is None or image.affine is None:
         return 0.0
     # The difference of two affine maps is affine: it is largest at a corner.
-    return float(np.abs((other.affine - image.affine) @ _corners(image)).max())
+    return float(np.abs((other.affine - image.affine) @ corners(image.spatial_shape)).max())
 
 
 def overlaps(other: Image, image: Image) -> bool:
     """Return whether two grids meet, by boxes along the axes of the first; True where one is no grid in space."""
     if other.affine is None or image.affine is None:
         return True
-    corners = (np.linalg.inv(other.affine) @ image.affine @ _corners(image))[:3]
+    ends = (np.linalg.inv(other.affine) @ image.affine @ corners(image.spatial_shape))[:3]
     # A voxel reaches half of its size beyond its centre.
-    return bool(
-        (corners.max(axis=1) > -0.5).all() and (corners.min(axis=1) < np.array(other.spatial_shape) - 0.5).all()
-    )
+    return bool((ends.max(axis=1) > -0.5).all() and (ends.min(axis=1) < np.array(other.spatial_shape) - 0.5).all())
 
 
-def _corners(image: Image) -> NDArray:
+def corners(shape: Sequence[int]) -> NDArray:
     """Return the indices of the voxels at the eight corners of a grid, each with a 1: (4, 8)."""
-    return np.array(np.meshgrid(*[(0, n - 1) for n in image.spatial_shape], [1])).reshape(4, -1)
+    return np.array(np.meshgrid(*[(0, n - 1) for n in shape], [1])).reshape(4, -1)
 
 
-def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    # Opened first, because decoders report a missing right to read as a broken file.
+def _decode_segmentation(path: Path, name: str, image: Image | None) -> Decoded:
+    if image is None or image.affine is None or len(image.spatial_shape) != 3:
+        raise DataError(
+            f"{name} must lie on a volume with places in mm, as a DICOM segmentation does; save it in the form of its "
+            "image"
+        )
+    _check_opens(path, name)
+    return decode_segmentation(path, name, image.spatial_shape, image.affine)
+
+
+def _check_opens(path: Path, name: str) -> None:
+    """Refuse what may not be read, which decoders report as a broken file."""
     try:
         for member in list_files(path):
             member.open("rb").close()
     except OSError as error:
         raise open_error(name, error) from None
+
+
+def _decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    _check_opens(path, name)
     decoded = decode(path, name, index, is_label)
     if decoded.array.size == 0 or decoded.array.dtype.kind not in "biuf":
         form = f"{decoded.array.dtype} of shape {decoded.array.shape}"

@@ -11,6 +11,7 @@ from silofl.data.access import read_bytes
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
+from silofl.data.targets import IGNORE
 from silofl.documents import TwinError, build_table
 from silofl.errors import DataError, Faults, quote_value, suggest_nearest
 from silofl.study import Study
@@ -18,7 +19,7 @@ from silofl.study_sections import SplitUnit
 
 FILE_NAME = "dataset.json"
 PARTS = ("training", "validation", "test")
-KEYS = ("task", "labels", "split_unit", "labels_annotated", "channel_names", *PARTS)
+KEYS = ("task", "labels", "split_unit", "labels_annotated", IGNORE, "regions", "channel_names", *PARTS)
 SPLIT_UNITS = get_args(SplitUnit)
 
 
@@ -39,6 +40,7 @@ class Manifest:
         channel_names: The contrasts that the image files hold, in their order; some or all of the study's.
         places: Where each image and label file lies, by the path that dataset.json gives, links resolved.
         digest: SHA-256 of the file's bytes.
+        ignored: The number in the label maps of what nobody annotated; None where all is annotated.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Manifest:
     channel_names: tuple[str, ...]
     places: dict[str, Path]
     digest: str
+    ignored: int | None = None
 
     def source(self, record: Record) -> ImageFiles:
         """Return the files of a record's image."""
@@ -107,6 +110,7 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
         channel_names=names,
         places=places,
         digest=digest,
+        ignored=_parse_ignored(content, study),
     )
 
 
@@ -236,6 +240,36 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
     if study.task != "segmentation" and "labels_annotated" in content:
         raise DataError(f"labels_annotated in {FILE_NAME} must go with a segmentation, not a {study.task}; remove it")
     return tuple(sorted(numbers))
+
+
+def _parse_ignored(content: Mapping[str, object], study: Study) -> int | None:
+    """Return the number of voxels that nobody annotated."""
+    number = content.get(IGNORE)
+    is_free = type(number) is int and number > 0 and number not in study.labels
+    if number is not None and not (is_free and study.task == "segmentation"):
+        raise DataError(
+            f"{IGNORE} in {FILE_NAME} must be the number of pixels that nobody annotated, above 0 and none of the "
+            f"labels', of a segmentation, not {quote_value(number)}; correct it, or leave it out"
+        )
+    return number
+
+
+def parse_regions(content: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    """Return the regions that a dataset.json proposes for the study: name -> labels, of which the study judges.
+
+    Raises:
+        DataError: They are no lists of numbers by name.
+    """
+    regions = content.get("regions", {})
+    is_table = isinstance(regions, dict) and all(
+        isinstance(labels, list) and all(type(number) is int for number in labels) for labels in regions.values()
+    )
+    if not is_table:
+        raise DataError(
+            f'regions in {FILE_NAME} must be numbers of labels by name, as {{"whole": [1, 2]}}, not '
+            f"{quote_value(regions)}; correct them"
+        )
+    return {name: tuple(labels) for name, labels in regions.items()}
 
 
 def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:

@@ -30,6 +30,7 @@ class Examples:
             background in them.
         patches: How volumes are cut for a network; None where it sees whole images.
         spacings: Case -> the size of its voxels as they are prepared; without those whose files do not state it.
+        has_ignored: Whether pixels of the label maps may be `silofl.data.targets.IGNORED`.
     """
 
     images: Array
@@ -40,6 +41,7 @@ class Examples:
     annotated: tuple[int, ...] | None = None
     patches: PatchSettings | None = None
     spacings: Mapping[str, Spacing] = field(default_factory=dict)
+    has_ignored: bool = False
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -109,7 +111,8 @@ def join_examples(parts: Mapping[str, Examples]) -> Examples:
     slices, patches = (number for part in parts.values() for number in part.slices), next(iter(parts.values())).patches
     spacings = {f"{site}/{case}": size for site, part in parts.items() for case, size in part.spacings.items()}
     names = (named("cases"), tuple(slices), named("patients"))
-    return Examples(images, targets, *names, annotated.pop(), patches, spacings)
+    has_ignored = any(part.has_ignored for part in parts.values())
+    return Examples(images, targets, *names, annotated.pop(), patches, spacings, has_ignored)
 
 
 @dataclass(frozen=True)

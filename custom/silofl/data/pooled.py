@@ -9,6 +9,7 @@ from typing import Any
 from silofl.data.access import link_or_copy, list_files, open_error
 from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
 from silofl.data.records import Record
+from silofl.data.targets import IGNORE
 from silofl.errors import DataError
 from silofl.files import make_folder, write_text
 from silofl.study import Study
@@ -59,7 +60,7 @@ def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """
     # A pool of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = {site: one for site, one in manifests.items() if one.split_unit != "unknown"}
-    _check_sites_agree(manifests, ("task", "labels", "labels_annotated"))
+    _check_sites_agree(manifests, ("task", "labels", "labels_annotated", "ignored"))
     _check_sites_agree(known, ("split_unit",))
     manifest = next(iter(manifests.values()))
     unit = manifest.split_unit if len(known) == len(manifests) else "unknown"
@@ -70,6 +71,7 @@ def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
         for part in PARTS
     }
     more = {"channel_names": list(names)} if names else {}
+    more |= {} if manifest.ignored is None else {IGNORE: manifest.ignored}
     more |= {} if len(manifest.labels_annotated) == len(labels) else {"labels_annotated": [*manifest.labels_annotated]}
     return {"task": manifest.task, "labels": labels, "split_unit": unit, **more, **records}
 

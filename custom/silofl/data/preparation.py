@@ -20,13 +20,15 @@ from silofl.data.contrasts import (
 )
 from silofl.data.domain import Domain, Form, read_form
 from silofl.data.header import check_affine, read_header
-from silofl.data.images import RENUMBER, Image, check_label, read_label
+from silofl.data.images import RENUMBER, Image, check_values, read_label
 from silofl.data.intensity import scale_intensity, to_channels
+from silofl.data.label_grid import lay_on_image
 from silofl.data.leakage import digest_content
 from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
+from silofl.data.targets import IGNORE, IGNORED
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.errors import DataError, error_text
 from silofl.extensions import is_extension
@@ -248,17 +250,22 @@ def _scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
 
 
 def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
-    """Return a case's label map, int32 (1, *spatial), checked against its image; None for a classification.
+    """Return a case's label map, int32 (1, *spatial), with the voxels of its image; None for a classification.
+
+    What nobody annotated has the number `silofl.data.targets.IGNORED`.
 
     Raises:
         DataError: It cannot be read, does not lie on the image, or holds a label that is not declared.
     """
     if not isinstance(record.label, str):
         return None
-    labels = {number: study.labels[number] for number in manifest.labels_annotated}
-    label = read_label(manifest.places[record.label], record.label, record.index, labels)
-    check_label(label, image, labels, record.label, RENUMBER if labels.keys() == study.labels.keys() else ANNOTATE)
-    return label.array
+    annotated = {number: study.labels[number] for number in manifest.labels_annotated}
+    labels = annotated if manifest.ignored is None else {**annotated, manifest.ignored: IGNORE}
+    files = manifest.places[record.label], manifest.source(record).first[0]
+    label = read_label(files[0], record.label, record.index, labels, image)
+    label = lay_on_image(label, image, record.label, files)
+    check_values(label, labels, record.label, RENUMBER if annotated.keys() == study.labels.keys() else ANNOTATE)
+    return label.array if manifest.ignored is None else np.where(label.array == manifest.ignored, IGNORED, label.array)
 
 
 def _check_slices(record: Record, image: Image) -> None:

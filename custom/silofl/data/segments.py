@@ -1,8 +1,8 @@
 """The segments that the header of a label map names, and the numbers that a study has for their names.
 
-3D Slicer writes a segment's name, number and layer as Segment0_Name, Segment0_LabelValue and Segment0_Layer into NRRD;
-ITK keeps them in MHA. It numbers segments in the order in which they were drawn, so that one organ has other numbers in
-other files.
+A DICOM segmentation states them in its SegmentSequence. 3D Slicer writes a segment's name, number and layer as
+Segment0_Name, Segment0_LabelValue and Segment0_Layer into NRRD; ITK keeps them in MHA. It numbers segments in the order
+in which they were drawn, so that one organ has other numbers in other files.
 """
 
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.header import find_segmentation
 from silofl.data.metaimage import read_metaimage_keys
 from silofl.data.nrrd import read_nrrd_keys
 from silofl.data.patient_names import normalise_name
@@ -27,11 +28,14 @@ NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment: its name, its number in the file, and the layer that it lies in, of those that may overlap."""
+    """A segment: its name, its number in the file, and the layer that it lies in, of those that may overlap.
+
+    The layer is None where the number is that of no other segment in any layer.
+    """
 
     name: str
     number: int
-    layer: str
+    layer: int | None
 
 
 def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
@@ -44,6 +48,8 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     Raises:
         DataError: A segment's number is none, or two have the same one.
     """
+    if file := find_segmentation(path):
+        return _read_dicom_segments(file)
     ending = path.suffix.lower()
     keys = read_nrrd_keys(path) if ending == ".nrrd" else read_metaimage_keys(path) if ending == ".mha" else {}
     fields: dict[int, dict[str, str]] = {}
@@ -60,71 +66,101 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     return found
 
 
-def check_layers(segments: Sequence[Segment], name: str) -> None:
-    """Refuse segments that overlap, which 3D Slicer keeps in layers.
-
-    Raises:
-        DataError: There is more than one layer.
-    """
-    layers = {segment.layer for segment in segments}
-    if len(layers) > 1:
-        raise DataError(
-            f"{name} must hold its segments in one layer (Layer), not in {len(layers)}, in which they may overlap; "
-            "give each voxel to one segment, and save it anew"
-        )
-
-
 def number_by_names(
-    numbers: NDArray[np.int32], segments: Sequence[Segment], labels: Mapping[int, str], name: str
+    numbers: NDArray[np.number], segments: Sequence[Segment], labels: Mapping[int, str] | None, name: str
 ) -> NDArray[np.int32]:
     """Return a label map with the numbers that a study has for the names of its segments.
 
     Names are compared without regard to capitals and to blanks, '_' and '-' between words. The number of a segment that
-    nobody has named stays.
+    nobody has named stays. Where segments overlap, the voxel belongs to the label with the highest number.
 
     Args:
-        numbers: The label map.
+        numbers: The layers of the label map, (layers, *spatial).
         segments: Those of its file.
-        labels: The study's labels by number.
+        labels: The study's labels by number; None where nobody has named them.
         name: What messages call the file.
+
+    Returns:
+        The label map, (1, *spatial).
 
     Raises:
         DataError: The map holds a segment that is none of the labels, two that are one, or a number without a segment.
     """
-    if not segments or tuple(labels.values()) == (UNNAMED_LABEL,):
-        return numbers
-    is_unknown = np.isin(numbers, [0, *(segment.number for segment in segments)], invert=True)
-    if is_unknown.any():
-        raise DataError(
-            f"{name} must name a segment for each number that it holds, not none for {numbers[is_unknown].flat[0]}; "
-            "save it anew in 3D Slicer"
-        )
-    drawn = [segment for segment in segments if (numbers == segment.number).any()]
-    number_of = {segment: _find_number(segment, labels, name) for segment in drawn}
+    is_named = labels is not None and tuple(labels.values()) != (UNNAMED_LABEL,)
+    _check_layers(numbers, segments, name)
+    if len(numbers) == 1 and not (segments and is_named):
+        return numbers.astype(np.int32, copy=False)
+    _check_known(numbers, segments, name)
+    drawn = [segment for segment in segments if _find_voxels(numbers, segment).any()]
+    number_of = {one: _find_number(one, labels, name) if is_named else one.number for one in drawn}
     for number in number_of.values():
         rivals = [repr(segment.name) for segment in drawn if number_of[segment] == number]
         if len(rivals) > 1:
+            known = labels.get(number, number) if is_named else number
             raise DataError(
-                f"{name} must have one segment for {labels.get(number, number)}, not {' and '.join(rivals)}; join or "
-                "rename them"
+                f"{name} must have one segment for {known}, not {' and '.join(rivals)}; "
+                f"{'join or rename them' if is_named else 'name them with --labels'}"
             )
-    if all(segment.number == number for segment, number in number_of.items()):
-        return numbers
-    renumbered = np.zeros_like(numbers)
-    for segment, number in number_of.items():
-        renumbered[numbers == segment.number] = number
-    return renumbered
+    if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
+        return numbers.astype(np.int32, copy=False)
+    renumbered = np.zeros(numbers.shape[1:], np.int32)
+    # As regions of nnU-Net and labels that 3D Slicer exports: what is named later covers what is named before.
+    for segment in sorted(drawn, key=number_of.__getitem__):
+        renumbered[_find_voxels(numbers, segment)] = number_of[segment]
+    return renumbered[None]
+
+
+def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
+    """Refuse a map that lacks a layer of its segments."""
+    layers = {segment.layer for segment in segments if segment.layer is not None}
+    # A file of one layer may give it any number.
+    if len(layers) > 1 and len(numbers) <= max(layers):
+        raise DataError(
+            f"{name} must hold the voxels of each Layer of its segments, 0 to {max(layers)}, not of {len(numbers)}; "
+            "save it anew in 3D Slicer"
+        )
+
+
+def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
+    """Refuse a number that no segment has."""
+    for place, layer in enumerate(numbers):
+        known = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (place, None)]
+        is_unknown = np.isin(layer, [0, *known], invert=True)
+        if is_unknown.any():
+            raise DataError(
+                f"{name} must name a segment for each number that it holds, not none for {layer[is_unknown].flat[0]}; "
+                "save it anew in 3D Slicer"
+            )
+
+
+def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bool_]:
+    if segment.layer is None:
+        return (numbers == segment.number).any(axis=0)
+    return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
+
+
+def _read_dicom_segments(file: Path) -> tuple[Segment, ...]:
+    import pydicom
+
+    header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["SegmentSequence"])
+    found = header.get("SegmentSequence", [])
+    return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
 
 
 def _parse_segment(place: int, fields: Mapping[str, str], name: str) -> Segment:
     # Files of before 2020 give no number to a segment, which is then 1 in a layer of its own.
     number, layer = fields.get("LabelValue", "1"), fields.get("Layer", "0" if "LabelValue" in fields else str(place))
+    if not re.fullmatch(r"[0-9]{1,4}", layer):
+        raise DataError(
+            f"{name} must give segment {fields.get('Name')!r} a whole number from 0 as its Layer, not {layer!r}; save "
+            "it anew in 3D Slicer"
+        )
     if not re.fullmatch(r"[0-9]{1,9}", number) or int(number) == 0:
         raise DataError(
             f"{name} must give segment {fields.get('Name')!r} a whole number above 0 (LabelValue), not {number!r}; "
             "save it anew in 3D Slicer"
         )
-    return Segment(fields.get("Name", ""), int(number), layer)
+    return Segment(fields.get("Name", ""), int(number), int(layer))
 
 
 def _find_number(segment: Segment, labels: Mapping[int, str], name: str) -> int:

@@ -75,6 +75,8 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):
         parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}
+    if manifest.ignored is not None:
+        parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
     data = SiteData(**parts, manifest=manifest)
     if len(data.training) == 1 and not study.data.patches and study.model.normalization.startswith("batch"):
         raise DataError(

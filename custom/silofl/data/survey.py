@@ -9,7 +9,7 @@ from silofl.data.domain import Kind, image_kind
 from silofl.data.header import read_header
 from silofl.data.images import Image
 from silofl.data.intensity import LEAST_RANGE
-from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, read_content
+from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError, Faults
 from silofl.study_sections import DataSettings
@@ -37,6 +37,7 @@ class Survey:
         task: ``segmentation`` or ``classification``.
         labels: Number -> name.
         channel_names: The contrasts that some site has; none where no site names them.
+        regions: The regions that the data propose for the study, name -> labels.
         split_unit: What no two parts of a site's data share; ``unknown`` where one site does not know.
         samples: The first training images of each site.
         num_cases: Training cases of the largest site.
@@ -45,6 +46,7 @@ class Survey:
     sites: tuple[str, ...]
     task: str
     labels: dict[int, str]
+    regions: dict[str, tuple[int, ...]]
     channel_names: tuple[str, ...]
     split_unit: str
     samples: tuple[Sample, ...]
@@ -135,7 +137,7 @@ def survey_sites(data: Path) -> Survey:
     faults.tell()
     # A study of which one site does not know its patients is unknown; what the others keep apart stays apart.
     known = [part for part in found if part.split_unit != "unknown"]
-    for sites, keys in ((found, ("task", "labels")), (known, ("split_unit",))):
+    for sites, keys in ((found, ("task", "labels", "regions")), (known, ("split_unit",))):
         for other in sites[1:]:
             _check_agrees(other, sites[0], keys)
     contrasts = tuple(dict.fromkeys(name for part in found for name in part.channel_names))
@@ -146,7 +148,8 @@ def survey_sites(data: Path) -> Survey:
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
     num_cases = max(part.num_cases for part in found)
-    return Survey(names, found[0].task, found[0].labels, contrasts, unit, samples, num_cases)
+    first = found[0]
+    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases)
 
 
 def _survey_site(folder: Path) -> Survey:
@@ -156,7 +159,7 @@ def _survey_site(folder: Path) -> Survey:
         records = content.get("training")
         if not isinstance(records, list) or not records:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
-        names = parse_channel_names(content)
+        names, regions = parse_channel_names(content), parse_regions(content)
         settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
         samples, faults = [], Faults()
         for number, value in enumerate(records[:SAMPLES], 1):
@@ -167,7 +170,7 @@ def _survey_site(folder: Path) -> Survey:
     except DataError as error:
         raise DataError(f"site {site!r}: {error}") from None
     unit = str(content.get("split_unit", "patient"))
-    return Survey((site,), task, labels, names, unit, tuple(samples), len(records))
+    return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records))
 
 
 def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from silofl.data.targets import find_labelled
 from silofl.study_sections import PatchSettings
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class PatchSampler:
         with warnings.catch_warnings():
             # MONAI warns of a volume without a label, whose patches then lie anywhere.
             warnings.simplefilter("ignore", UserWarning)
-            self._cropper.randomize(target[None])
+            self._cropper.randomize(find_labelled(target)[None])
         place = self._slices(roi_center=self._cropper.centers[0], roi_size=self._size)
         return pad_to_size(image[(slice(None), *place)], self._size), pad_to_size(target[place], self._size)
 

@@ -146,7 +146,7 @@ class Work:
     @cached_property
     def loss(self) -> Loss:
         """The study's loss, of the labels that this site annotates."""
-        return make_loss(self.study, self.data.training.annotated)
+        return make_loss(self.study, self.data.training.annotated, self.data.training.has_ignored)
 
     @property
     def learning_rate(self) -> float:

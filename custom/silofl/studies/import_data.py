@@ -21,6 +21,7 @@ def run(options: argparse.Namespace) -> int:
         label_values=label_values,
         image_pattern=options.image_pattern,
         mask_pattern=options.mask_pattern,
+        resample_masks=options.resample_masks,
         alpha=options.alpha,
         is_truncated=options.truncate,
         partition=options.partition,

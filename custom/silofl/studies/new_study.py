@@ -134,7 +134,13 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
     if found.labels != template.labels:
         # They are unions of the job's own labels.
         values.pop("regions", None)
+    if found.regions:
+        regions = {name: list(labels) for name, labels in found.regions.items()}
+        # After the labels, of which they are unions.
+        others = {key: values.pop(key) for key in [*values][[*values].index("labels") + 1 :] if key != "regions"}
+        values |= {"regions": regions, **others}
     comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
+    comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
     comments |= _fit_channels(values, found, where)
     comments |= _fit_intensity(values["data"], found)
     comments |= _fit_geometry(values, template, found)
@@ -266,7 +272,7 @@ def section_lines(
     """Return a section's lines of YAML with a remark at some dotted keys, inner sections indented by two spaces."""
     lines = []
     for key, value in values.items():
-        if isinstance(value, dict) and key != "labels":
+        if isinstance(value, dict) and key not in ("labels", "regions"):
             lines += [*[""] * (not indent), f"{indent}{key}:"]
             lines += section_lines(value, remarks, f"{prefix}{key}.", f"{indent}  ")
         else:

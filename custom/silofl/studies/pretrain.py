@@ -118,7 +118,9 @@ def _train_on_pool(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.
     device = choose_device(study.device)
     model = build_plain_model(study, study.seed).to(device)
     learners: Mapping[str, Learner] = {
-        "": Learner(model, make_optimizer(study.training, model), make_loss(study, pool.annotated), plain_step)
+        "": Learner(
+            model, make_optimizer(study.training, model), make_loss(study, pool.annotated, pool.has_ignored), plain_step
+        )
     }
     for batches in track_progress(_make_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
         result = train(learners, [batches])[""]

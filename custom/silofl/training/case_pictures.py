@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
+from silofl.data.targets import IGNORED, find_labelled
 from silofl.data.volumes import Array, pad_to_size
 from silofl.files import write_atomically, write_text
 from silofl.models import HarmonizedModel
@@ -99,7 +100,8 @@ def _draw_panes(
     panes = {
         "images": image[shown],
         "normalized": normalized[shown],
-        "truths": truth,
+        # What nobody annotated looks like the background.
+        "truths": np.where(truth == IGNORED, 0, truth),
         "predictions": predictions[chosen],
     }
     return {name: _show_plane(array, part, chosen) for name, array in panes.items()}
@@ -110,7 +112,7 @@ def _show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
     truth = part.targets[chosen]
     is_volume = truth.ndim == 3
     if is_volume:
-        array = array[..., int(np.count_nonzero(truth, axis=(0, 1)).argmax())]
+        array = array[..., int(np.count_nonzero(find_labelled(truth), axis=(0, 1)).argmax())]
     # A volume's first axis runs across the body: rows and columns change places for the eye.
     return np.swapaxes(array, -1, -2) if is_volume or part.slices[chosen] is not None else array
 
@@ -126,7 +128,7 @@ def _typical_case(part: Examples, cases: Collection[str]) -> str:
     sizes = dict.fromkeys(cases, 0)
     for case, target in zip(part.cases, part.targets, strict=True):
         if case in sizes:
-            sizes[case] += int(np.count_nonzero(target))
+            sizes[case] += int(np.count_nonzero(find_labelled(target)))
     # A case without any label counts with some models alone.
     labelled = [case for case in sizes if sizes[case]] or list(sizes)
     return sorted(labelled, key=lambda case: (sizes[case], case))[len(labelled) // 2]
@@ -134,4 +136,4 @@ def _typical_case(part: Examples, cases: Collection[str]) -> str:
 
 def _largest_slice(part: Examples, case: str) -> int:
     members = [i for i, name in enumerate(part.cases) if name == case]
-    return max(members, key=lambda i: int(np.count_nonzero(part.targets[i])))
+    return max(members, key=lambda i: int(np.count_nonzero(find_labelled(part.targets[i]))))

@@ -13,7 +13,7 @@ from silofl.data.site_data import Examples
 from silofl.data.volumes import Array, Volumes, central_slices
 from silofl.study import Study
 from silofl.training.extra_metrics import measure_extra_metric
-from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, group_positions
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, group_positions, leave_out_ignored
 from silofl.training.surface import surface_by_case, surface_numbers
 
 Outputs = TypeVar("Outputs", Tensor, NDArray)
@@ -38,6 +38,7 @@ def summarise_test(predictions: Array, result: Score, part: Examples, study: Stu
     # One unit for all cases: a mean of mm and pixels means nothing.
     is_known = part.spacings.keys() >= {*part.cases}
     regions, spacings = list(select_regions(part, study).values()), part.spacings if is_known else {}
+    predictions = leave_out_ignored(predictions, part.targets) if part.has_ignored else predictions
     surface = surface_by_case(predictions, part.targets, part.cases, regions, spacings)
     numbers["surface"] = surface_numbers(surface, "mm" if is_known else "pixels")
     extra = {
@@ -124,6 +125,7 @@ def score_predictions(predictions: Array, part: Examples, study: Study, probabil
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"
+    predictions = leave_out_ignored(predictions, part.targets) if part.has_ignored else predictions
     return dice_by_case(
         predictions, part.targets, part.cases, select_regions(part, study), has_background, annotated=part.annotated
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.guard_rule import BIASES, SHARES
+from silofl.data.targets import IGNORED
 from silofl.training.metrics import Label, compare_overlaps
 
 # Voxels whose means of two models' probabilities are in memory at once.
@@ -71,13 +72,14 @@ def _count_overlaps(federated: NDArray, local: NDArray, truth: NDArray, share: f
     """Count a case's voxels by bias, predicted and true label, with one share: shape (biases, labels, labels)."""
     num_labels = max(federated.shape[1], 2)
     # No label is above the network's, but a file may hold one that the study does not know.
-    num_true = max(num_labels, int(truth.max(initial=0)) + 1)
+    num_true = max(num_labels, int(truth[truth != IGNORED].max(initial=0)) + 1)
     counts = np.zeros(num_labels * num_true * (len(BIASES) + 1), np.int64)
     true = truth.reshape(len(truth), -1)
     for image, piece, mean in yield_means(federated, local, share):
         label, first = _find_first_bias(mean)
+        is_known = true[image, piece] != IGNORED
         place = (label * num_true + true[image, piece]) * (len(BIASES) + 1) + first
-        counts += np.bincount(place, minlength=len(counts))
+        counts += np.bincount(place[is_known], minlength=len(counts))
     # From its first bias on a voxel is foreground; before it, and with a count that no bias reaches, background.
     found = counts.reshape(num_labels, num_true, -1)
     overlaps = np.zeros((len(BIASES), num_true, num_true), np.int64)

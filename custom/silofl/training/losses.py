@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from silofl.core.steps import Loss
+from silofl.data.targets import IGNORED
 from silofl.errors import ConfigError, error_text
 from silofl.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study
 
 
-def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
+def make_loss(study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False) -> Loss:
     """Return the study's loss of logits and integer targets.
 
     ``dice_ce`` is Dice plus cross entropy, ``dice`` Dice alone; background does not count in the Dice part. With a
@@ -23,8 +24,10 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None) -> Loss:
         study: The study.
         annotated: The labels that a site's label maps show, in rising order, where those are not all of the study's:
             the others count as background then, in the targets and in the network's answer.
+        has_ignored: Whether pixels of the targets may be `IGNORED`, which are left out.
     """
     loss = _choose_loss(study) if annotated is None else _marginalise(_choose_loss(study), annotated)
+    loss = _leave_out(loss, study.training.has_batch_dice) if has_ignored else loss
     return _supervise_deeply(loss) if study.model.arguments.get("deep_supervision") else loss
 
 
@@ -97,6 +100,27 @@ def _marginalise(loss: Loss, annotated: Sequence[int]) -> Loss:
         return loss(torch.cat([background, logits[:, list(annotated)]], dim=1), numbers[targets])
 
     return merged
+
+
+def _leave_out(loss: Loss, is_of_batch: bool) -> Loss:
+    """Return a loss that sees the pixels that somebody annotated, and no others, of each image as one row.
+
+    Args:
+        loss: Takes logits (B, outputs, pixels) and targets (B, pixels).
+        is_of_batch: Whether it sees the pixels of all images as one row, as Dice over a batch needs.
+    """
+
+    def left_out(logits: Tensor, targets: Tensor) -> Tensor:
+        if is_of_batch:
+            logits, targets = logits.transpose(0, 1).flatten(1)[None], targets.flatten()[None]
+        # Of an image without such pixels a value of 0 that has a gradient.
+        losses = [
+            loss(answer[:, known][None], truth[known][None]) if (known := truth != IGNORED).any() else 0 * answer.sum()
+            for answer, truth in zip(logits, targets, strict=True)
+        ]
+        return sum(losses[1:], losses[0]) / len(losses)
+
+    return left_out
 
 
 def _segmentation_loss(study: Study) -> Loss:

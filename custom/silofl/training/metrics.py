@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.volumes import Array
+from silofl.data.targets import IGNORED
+from silofl.data.volumes import Array, Volumes
 from silofl.study_sections import CLASSIFICATION_ONLY
 
 Key = TypeVar("Key", bound=Hashable)
@@ -119,6 +120,19 @@ class Score:
         )
 
 
+def leave_out_ignored(predictions: Array, targets: Array) -> Array:
+    """Return predictions without a label where nobody annotated the target: neither label nor background counts there.
+
+    Args:
+        predictions: Label maps, N slices (N, H, W) or whole volumes.
+        targets: Label maps of the same shape, `IGNORED` where nobody annotated them.
+    """
+    if isinstance(targets, Volumes):
+        pairs = zip(predictions, targets, strict=True)
+        return Volumes(tuple(np.where(truth == IGNORED, np.uint8(IGNORED), said) for said, truth in pairs))
+    return np.where(np.asarray(targets) == IGNORED, np.uint8(IGNORED), predictions)
+
+
 def dice_by_case(
     predictions: Array,
     targets: Array,
@@ -150,7 +164,7 @@ def dice_by_case(
     for case, member in group_positions(cases).items():
         said, truth = np.asarray(predictions[member]), np.asarray(targets[member])
         if annotated is not None:
-            said = np.where(np.isin(said, annotated), said, 0)
+            said = np.where(np.isin(said, (*annotated, IGNORED)), said, 0)
         found = {
             region: _dice(mask_labels(said, labels), mask_labels(truth, labels)) for region, labels in scored.items()
         }

@@ -82,6 +82,8 @@ def test_a_case_is_a_patient_with_four_contrasts_and_three_labels(run, source):
     content = contents["south"]
     assert content["channel_names"] == ["T1", "T1Gd", "T2", "FLAIR"]
     assert content["labels"] == {str(number): name for number, name in LABELS.items()}
+    # Whole tumour, tumour core and enhancing tumour; 1 is the necrotic core, 2 the oedema.
+    assert content["regions"] == {"WT": [1, 2, 3], "TC": [1, 3], "ET": [3]}
     case = "BraTS2021_00007"
     assert records_of(content)[case] == {
         "image": [f"images/{case}/{case}_{name}.nii.gz" for name in ("t1", "t1ce", "t2", "flair")],

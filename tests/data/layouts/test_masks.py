@@ -43,8 +43,8 @@ def volume(tmp_path):
 def write(tmp_path):
     """Write a mask as a site's and return its path; the image is the mask itself where none is given."""
 
-    def run(mask, values, image=None):
-        name, writer = plan_mask(mask, image or mask, "p1", values, "site 'north': p1/seg")
+    def run(mask, values, image=None, is_resampled=False):
+        name, writer = plan_mask(mask, image or mask, "p1", values, "site 'north': p1/seg", is_resampled)
         target = tmp_path / "target" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         writer(target)
@@ -151,7 +151,12 @@ def test_a_mask_between_two_labels_is_refused(volume, write):
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("a.b.NII.gz", ("a.b", ".NII.gz")), ("a.nii", ("a", ".nii")), ("a_seg.PNG", ("a_seg", ".PNG"))],
+    [
+        ("a.b.NII.gz", ("a.b", ".NII.gz")),
+        ("a.nii", ("a", ".nii")),
+        ("a_seg.PNG", ("a_seg", ".PNG")),
+        ("a.seg.nrrd", ("a", ".seg.nrrd")),
+    ],
 )
 def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, wanted):
     assert split_ending(tmp_path / name, name) == wanted
@@ -179,6 +184,34 @@ def test_a_mask_beside_its_image_is_refused(volume, write, tmp_path, ending, val
     nibabel.save(nibabel.Nifti1Image(NUMBERS, shifted), image)
     with pytest.raises(DataError, match="p1/seg must lie where its image lies .*, not up to 7.2 mm away"):
         write(volume(ending), values, image)
+
+
+@pytest.mark.parametrize("ending", [".nii.gz", ".mha", ".nrrd"])
+@pytest.mark.parametrize("values", [BRAIN, Values({1: "organ", 4: "lesion"}, of_all={1: "organ", 4: "lesion"})])
+def test_a_mask_on_another_grid_is_resampled_where_it_was_asked_for(volume, write, tmp_path, ending, values):
+    # Slices half as thick as the mask's, the first two of them in its first one.
+    fine = AFFINE @ np.diag([1, 1, 0.5, 1])
+    fine[2, 3] -= 0.9
+    image = tmp_path / "image.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((6, 5, 8)), fine), image)
+    mask = volume(ending)
+    with pytest.raises(DataError, match="p1/seg must have the size of its image.*or import with --resample-masks"):
+        write(mask, values, image)
+    target = write(mask, values, image, is_resampled=True)
+    label, wanted = read_label(target), NUMBERS if values.is_kept else WANTED
+    assert target.name == "p1.nii.gz"
+    np.testing.assert_array_equal(label.array[0], wanted[..., [0, 0, 1, 1, 2, 2, 3, 3]])
+    np.testing.assert_allclose(label.affine, fine, atol=1e-6)
+
+
+@pytest.mark.parametrize("values", [BRAIN, Values({1: "organ", 4: "lesion"}, of_all={1: "organ", 4: "lesion"})])
+def test_a_mask_with_its_axes_in_another_direction_keeps_its_own_grid(volume, write, tmp_path, values):
+    image, turned = tmp_path / "image.nii.gz", AFFINE @ np.diag([1, -1, 1, 1])
+    turned[:3, 3] += AFFINE[:3, 1] * 4
+    nibabel.save(nibabel.Nifti1Image(np.zeros((6, 5, 4)), turned), image)
+    label = read_label(write(volume(".nii.gz"), values, image))
+    np.testing.assert_array_equal(label.array[0], NUMBERS if values.is_kept else WANTED)
+    np.testing.assert_allclose(label.affine, AFFINE, atol=1e-6)
 
 
 def test_a_mask_on_an_image_without_a_readable_header_is_taken(volume, write, tmp_path):

@@ -7,8 +7,10 @@ import pytest
 import SimpleITK
 from PIL import Image
 
+from silofl.data.images import read_label
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
+from silofl.data.targets import IGNORED
 from silofl.errors import ConfigError, DataError
 
 AFFINE = np.diag([0.5, 0.5, 3, 1])
@@ -19,9 +21,9 @@ CASES = ("prostate_00", "prostate_01", "prostate_02", "prostate_03")
 
 
 def save(array, path):
-    if path.suffix == ".png":
+    if path.suffix in (".png", ".tif"):
         Image.fromarray(array.astype(np.uint8)).save(path)
-    elif path.suffix == ".mha":
+    elif path.suffix in (".mha", ".nrrd"):
         SimpleITK.WriteImage(SimpleITK.GetImageFromArray(array.T), path)
     else:
         nibabel.save(nibabel.Nifti1Image(array, AFFINE), path)
@@ -38,7 +40,7 @@ def write_set(folder, description=SECOND, size=(8, 8, 3), numbers=(0, 1, 2), cha
             pixels = rng.integers(0, 250, size, dtype=np.int16)
             save(pixels, folder / "imagesTr" / f"{case}_{channel:04}{ending}")
         save(
-            rng.choice(np.int16(numbers), size[:3] if ending != ".png" else size[:2]),
+            rng.choice(np.int16(numbers), size[:3] if ending not in (".png", ".tif") else size[:2]),
             folder / "labelsTr" / f"{case}{ending}",
         )
     describe(folder, description)
@@ -95,6 +97,73 @@ def test_a_study_that_names_the_contrasts_loads_the_site(run, source, study, tmp
     np.testing.assert_array_equal(data.test.images[2], np.stack(stored)[..., 2])
     mask = np.asanyarray(nibabel.load(source / "labelsTr" / f"{case}.nii.gz").dataobj)
     np.testing.assert_array_equal(data.test.targets[2], mask[..., 2])
+
+
+def test_what_nobody_annotated_keeps_its_number_and_is_ignored(run, source, study, tmp_path):
+    describe(source, SECOND | {"labels": {"background": 0, "PZ": 1, "ignore": 2}})
+    content = run()
+    assert content["labels"] == {"1": "PZ"} and content["ignore"] == 2 and "labels_annotated" not in content
+    wanted = study(labels={1: "PZ"}, channels=2, channel_names=["T2", "ADC"], intensity="raw", split_unit="unknown")
+    data = load_site_data(tmp_path / "target" / source.name, wanted, tmp_path / "cache")
+    mask = np.asanyarray(nibabel.load(source / "labelsTr" / f"{data.test.cases[0]}.nii.gz").dataobj)
+    np.testing.assert_array_equal(data.test.targets[1], np.where(mask == 2, IGNORED, mask)[..., 1])
+    assert data.training.has_ignored and data.test.has_ignored
+
+
+def test_what_nobody_annotated_gets_a_number_that_is_no_label_at_another_site(run, tmp_path):
+    write_set(tmp_path / "sites" / "north", SECOND)
+    write_set(tmp_path / "sites" / "south", SECOND | {"labels": {"PZ": 1, "ignore": 2}})
+    assert "ignore" not in run(tmp_path / "sites", "north")
+    content = run(tmp_path / "sites", "south")
+    # 2 is TZ in the north.
+    assert content["ignore"] == 255 and content["labels_annotated"] == [1]
+    written = nibabel.load(tmp_path / "target" / "south" / "masks" / f"{CASES[0]}.nii.gz")
+    original = nibabel.load(tmp_path / "sites" / "south" / "labelsTr" / f"{CASES[0]}.nii.gz")
+    mask = np.asanyarray(original.dataobj)
+    np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.where(mask == 2, 255, mask))
+
+
+def test_regions_become_labels_and_their_unions(run, source):
+    # As BraTS in nnU-Net's form, in which 3 is the enhancing tumour.
+    labels = {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "enhancing": 3}
+    describe(source, SECOND | {"labels": labels, "regions_class_order": [1, 2, 3]})
+    content = run()
+    assert content["labels"] == {"1": "whole 1", "2": "core 2", "3": "enhancing"}
+    assert content["regions"] == {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
+
+
+def test_regions_are_the_same_at_all_sites_whatever_their_numbers(run, tmp_path):
+    write_set(tmp_path / "sites" / "north", SECOND | {"labels": {"whole": [1, 2], "core": 2}})
+    south = write_set(
+        tmp_path / "sites" / "south", SECOND | {"labels": {"whole": [1, 4], "core": 4}}, numbers=(0, 1, 4)
+    )
+    with pytest.raises(DataError, match="site 'south' must have the labels of other sites in the region 'whole'"):
+        describe(south, SECOND | {"labels": {"whole": [1, 2, 4], "core": 4}})
+        run(tmp_path / "sites", "south")
+    describe(south, SECOND | {"labels": {"whole": [1, 4], "core": 4}})
+    for site in ("north", "south"):
+        content = run(tmp_path / "sites", site)
+        assert content["labels"] == {"1": "whole 1", "2": "core"}
+        assert content["regions"] == {"whole": [1, 2], "core": [2]}
+
+
+def test_plans_of_nnunet_are_named_as_not_read(source, tmp_path):
+    (source / "nnUNetResEncUNetLPlans.json").write_text("{}")
+    note, *_ = import_layout("nnunet", source, tmp_path / "target").notes
+    assert "nnUNetResEncUNetLPlans.json is not read" in note and "cascade" in note and "residual" in note
+
+
+@pytest.mark.parametrize("ending", [".mha", ".nrrd", ".tif"])
+def test_the_other_endings_of_nnunet_are_read(run, tmp_path, study, ending):
+    size = (8, 8, 3) if ending != ".tif" else (8, 8)
+    place = write_set(tmp_path / "sets" / "north", SECOND | {"file_ending": ending}, size)
+    assert records_of(run(place, "north"))["prostate_01"]["label"].startswith("masks/prostate_01.")
+    wanted = study(
+        labels={1: "PZ", 2: "TZ"}, channels=2, channel_names=["T2", "ADC"], intensity="raw", split_unit="unknown"
+    )
+    data = load_site_data(tmp_path / "target" / "north", wanted, tmp_path / "cache")
+    label = read_label(place / "labelsTr" / f"{data.test.cases[0]}{ending}").array[0]
+    np.testing.assert_array_equal(data.test.targets[0], label[..., 0] if ending != ".tif" else label)
 
 
 def test_both_versions_say_the_same(run, source):
@@ -229,15 +298,16 @@ def test_one_contrast_keeps_its_name(run, source):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        (
-            {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
-            "labels in .* must be a number each, not the region 'whole'",
-        ),
-        ({"labels": {"background": 0, "PZ": 1, "TZ": 2, "ignore": 3}}, "labels in .* must not have 'ignore'"),
-        ({"labels": {"background": 0, "PZ": "one"}}, "labels in .* must be a number from 0 each, not 'PZ': 'one'"),
-        ({"labels": {"background": 0, "PZ": -1}}, "labels in .* must be a number from 0 each, not 'PZ': -1"),
-        ({"labels": {"background": 0, "PZ": True}}, "labels in .* must be a number from 0 each, not 'PZ': True"),
-        ({"labels": {"background": 0, "PZ": 1 << 40}}, "labels in .* must be a number from 0 each, not 'PZ': 1099"),
+        ({"labels": {"PZ": 1, "ignore": [2, 3]}}, "labels in .* must have one number as 'ignore', not .2, 3."),
+        ({"labels": {"PZ": 1, "ignore": 1}}, "labels in .* must be names with a number of its own each"),
+        ({"labels": {"PZ": [1, 2], "ignore": 2}}, "labels in .* must be names with a number of its own each"),
+        ({"labels": {"PZ": [0, 2]}}, "a list of numbers from 1, not 'PZ': .0, 2."),
+        ({"labels": {"PZ": []}}, "a list of numbers from 1, not 'PZ': "),
+        ({"labels": {"PZ": [1, "2"]}}, "a list of numbers from 1, not 'PZ': "),
+        ({"labels": {"background": 0, "PZ": "one"}}, "labels in .* must be a number from 0 each, .*, not 'PZ': 'one'"),
+        ({"labels": {"background": 0, "PZ": -1}}, "labels in .* must be a number from 0 each, .*, not 'PZ': -1"),
+        ({"labels": {"background": 0, "PZ": True}}, "labels in .* must be a number from 0 each, .*, not 'PZ': True"),
+        ({"labels": {"background": 0, "PZ": 1 << 40}}, "labels in .* must be a number from 0 each, .*, not 'PZ': 1099"),
         ({"labels": {"background": 0}}, "labels in .* must be names with a number of its own each"),
         ({"labels": {"background": 0, "PZ": 1, "TZ": 1}}, "labels in .* must be names with a number of its own each"),
         ({"labels": ["PZ", "TZ"]}, "labels in .* must be names with a number of its own each"),

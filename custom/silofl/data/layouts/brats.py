@@ -19,8 +19,8 @@ BraTS-GLI-00000-000-t1n.nii.gz, -t1c, -t2w, -t2f and -seg. BraTS itself names no
 are made by hand. With partitioning_1.csv, FeTS's split by institution, the sites are site-1, site-2 and so on.
 
 The contrasts are T1, T1Gd (after gadolinium), T2 and FLAIR; one that a case lacks is null. Label 1 is the necrotic
-core, 2 the oedema, 3 the enhancing tumour, which is 4 in the masks of 2021. All time points of a patient come into one
-part.
+core, 2 the oedema, 3 the enhancing tumour, which is 4 in the masks of 2021. dataset.json has the challenge's regions,
+WT, TC and ET, and new-study takes them over. All time points of a patient come into one part.
 """
 
 import re
@@ -37,6 +37,8 @@ from silofl.errors import DataError
 
 CHANNELS = ("T1", "T1Gd", "T2", "FLAIR")
 LABELS = ("necrotic core", "oedema", "enhancing tumour")
+# What the challenge scores: the whole tumour, its core, and its enhancing part.
+REGIONS = {"WT": (1, 2, 3), "TC": (1, 3), "ET": (3,)}
 TABLE = "partitioning_1.csv"
 TIME_POINT = re.compile(r"-\d{3}$")
 
@@ -104,7 +106,7 @@ def plan_brats(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     names = choose_labels(options.labels, LABELS, first=1).values()
     values = Values(dict(zip(form.values, names, strict=True)), "download it again, or leave the case out")
     plans = {found.site: plan_cases(found, form.patients(found), values, options) for found in sites}
-    return {site: replace(plan, notes=(*plan.notes, *notes)) for site, plan in plans.items()}
+    return {site: replace(plan, notes=(*plan.notes, *notes), regions=REGIONS) for site, plan in plans.items()}
 
 
 def _detect_form(source: Path, places: Iterable[Path]) -> Edition:

@@ -17,6 +17,7 @@ from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.data.patient_ids import count_shared_ids, read_own_id
+from silofl.data.targets import IGNORE
 from silofl.errors import CONTROL, ConfigError, DataError, quote_value
 from silofl.study_sections import CHANNEL_NAME
 
@@ -200,7 +201,8 @@ def plan_cases(
     Raises:
         DataError: The site has fewer than two patients.
     """
-    pairs = [_plan_pair(found, case, patients[case], values) for case in sorted(found.images)]
+    is_resampled = bool(options.resample_masks)
+    pairs = [_plan_pair(found, case, patients[case], values, is_resampled) for case in sorted(found.images)]
     plan = plan_pairs(found.site, pairs, values.labels, options, found.channel_names)
     notes, annotated = [*plan.notes, *_describe_cautions(found, patients)], values.annotated
     lacks = [f"{count} of {len(pairs)} cases have no {name}" for name, count in found.missing.items()]
@@ -209,7 +211,14 @@ def plan_cases(
         notes.append(f"{found.site}: {', '.join(lacks)}; dataset.json has null there, for which networks see zeros")
     if others:
         notes.append(f"{found.site}: nobody drew {', '.join(others)}; labels_annotated in dataset.json says so")
-    return replace(plan, notes=tuple(notes), labels_annotated=annotated if others else ())
+    if values.ignored is not None:
+        notes.append(f"{found.site}: what is labelled {IGNORE!r} counts in no loss and no score")
+    return replace(
+        plan,
+        notes=tuple(notes),
+        labels_annotated=annotated if others else (),
+        ignored=values.ignored_at_site,
+    )
 
 
 def _describe_cautions(found: SiteCases, patients: Mapping[str, str | None]) -> list[str]:
@@ -289,10 +298,10 @@ def _wildcards(pattern: str) -> str:
     return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))))
 
 
-def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values) -> CaseFiles:
+def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values, is_resampled: bool) -> CaseFiles:
     named = zip(found.image_names(case), found.images[case], strict=True)
     images = tuple(None if name is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
     mask = found.masks[case]
     place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
     image = next(path for path in found.images[case] if path is not None)
-    return CaseFiles(case, patient, images, plan_mask(mask, image, case, values, place))
+    return CaseFiles(case, patient, images, plan_mask(mask, image, case, values, place, is_resampled))

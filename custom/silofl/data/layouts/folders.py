@@ -5,7 +5,8 @@ Own data, from nowhere else::
     SOURCE/
       north/                 a folder for each site
         images/a.png ...     pictures, NIfTI, MHA or NRRD volumes, or folders of a DICOM series
-        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or in pictures 255 the label
+        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or in pictures 255 the label;
+                             also DICOM segmentations, or those of 3D Slicer (a.seg.nrrd)
         patients.csv         whose image it is, in the columns file and patient (or patients.tsv)
       south/ ...
 
@@ -22,7 +23,8 @@ Without patients.csv the patients are those of the DICOM headers (PatientID), wh
 whose images they are: they are split by file.
 
 --labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
-Masks of 3D Slicer are numbered by the names of their segments. Masks with another number or name are refused.
+Segmentations of DICOM and 3D Slicer are numbered by the names of their segments. Masks with another number or name are
+refused, and so are masks whose voxels are not those of their image; --resample-masks brings these to its grid.
 """
 
 from pathlib import Path
@@ -121,4 +123,5 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
     return found
 
 
-LAYOUT = Layout(plan_folders, {**FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None})
+OPTIONS = {"label_values": None, "image_pattern": None, "mask_pattern": None, "resample_masks": False}
+LAYOUT = Layout(plan_folders, {**FIFTHS, **OPTIONS})

@@ -17,17 +17,20 @@ the first site and then of the others, and the masks are renumbered where their 
 site's dataset.json does not name has been drawn by nobody there: labels_annotated lists the others. --labels gives the
 labels other names; or it names all labels of a study in their order, of which the sites have some. Without it, names
 that are nearly one, as Tumour and tumor, and that no site has both of are said to be two labels; and so are contrasts,
-as T1 and t1, whatever --labels says. Regions and the label ignore are refused. Pictures in colours, one file a case,
-are one image without contrasts. imagesTs has no labels and is not read: training, validation and test are drawn from
-imagesTr.
+as T1 and t1, whatever --labels says. Pictures in colours, one file a case, are one image without contrasts. imagesTs
+has no labels and is not read: training, validation and test are drawn from imagesTr.
+
+Voxels of the label ignore count in no loss and no score. Where labels are regions, as whole: [1, 2], core: 2, each
+number is a label, named as a region that has it alone, or as the smallest region that has it with the number; the
+regions stand in dataset.json, and new-study takes them over. Plans of nnU-Net (nnUNetPlans.json) are not read.
 
 Without patients.csv nobody knows whose images they are: they are split by case.
 """
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -37,6 +40,7 @@ from silofl.data.layouts.masks import ENDINGS, Values
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.site_files import SitePlan, choose_labels, read_description, visible_folders
+from silofl.data.targets import IGNORE
 from silofl.errors import DataError, quote_value
 
 PARTS = ("dataset.json", "imagesTr", "labelsTr")
@@ -57,11 +61,15 @@ class Description:
         channel_names: The contrasts in the order of the files' numbers.
         labels: Number in the masks -> name, without the background, in the order of the numbers.
         ending: Of all files.
+        regions: Name -> numbers in the masks of what is scored in place of labels; none where these are.
+        ignored: The number in the masks of what nobody annotated; None where all is annotated.
     """
 
     channel_names: tuple[str, ...]
     labels: dict[int, str]
     ending: str
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ignored: int | None = None
 
     def file_name(self, channel: int) -> str:
         """Return the name of a contrast's file, as a pattern."""
@@ -73,7 +81,7 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 
     Raises:
         ConfigError: A contrast has a name that no study can have, or there are more or fewer names than labels.
-        DataError: A folder is no such set, a file is missing or named otherwise, or labels are regions.
+        DataError: A folder is no such set, a file is missing or named otherwise, or sites differ in a region.
     """
     is_one = source.is_dir() and any((source / part).exists() for part in PARTS)
     sites = {source.resolve().name: source} if is_one else {folder.name: folder for folder in visible_folders(source)}
@@ -86,7 +94,8 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     new = {name: name for name in own} if is_of_study else dict(zip(own, labels.values(), strict=True))
     plans = {}
     for site, described in found.items():
-        values = Values({number: new[name] for number, name in described.labels.items()}, REMEDY, labels)
+        names = {number: new[name] for number, name in described.labels.items()}
+        values = Values(names, REMEDY, labels, described.ignored)
         cases = _find_site_cases(site, sites[site], described)
         plans[site] = plan_cases(cases, read_patients(cases), values, options)
     plans = warn_unknown_patients(plans)
@@ -97,8 +106,48 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         else _describe_similar_labels("LABEL", {site: one.labels.values() for site, one in found.items()})
     )
     slips += _describe_similar_labels("CONTRAST", {site: one.channel_names for site, one in found.items()})
-    first = next(iter(plans))
-    return {**plans, first: replace(plans[first], notes=(*slips, *plans[first].notes))}
+    first, regions = next(iter(plans)), _join_regions(found, new, labels)
+    notes = {site: (*_describe_plans(site, folder), *plans[site].notes) for site, folder in sites.items()}
+    shown = ", ".join(f"{name} {list(numbers)}" for name, numbers in regions.items())
+    scored = [f"regions of labels are scored, as new-study writes: {shown}"] if regions else []
+    notes[first] = (*slips, *scored, *notes[first])
+    return {site: replace(plan, notes=notes[site], regions=regions) for site, plan in plans.items()}
+
+
+def _join_regions(
+    found: Mapping[str, Description], new: Mapping[str, str], labels: Mapping[int, str]
+) -> dict[str, tuple[int, ...]]:
+    """Return the regions of all sites by the numbers that the labels have there; none where labels are scored.
+
+    Args:
+        found: Site -> what its dataset.json says.
+        new: Label's name in dataset.json -> its name at the site.
+        labels: The labels of all sites by number.
+    """
+    if not any(described.regions for described in found.values()):
+        return {}
+    number_of, joined = {name: number for number, name in labels.items()}, dict[str, tuple[int, ...]]()
+    for site, described in found.items():
+        own = described.regions or {name: (number,) for number, name in described.labels.items()}
+        for name, numbers in own.items():
+            there = tuple(sorted(number_of[new[described.labels[number]]] for number in numbers))
+            if joined.setdefault(new.get(name, name), there) != there:
+                raise DataError(
+                    f"dataset.json of site {site!r} must have the labels of other sites in the region {name!r}, not "
+                    "others; name it otherwise"
+                )
+    return joined
+
+
+def _describe_plans(site: str, folder: Path) -> list[str]:
+    """Return a sentence on nnU-Net's plans in a folder, which say how others trained; nothing where there are none."""
+    plans = [path.name for path in sorted(folder.glob("*Plans*.json"))]
+    if not plans:
+        return []
+    return [
+        f"{site}: {', '.join(plans)} is not read: silofl plan chooses anew, for a U-Net without residual encoder "
+        "(ResEnc) and without cascade (3d_cascade_fullres), which are not supported"
+    ]
 
 
 def _describe_similar_labels(kind: str, found: Mapping[str, Iterable[str]]) -> list[str]:
@@ -179,7 +228,8 @@ def _read_site_description(site: str, folder: Path) -> Description:
         raise DataError(
             f"file_ending in {where} must be one of {', '.join(ENDINGS)}, not {quote_value(ending)}; convert it"
         )
-    return Description(_parse_channels(channels, where), _parse_labels(content["labels"], where), ending)
+    names, regions, ignored = _parse_labels(content["labels"], where)
+    return Description(_parse_channels(channels, where), names, ending, regions, ignored)
 
 
 def _parse_channels(value: object, where: str) -> tuple[str, ...]:
@@ -193,34 +243,47 @@ def _parse_channels(value: object, where: str) -> tuple[str, ...]:
     return names
 
 
-def _parse_labels(value: object, where: str) -> dict[int, str]:
-    """Return name by number, from ``{"organ": 1}`` of version 2 or ``{"1": "organ"}`` of version 1."""
+def _parse_labels(value: object, where: str) -> tuple[dict[int, str], dict[str, tuple[int, ...]], int | None]:
+    """Return name by number, regions where there are any, and the number of what nobody annotated.
+
+    Args:
+        value: ``{"organ": 1}`` of version 2, of which a value may be a region, ``[1, 2]``; or ``{"1": "organ"}`` of 1.
+        where: What messages call its place.
+    """
     pairs = [_parse_label_entry(key, item, where) for key, item in (value.items() if isinstance(value, dict) else ())]
-    found = {number: name for number, name in sorted(pairs) if number}
-    names: Sequence[str] = list(found.values())
-    if not names or len({*names}) < len(names) or len({number for number, _ in pairs}) < len(pairs):
+    ignored = next((numbers[0] for numbers, name in pairs if name == IGNORE), None)
+    named = {name: numbers for numbers, name in pairs if name != IGNORE and numbers != (0,)}
+    found = _name_numbers(named)
+    is_one_each = len({numbers for numbers, _ in pairs}) == len(pairs) and len({*found.values()}) == len(found)
+    if not found or ignored == 0 or ignored in found or not is_one_each:
         raise DataError(
             f"labels in {where} must be names with a number of its own each, not {quote_value(value)}; name them"
         )
-    return found
+    has_regions = any(len(numbers) > 1 for numbers in named.values())
+    return found, named if has_regions else {}, ignored
 
 
-def _parse_label_entry(key: str, item: object, where: str) -> tuple[int, str]:
-    if isinstance(item, list):
-        raise DataError(
-            f"labels in {where} must be a number each, not the region {key!r}: {quote_value(item)}; save masks with a "
-            "number for each label"
-        )
+def _name_numbers(named: Mapping[str, tuple[int, ...]]) -> dict[int, str]:
+    """Return the name of each number: that of the region which has it alone, or of the smallest one and the number."""
+    names: dict[int, str] = {}
+    for name, numbers in sorted(named.items(), key=lambda one: len(one[1])):
+        for number in numbers:
+            names.setdefault(number, name if len(numbers) == 1 else f"{name} {number}")
+    return dict(sorted(names.items()))
+
+
+def _parse_label_entry(key: str, item: object, where: str) -> tuple[tuple[int, ...], str]:
     is_first_version = isinstance(item, str) and key.isdecimal()
-    number, name = (int(key), item) if is_first_version else (item, key)
-    if isinstance(number, bool) or not isinstance(number, int) or number not in range(MOST):
-        raise DataError(f"labels in {where} must be a number from 0 each, not {key!r}: {quote_value(item)}; correct it")
-    if name == "ignore":
+    numbers, name = ([int(key)], item) if is_first_version else (item if isinstance(item, list) else [item], key)
+    is_natural = [type(number) is int and number in range(MOST) for number in numbers]
+    if not is_natural or not all(is_natural) or len({*numbers}) < len(numbers) or (len(numbers) > 1 and 0 in numbers):
         raise DataError(
-            f"labels in {where} must not have 'ignore', which no loss here leaves out; annotate these voxels, or leave "
-            "such cases out"
+            f"labels in {where} must be a number from 0 each, or a list of numbers from 1, not {key!r}: "
+            f"{quote_value(item)}; correct it"
         )
-    return number, name
+    if name == IGNORE and len(numbers) > 1:
+        raise DataError(f"labels in {where} must have one number as {IGNORE!r}, not {quote_value(item)}; correct it")
+    return tuple(sorted(numbers)), name
 
 
-LAYOUT = Layout(plan_nnunet, FIFTHS)
+LAYOUT = Layout(plan_nnunet, {**FIFTHS, "resample_masks": False})

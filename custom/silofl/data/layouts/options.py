@@ -45,6 +45,7 @@ NAMES = {
     "label_values": "values in labels",
     "image_pattern": "image-pattern",
     "mask_pattern": "mask-pattern",
+    "resample_masks": "resample-masks",
 }
 
 
@@ -63,6 +64,7 @@ class ImportOptions:
         label_values: Number of each of them in the masks, from 1.
         image_pattern: Where the images of a site's cases lie, or ``T1=PATTERN,T2=PATTERN``.
         mask_pattern: Where their masks lie.
+        resample_masks: Whether masks on another grid are brought to that of their image, by the nearest voxel.
         is_truncated: Whether every site is cut to as many training examples as the smallest has.
         partition: A name in `PARTITIONS`: the set's ``own`` sites; examples dealt by ``dirichlet`` or by ``shards``;
             or whole ``patients`` or ``recordings``, evenly.
@@ -82,6 +84,7 @@ class ImportOptions:
     label_values: tuple[int, ...] | None = None
     image_pattern: str | None = None
     mask_pattern: str | None = None
+    resample_masks: bool | None = None
 
     def __post_init__(self) -> None:
         names, values = self.labels or (), self.label_values or ()

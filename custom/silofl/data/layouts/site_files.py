@@ -10,6 +10,7 @@ from silofl.data.access import read_bytes
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
+from silofl.data.targets import IGNORE
 from silofl.documents import build_table
 from silofl.errors import ConfigError, DataError
 
@@ -27,7 +28,8 @@ class SitePlan:
     """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
 
     `notes` are sentences for the person who imports; `channel_names` are the contrasts whose files each case lists;
-    `labels_annotated` are the numbers of the labels that the masks show, none where they show all.
+    `labels_annotated` are the numbers of the labels that the masks show, none where they show all; `ignored` is the
+    number of what nobody annotated; `regions` are proposed for the study, name -> numbers of labels.
     """
 
     task: str
@@ -38,6 +40,8 @@ class SitePlan:
     notes: tuple[str, ...] = ()
     channel_names: tuple[str, ...] = ()
     labels_annotated: tuple[int, ...] = ()
+    ignored: int | None = None
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def dataset(self) -> dict[str, object]:
@@ -45,7 +49,8 @@ class SitePlan:
         labels = {str(number): name for number, name in self.labels.items()}
         channels = {"channel_names": list(self.channel_names)} if self.channel_names else {}
         annotated = {"labels_annotated": list(self.labels_annotated)} if self.labels_annotated else {}
-        more = annotated | channels
+        regions = {"regions": {name: list(own) for name, own in self.regions.items()}} if self.regions else {}
+        more = regions | annotated | ({} if self.ignored is None else {IGNORE: self.ignored}) | channels
         return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **more, **self.records}
 
 

@@ -1,0 +1,160 @@
+import itertools
+
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.data.images import Image, read_label
+from silofl.data.label_grid import lay_on_image, resample_to_image
+from silofl.errors import DataError
+
+# Voxels of 0.8 x 0.7 x 2.5 mm, the first one at (10, 20, 5); columns run to the left, rows to the back.
+AFFINE = np.array([[-0.8, 0, 0, 10], [0, -0.7, 0, 20], [0, 0, 2.5, 5], [0, 0, 0, 1]])
+SHAPE = (4, 5, 6)
+MARKED = np.random.default_rng(0).integers(0, 3, SHAPE).astype(np.int32)
+
+
+def volume(array, affine=AFFINE):
+    return Image(np.asarray(array)[None], affine, None)
+
+
+def lay(label, image=None, files=()):
+    return lay_on_image(label, image or volume(np.zeros(SHAPE)), "m.nii", files)
+
+
+def move(array, order, flips, affine=AFFINE):
+    """Store the same voxels with other axes first and some axes reversed; each keeps its place."""
+    turned, moved = np.eye(4), array.transpose(order)
+    turned[:3, :3] = np.eye(3)[:, list(order)]
+    for axis in flips:
+        turned[:3, axis] *= -1
+        turned[:3, 3] -= turned[:3, axis] * (moved.shape[axis] - 1)
+    return volume(np.flip(moved, flips), affine @ turned)
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+@pytest.mark.parametrize("flips", [(), (1,), (0, 2), (0, 1, 2)], ids=str)
+def test_axes_in_another_order_or_direction_are_turned_to_the_images(order, flips):
+    laid = lay(move(MARKED, order, flips))
+    np.testing.assert_array_equal(laid.array[0], MARKED)
+    np.testing.assert_array_equal(laid.affine, AFFINE)
+
+
+def test_a_mask_on_the_grid_of_its_image_stays_as_it_is():
+    label = volume(MARKED)
+    assert lay(label) is label
+
+
+def test_a_mask_with_rounded_numbers_in_its_header_stays_as_it_is():
+    label = volume(MARKED, AFFINE * 1.00001)
+    assert lay(label) is label
+
+
+def test_a_cropped_mask_is_padded_with_background():
+    cropped = AFFINE.copy()
+    # Its first voxel is (1, 2, 3) of the image.
+    cropped[:3, 3] = (AFFINE @ [1, 2, 3, 1])[:3]
+    laid = lay(volume(MARKED[1:3, 2:5, 3:4], cropped)).array[0]
+    np.testing.assert_array_equal(laid[1:3, 2:5, 3:4], MARKED[1:3, 2:5, 3:4])
+    assert laid.sum() == MARKED[1:3, 2:5, 3:4].sum() and laid.dtype == np.int32
+
+
+def test_a_cropped_mask_may_have_other_axes_too():
+    cropped = AFFINE.copy()
+    cropped[:3, 3] = (AFFINE @ [1, 0, 2, 1])[:3]
+    laid = lay(move(MARKED[1:, :4, 2:], (2, 0, 1), (1,), cropped)).array[0]
+    wanted = np.zeros_like(MARKED)
+    wanted[1:, :4, 2:] = MARKED[1:, :4, 2:]
+    np.testing.assert_array_equal(laid, wanted)
+
+
+@pytest.mark.parametrize("voxels", [0.5, 0.2, 1e3])
+def test_a_mask_whose_origin_is_on_no_voxel_of_its_image_is_refused(voxels):
+    # 0.35 mm and 0.14 mm along rows of 0.7 mm; or far beside the image.
+    moved = AFFINE.copy()
+    moved[:3, 3] = (AFFINE @ [1, voxels, 0, 1])[:3]
+    with pytest.raises(DataError, match="m.nii must have the size of its image, .4, 5, 6., not .2, 3, 3."):
+        lay(volume(MARKED[:2, :3, :3], moved))
+
+
+@pytest.mark.parametrize("edge", [-1, 3])
+def test_a_mask_that_reaches_beyond_its_image_is_refused(edge):
+    moved = AFFINE.copy()
+    moved[:3, 3] = (AFFINE @ [edge, 0, 0, 1])[:3]
+    with pytest.raises(DataError, match="must have the size of its image"):
+        lay(volume(np.zeros((2, 5, 6)), moved))
+
+
+@pytest.mark.parametrize(
+    "changed", [np.diag([1, 1, 1.5, 1]), np.diag([1.01, 1, 1, 1]) + 0.5 * np.eye(4, k=3), np.eye(4) + np.eye(4, k=1)]
+)
+def test_a_mask_of_other_voxels_is_refused(changed):
+    with pytest.raises(DataError, match="m.nii must lie where its image lies .* not up to .* mm away; resample it"):
+        lay(volume(MARKED, AFFINE @ changed))
+
+
+def test_small_voxels_are_no_excuse_for_another_place():
+    # Half a voxel of 0.02 mm is 0.01 mm, less than a grid of usual size may be rounded by.
+    fine = np.diag([0.02, 0.02, 0.02, 1])
+    moved = fine.copy()
+    moved[0, 3] = 0.01
+    with pytest.raises(DataError, match="size of its image"):
+        lay(volume(np.ones((2, 5, 6)), moved), volume(np.zeros(SHAPE), fine))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 4), (3, 5, 1)])
+def test_a_picture_of_another_size_is_refused(shape):
+    with pytest.raises(DataError, match=r"m.nii must have the size of its image, \(3, 5\), not \("):
+        lay(volume(np.zeros(shape), None), volume(np.zeros((3, 5)), None))
+
+
+def save(path, array, affine, code=1):
+    image = nibabel.Nifti1Image(array.astype(np.uint8), affine)
+    image.set_sform(affine, code)
+    image.set_qform(affine, code)
+    nibabel.save(image, path)
+    return path
+
+
+@pytest.mark.parametrize("unknown", ["mask", "image"])
+def test_a_mask_is_turned_only_where_both_headers_state_how_the_axes_lie(tmp_path, unknown):
+    # Without its codes NIfTI's grid is made up by the reader, here as an exact flip of the other one.
+    affine = np.diag([1.0, 1, 1, 1])
+    affine[:3, 3] = -(np.array(SHAPE) - 1) / 2
+    files = [save(tmp_path / f"{name}.nii", MARKED, affine, name != unknown) for name in ("mask", "image")]
+    label, image = map(read_label, files)
+    assert (label.affine[0, 0] < 0) == (unknown == "mask")
+    with pytest.raises(DataError, match="must lie where its image lies"):
+        lay(label, image, files)
+    # What no header leaves open is turned: the very same numbers.
+    assert np.array_equal(lay(label, image).array, label.array[:, ::-1])
+
+
+def test_resampling_takes_the_label_of_the_nearest_voxel():
+    # Voxels twice as long: 0 and 1 of the image lie in 0 of the mask, and so on.
+    coarse = AFFINE @ np.diag([2, 1, 1, 1])
+    coarse[:3, 3] = (AFFINE @ [0.5, 0, 0, 1])[:3]
+    found = resample_to_image(volume(MARKED[:2], coarse), volume(np.zeros(SHAPE)), "m.nii")
+    np.testing.assert_array_equal(found.array[0], MARKED[[0, 0, 1, 1]])
+    np.testing.assert_array_equal(found.affine, AFFINE)
+    assert found.array.dtype == np.int32
+
+
+def test_resampling_leaves_background_where_the_mask_has_no_voxel():
+    moved = AFFINE.copy()
+    # By 2.3 voxels along the first axis: voxel 2 lies 0.3 before the first one of the mask, and belongs to it.
+    moved[:3, 3] = (AFFINE @ [2.3, 0, 0, 1])[:3]
+    found = resample_to_image(volume(np.ones(SHAPE, np.int32), moved), volume(np.zeros(SHAPE)), "m.nii").array[0]
+    assert not found[:2].any() and found[2:].all()
+
+
+def test_a_mask_beside_its_image_is_not_resampled():
+    moved = AFFINE.copy()
+    moved[0, 3] += 100
+    with pytest.raises(DataError, match="m.nii must overlap with its image; it lies beside it"):
+        resample_to_image(volume(MARKED, moved), volume(np.zeros(SHAPE)), "m.nii")
+
+
+def test_a_picture_without_a_grid_is_not_resampled():
+    with pytest.raises(DataError, match="m.nii must have the size of its image"):
+        resample_to_image(volume(np.zeros((3, 4)), None), volume(np.zeros((3, 5)), None), "m.nii")
