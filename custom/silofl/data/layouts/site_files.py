@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
@@ -38,6 +38,10 @@ class SitePlan:
     notes: tuple[str, ...] = ()
     channel_names: tuple[str, ...] = ()
     labels_annotated: tuple[int, ...] = ()
+
+    def with_notes(self, notes: Iterable[str]) -> "SitePlan":
+        """Return the plan with further sentences for the person who imports."""
+        return replace(self, notes=(*self.notes, *notes))
 
     @property
     def dataset(self) -> dict[str, object]:
