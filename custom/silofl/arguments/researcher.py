@@ -90,7 +90,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "form of the set, named below"}
     parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
     parser.add_argument("source", type=expect_path("the downloaded set"), metavar="SOURCE", help="the downloaded set")
-    target = "new folder for the sites; without it dicom lists what SOURCE holds"
+    target = "new folder for the sites; without it dicom and bids list what SOURCE holds"
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
     labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
     parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)

@@ -16,7 +16,7 @@ import numpy as np
 
 from silofl import __version__
 from silofl.data.access import open_error
-from silofl.data.layouts import brats, dicom, folders, nnunet
+from silofl.data.layouts import bids, brats, dicom, folders, nnunet, table
 from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout, Listing
 from silofl.data.layouts.site_files import JsonRecord, SitePlan, list_paths
 from silofl.data.progress import track_slow_progress
@@ -30,6 +30,8 @@ __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "lis
 OWN: Mapping[str, Layout] = {
     "folders": folders.LAYOUT,
     "dicom": dicom.LAYOUT,
+    "bids": bids.LAYOUT,
+    "table": table.LAYOUT,
     "nnunet": nnunet.LAYOUT,
     "brats": brats.LAYOUT,
 }

@@ -42,14 +42,13 @@ from silofl.data.layouts.cases import (
     shorten_names,
     split_contrasts,
 )
-from silofl.data.layouts.folders import REMEDY
-from silofl.data.layouts.masks import ENDINGS, Values, split_ending
+from silofl.data.layouts.folders import read_values
+from silofl.data.layouts.masks import ENDINGS, split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout, Listing
 from silofl.data.layouts.patients import TABLES, read_patients, warn_unknown_patients
 from silofl.data.layouts.series import SEGMENTATION, Export, Series, count_names, read_export
 from silofl.data.layouts.site_files import SitePlan, visible_folders
 from silofl.data.patient_names import normalise_name
-from silofl.data.segments import UNNAMED_LABEL
 from silofl.errors import ConfigError, DataError, quote_value
 
 COLUMNS = ("site", "modality", "description", "size", "series", "patients")
@@ -124,12 +123,10 @@ def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
             "image-pattern must name the series to take as MODALITY/DESCRIPTION, in which * stands for any letters; "
             f"SOURCE holds these: {count_names(found) or 'none'}"
         )
-    names = options.labels or (UNNAMED_LABEL,)
-    values = Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
     plans = {}
     for folder in _site_folders(source):
         found, notes = find_exams(folder, options)
-        plan = plan_cases(found, read_patients(found), values, options)
+        plan = plan_cases(found, read_patients(found), read_values(options), options)
         plans[found.site] = plan.with_notes(notes)
     return warn_unknown_patients(plans)
 
