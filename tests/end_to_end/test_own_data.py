@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.data.phantoms import make_phantoms
+
 from ..data.layouts.exams import write_exam
 from ..data.layouts.test_bids import write_tree
 
@@ -73,3 +75,17 @@ def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
     printed, results = walk("table", source, "adafed_mednist", more=["--set", "algorithm={name: fedavg}"])
     assert "clinic: 13 training, 3 validation, 4 test, 20 patients" in printed
     assert (results["status"], results["cases"]) == ("COMPLETE", dict.fromkeys(SITES, 4))
+
+
+def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl, tmp_path):
+    data = make_phantoms(tmp_path / "data", seed=7, patients=dict.fromkeys(("north", "south"), 20))
+    damaged = next(iter(sorted((data / "north" / "images").iterdir())))
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    how = ["--data", data, *SMALL_UNET, *TINY]
+    code, _, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "refused", *how)
+    assert code == 2 and damaged.name.partition(".")[0] in error
+    code, out, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "run", "--skip-unreadable", 0.05, *how)
+    assert code == 0 and "north: 1 of 20 cases cannot be read and are left out" in out + error
+    (ledger,) = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["unreadable"] == {"north": {"damaged": 1}}
+    assert "cases left out" in (tmp_path / "run" / "report.html").read_text()

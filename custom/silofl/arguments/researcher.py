@@ -21,6 +21,7 @@ from silofl.options import (
     add_rounds,
     add_seed,
     add_set,
+    add_skip_unreadable,
     add_trust,
     add_weights,
     collect_settings,
@@ -180,6 +181,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="new folder for the run")
     add_cache(parser)
+    add_skip_unreadable(parser)
     add_rounds(parser)
     add_seed(parser)
     add_set(parser)
@@ -263,6 +265,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     add_cache(parser)
+    add_skip_unreadable(parser)
     parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
     parser.add_argument(
         "--methods", type=_parse_methods, default=[], help="in the first job's study, as a,b; named below"
