@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Literal
 
 # Without dots: Markdown makes a link of www.example.org.
 PLAIN = re.compile(r"[\w +/-]*")
@@ -38,6 +39,18 @@ class ConfigError(SiloFLError):
 
 class DataError(SiloFLError):
     """A site's data does not hold what its dataset.json says."""
+
+
+# Why a case cannot be read, in words that may leave the site.
+Reason = Literal["damaged", "not finite"]
+
+
+class UnreadableError(DataError):
+    """A case's file cannot be read; `reason` says why."""
+
+    def __init__(self, message: str, reason: Reason = "damaged") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 # So many are enough: what makes each case wrong would be looked for in all of them.

@@ -144,6 +144,12 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of decoded images that runs share; in DATA")
 
 
+def add_skip_unreadable(parser: argparse.ArgumentParser) -> None:
+    """Add ``--skip-unreadable``."""
+    what = "share of a site's cases that may be left out because they cannot be read, as 0.05; none by default"
+    parser.add_argument("--skip-unreadable", type=parse_share, default=0.0, metavar="SHARE", help=what)
+
+
 def add_moved(parser: argparse.ArgumentParser) -> None:
     """Add ``--data`` and ``--cache`` of a command that reads a run's data again."""
     parser.add_argument("--data", type=SITES, help="folder with one folder a site, where it was moved since the run")

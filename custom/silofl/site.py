@@ -46,6 +46,8 @@ class Site(Section):
         keep_days: Days after which ``site prune`` deletes a job's folder and full logs in the kit; never where None.
         device: Overrides the study's device.
         has_progress: Whether reading data shows a progress bar.
+        skip_unreadable: Share of all cases of dataset.json that may be left out because they cannot be read; none where
+            not given.
         min_patients: Patients in training below which the site shares no mean over their images; patients whom
             dataset.json does not know count as none.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``site check`` names them; all that
@@ -66,6 +68,7 @@ class Site(Section):
     keep_days: Count | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
+    skip_unreadable: Annotated[float, Field(ge=0, lt=1)] = 0.0
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
     min_patients: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     may_leave: tuple[Name, ...] | None = None

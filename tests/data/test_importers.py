@@ -38,8 +38,9 @@ def content_of(folder):
 
 def test_the_layouts_are_known_by_name():
     nuclei = {"nuclei-dsb2018", "nuclei-histology"}
-    segmentation = nuclei | {"folders", "nnunet", "brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
-    classes = {"camelyon17-wilds", "covid-xray", "hmp", "medmnist", "nuclei-tiles", "pamap2"}
+    own = {"folders", "dicom", "bids", "nnunet"}
+    segmentation = nuclei | own | {"brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
+    classes = {"camelyon17-wilds", "covid-xray", "hmp", "medmnist", "nuclei-tiles", "pamap2", "table"}
     assert set(list_layouts()) == segmentation | classes
 
 
@@ -69,7 +70,7 @@ def with_papers(monkeypatch):
 
 def test_without_the_package_of_public_sets_the_layouts_are_those_of_hospitals(with_papers, source, tmp_path):
     with_papers(None)
-    assert [*list_layouts()] == ["folders", "nnunet", "brats"]
+    assert [*list_layouts()] == ["folders", "dicom", "bids", "table", "nnunet", "brats"]
     with pytest.raises(ConfigError, match="not 'medmnist'; those of public sets come with the package silofl-papers"):
         import_layout("medmnist", source, tmp_path / "target")
 

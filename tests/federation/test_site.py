@@ -1,5 +1,6 @@
 import errno
 import gc
+import json
 import logging
 import weakref
 from functools import partial
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from silofl.errors import AggregationError, DataError
 from silofl.federation.site import SiteRounds
@@ -16,6 +18,8 @@ from silofl.files import save_tensors
 from silofl.parts import work
 from silofl.parts.task import Message
 from silofl.parts.work import Work
+from silofl.report.sentences import list_incidents
+from silofl.schema import dump_record
 from silofl.settings import load_settings
 from silofl.site import Site
 
@@ -317,3 +321,37 @@ def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_say
     assert "the study is paused until the settings are right: " in caplog.text and "site.yaml" in caplog.text
     write()
     assert game.round().failed == {}
+
+
+def test_a_file_that_breaks_after_the_check_costs_its_case_and_not_the_round(play, tmp_path):
+    data = tmp_path / "data"
+    for site in ("east", "west"):
+        write_pictures(data / site)
+    game = play(("east", "west"), data=data, rounds=2, training={"batch_size": 4})
+    for site in game.sites.values():
+        site.site = site.site.model_copy(update={"skip_unreadable": 0.1})
+    # As `site check` does: the cache knows all cases.
+    assert not game.sites["west"].data.unreadable
+    damaged = data / "west" / "training3.png"
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    game.sites["west"] = SiteRounds("west", game.study, game.sites["west"].site)
+    game.rounds(2)
+    first = game.server.ledger[0]
+    assert (first.failed, first.refused, sorted(first.answered)) == ({}, {}, ["east", "west"])
+    assert (first.examples, first.unreadable) == ({"east": 8, "west": 7}, {"west": {"damaged": 1}})
+    assert "training3" not in json.dumps(dump_record(first))
+    (incident,) = [one for one in list_incidents(game.server.ledger) if "left out" in one]
+    assert incident == "west: cases left out in rounds 1-2: they cannot be read (1 damaged)"
+
+
+def write_pictures(folder):
+    """Write a site of pictures: 8 for training, 1 for validation and 1 for the test."""
+    rng, content = np.random.default_rng(0), {"task": "segmentation", "labels": {"1": "blob"}}
+    folder.mkdir(parents=True)
+    for part, count in {"training": 8, "validation": 1, "test": 1}.items():
+        content[part] = []
+        for name in (f"{part}{number}" for number in range(count)):
+            for end, most in (("", 256), ("-mask", 2)):
+                Image.fromarray(rng.integers(0, most, (32, 32), dtype=np.uint8)).save(folder / f"{name}{end}.png")
+            content[part].append({"image": f"{name}.png", "label": f"{name}-mask.png", "patient": name})
+    (folder / "dataset.json").write_text(json.dumps(content))

@@ -5,8 +5,9 @@ import numpy as np
 import pydicom
 import pytest
 
-from silofl.errors import DataError
-from silofl.hospital.data import check_data
+from silofl.data.manifest import read_content
+from silofl.errors import ConfigError, DataError
+from silofl.hospital.data import check_data, write_clean
 
 
 def test_cases_labels_and_patients_are_counted_by_part(candidate):
@@ -86,3 +87,18 @@ def test_volumes_have_their_spacing_told(candidate, pictures):
     (pictures / "dataset.json").write_text(json.dumps(content))
     spacing = check_data(candidate(data={"intensity": "zscore"})).facts["spacing_mm"]
     assert spacing == {"smallest": [1.5, 2.0, 3.0], "largest": [1.5, 2.0, 3.0], "volumes": 1}
+
+
+def test_a_dataset_json_without_what_cannot_be_read_is_written_beside_the_old_one(candidate, tmp_path):
+    one = candidate()
+    content = read_content(one.data_folder)
+    whole = len(content["training"])
+    damaged = one.data_folder / content["training"][1]["image"]
+    damaged.write_bytes(damaged.read_bytes()[:30])
+    sentence = write_clean(one, tmp_path / "clean.json")
+    assert "without the cases that cannot be read: 1 damaged; put it in place of dataset.json" in sentence
+    written = json.loads((tmp_path / "clean.json").read_text())
+    assert len(written["training"]) == whole - 1 and content["training"][1] not in written["training"]
+    assert {**content, "training": written["training"]} == written
+    with pytest.raises(ConfigError, match="--write-clean must be a new file"):
+        write_clean(one, tmp_path / "clean.json")

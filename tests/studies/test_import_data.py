@@ -8,7 +8,7 @@ from PIL import Image
 from silofl.data.importers import list_layouts
 
 
-@pytest.mark.parametrize("layout", ["folder", "dicom"])
+@pytest.mark.parametrize("layout", ["folder", "jpeg"])
 def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path, layout):
     error = refused("import", layout, tmp_path, tmp_path / "out")
     assert all(known in error for known in list_layouts())

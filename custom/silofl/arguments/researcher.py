@@ -21,6 +21,7 @@ from silofl.options import (
     add_rounds,
     add_seed,
     add_set,
+    add_skip_unreadable,
     add_trust,
     add_weights,
     collect_settings,
@@ -90,7 +91,8 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "form of the set, named below"}
     parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
     parser.add_argument("source", type=expect_path("the downloaded set"), metavar="SOURCE", help="the downloaded set")
-    parser.add_argument("target", type=Path, metavar="TARGET", help="new folder for the sites")
+    target = "new folder for the sites; without it dicom and bids list what SOURCE holds"
+    parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
     labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
     parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
     image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
@@ -181,6 +183,7 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="new folder for the run")
     add_cache(parser)
+    add_skip_unreadable(parser)
     add_rounds(parser)
     add_seed(parser)
     add_set(parser)
@@ -264,6 +267,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
     add_cache(parser)
+    add_skip_unreadable(parser)
     parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
     parser.add_argument(
         "--methods", type=_parse_methods, default=[], help="in the first job's study, as a,b; named below"

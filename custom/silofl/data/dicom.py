@@ -24,11 +24,10 @@ from silofl.data.dicom_planes import (
     read_planes,
     step_between,
 )
+from silofl.data.endings import DICOM_ENDINGS
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
-# Of files that are DICOM by their name, whatever is in them.
-ENDINGS = (".dcm", ".ima")
 # Named, because ITK otherwise reads whatever the file says it is.
 IMAGE_IO = "GDCMImageIO"
 # libjpeg's words, on the error output alone, where it makes up what a frame does not hold.
@@ -168,7 +167,7 @@ def _is_image(file: Path, kind: str) -> bool:
     try:
         header = pydicom.dcmread(file, stop_before_pixels=True)
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes
-        return file.suffix.lower() in ENDINGS
+        return file.suffix.lower() in DICOM_ENDINGS
     # A file that ends within its header is read as far as it goes, be it within the name of its class.
     return "Rows" in header or kind.startswith(str(header.file_meta.get("MediaStorageSOPClassUID") or ""))
 

@@ -26,7 +26,7 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         study: The study that they were read for.
     """
     sources = [data.manifest.source(record) for records in data.manifest.parts.values() for record in records]
-    found = []
+    found = _find_unreadable(data)
     frames = sum(map(has_several_frames, sources))
     if frames:
         found.append(
@@ -53,6 +53,20 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
             f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
     return found + _find_size_doubts(sources, study, parts)
+
+
+def _find_unreadable(data: SiteData) -> list[str]:
+    """Return a sentence where cases are left out because they cannot be read."""
+    count = sum(data.unreadable.values())
+    if not count:
+        return []
+    reasons = ", ".join(f"{number} {reason}" for reason, number in data.unreadable.items())
+    total = count + sum(map(len, data.manifest.parts.values()))
+    lost = f"; {data.num_lost} could be read at first, and their scores are missing" if data.num_lost else ""
+    return [
+        f"{count} of {total} cases cannot be read and are left out, as skip_unreadable allows ({reasons}){lost}; who "
+        "mends them writes dataset.json anew, because they stay left out until it changes"
+    ]
 
 
 def _find_patient_doubts(data: SiteData) -> list[str]:

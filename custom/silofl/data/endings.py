@@ -3,6 +3,8 @@
 from pathlib import Path
 
 DICOM_MARK, DICOM_PLACE = b"DICM", 128
+# Of files that are DICOM by their name, whatever is in them.
+DICOM_ENDINGS = (".dcm", ".ima")
 _AS_PNG = "save it as PNG"
 _REGIONS = "export its regions as PNG or TIFF, for example with QuPath"
 _ARRAYS = "save its array as NIfTI, or many of one size as npz"
@@ -28,7 +30,7 @@ REMEDIES = {
 def suggest_remedy(path: Path) -> str:
     """Return what to do about a file that no reader knows, by its ending, and by its content where that is DICOM."""
     ending = path.suffix.lower()
-    if _has_dicom_mark(path) or ending == ".ima":
+    if has_dicom_mark(path) or ending == ".ima":
         return f"it is DICOM: name it {path.name}.dcm"
     # The names of DICOM files often are numbers with points.
     if not ending or ending[1:].isdigit():
@@ -36,7 +38,8 @@ def suggest_remedy(path: Path) -> str:
     return REMEDIES.get(ending, "convert it to one of these")
 
 
-def _has_dicom_mark(path: Path) -> bool:
+def has_dicom_mark(path: Path) -> bool:
+    """Return whether a file begins as DICOM files do."""
     try:
         with path.open("rb") as file:
             file.seek(DICOM_PLACE)

@@ -17,7 +17,7 @@ from silofl.data.decoded import Decoded
 from silofl.data.decoder import decode_in_subprocess
 from silofl.data.endings import suggest_remedy
 from silofl.data.nifti import read_nifti
-from silofl.errors import DataError
+from silofl.errors import DataError, UnreadableError
 
 Reader = Callable[[Path, str, int | None, bool], Decoded]
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
@@ -35,7 +35,8 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         is_label: Whether it is a label map: a palette's numbers are kept, and an npz file's array is ``labels``.
 
     Raises:
-        DataError: The format is not known, or the file is truncated, corrupt or of a form that is not supported.
+        DataError: The format is not known, or the system failed.
+        UnreadableError: The file is truncated, corrupt or of a form that is not supported.
     """
     reader = _choose_reader(path, name)
     return _explain_errors(lambda: reader(path, name, index, is_label), path, name)
@@ -53,14 +54,14 @@ def _explain_errors(read: Callable[[], Decoded], path: Path, name: str) -> Decod
     """Return what a reader reads; whatever it raises becomes one sentence without the path."""
     try:
         return read()
-    except DataError:
-        raise
+    except DataError as error:
+        raise UnreadableError(str(error)) from None
     except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
         if is_system_error(error):
             raise open_error(name, error) from None
         # A library may name the full path, which must not leave the site with the message.
         reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
-        raise DataError(
+        raise UnreadableError(
             f"{name} must be a whole file, not a truncated or corrupt one ({reason}); copy it again from its source"
         ) from None
 

@@ -12,7 +12,7 @@ from silofl.data.decoded import Decoded
 from silofl.data.formats import decode, decode_segmentation
 from silofl.data.header import find_segmentation
 from silofl.data.segments import number_by_names, read_segments
-from silofl.errors import DataError
+from silofl.errors import DataError, UnreadableError
 
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.
 GRID_TOLERANCE_MM = 0.1
@@ -65,7 +65,9 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
     array = decoded.array.astype(np.uint8) if decoded.array.dtype == bool else decoded.array
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         count = np.count_nonzero(~np.isfinite(array))
-        raise DataError(f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it")
+        raise UnreadableError(
+            f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it", "not finite"
+        )
     dtype_max = int(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else None
     is_binary = decoded.is_binary or decoded.array.dtype == bool
     return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window, decoded.has_contrasts)

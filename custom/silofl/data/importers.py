@@ -16,18 +16,25 @@ import numpy as np
 
 from silofl import __version__
 from silofl.data.access import open_error
-from silofl.data.layouts import brats, folders, nnunet
-from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout
+from silofl.data.layouts import bids, brats, dicom, folders, nnunet, table
+from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout, Listing
 from silofl.data.layouts.site_files import JsonRecord, SitePlan, list_paths
 from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, Faults, suggest_nearest
 from silofl.files import is_free
 
-__all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_layouts"]
+__all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
 
 
-OWN: Mapping[str, Layout] = {"folders": folders.LAYOUT, "nnunet": nnunet.LAYOUT, "brats": brats.LAYOUT}
+OWN: Mapping[str, Layout] = {
+    "folders": folders.LAYOUT,
+    "dicom": dicom.LAYOUT,
+    "bids": bids.LAYOUT,
+    "table": table.LAYOUT,
+    "nnunet": nnunet.LAYOUT,
+    "brats": brats.LAYOUT,
+}
 # The package of public sets, which hospitals do not install, and what it announces them as.
 PAPERS, GROUP = "silofl-papers", "silofl.layouts"
 # At most so many wrong masks are listed at once.
@@ -85,6 +92,31 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         ConfigError: The layout is not known, or an option cannot go with it.
         DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
     """
+    chosen = _find_layout(layout, source)
+    if not is_free(target):
+        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
+    options = (options or ImportOptions()).filled(layout, chosen.defaults)
+    with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
+        return _import_plans(chosen, source, target, replace(options, scratch=Path(scratch)))
+
+
+def list_content(layout: str, source: Path) -> Listing:
+    """List what SOURCE holds, for who does not know yet what to import of it.
+
+    Raises:
+        ConfigError: The layout is not known, or lists nothing.
+        DataError: SOURCE is not of this layout.
+    """
+    chosen = _find_layout(layout, source)
+    if chosen.list_content is None:
+        raise ConfigError(f"TARGET must be given with layout {layout!r}, which lists nothing; name a new folder")
+    try:
+        return chosen.list_content(source)
+    except OSError as error:
+        raise open_error(source.name, error) from None
+
+
+def _find_layout(layout: str, source: Path) -> Layout:
     layouts = list_layouts()
     if layout not in layouts:
         more = "" if len(layouts) > len(OWN) else f"; those of public sets come with the package {PAPERS}"
@@ -93,11 +125,12 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
         )
     if not source.exists():
         raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
-    if not is_free(target):
-        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
-    options = (options or ImportOptions()).filled(layout, layouts[layout].defaults)
+    return layouts[layout]
+
+
+def _import_plans(layout: Layout, source: Path, target: Path, options: ImportOptions) -> ImportSummary:
     try:
-        plans = layouts[layout].plan(source, options)
+        plans = layout.plan(source, options)
     except OSError as error:
         raise open_error(source.name, error) from None
     _check_site_names(plans)

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -67,6 +67,11 @@ class Manifest:
             wanted, (self.source(record) for records in self.parts.values() for record in records)
         )
 
+    def without(self, cases: Collection[str]) -> "Manifest":
+        """Return it without some cases."""
+        kept = {part: tuple(one for one in records if one.case not in cases) for part, records in self.parts.items()}
+        return replace(self, **kept)
+
     @property
     def parts(self) -> dict[str, tuple[Record, ...]]:
         """The records by the name of their part."""
@@ -117,6 +122,16 @@ def read_manifest(folder: Path, study: Study) -> Manifest:
 def agree_split_unit(study: Study, split_unit: str) -> str:
     """Return what a study and a dataset.json keep apart: the unit of both, or else patients, the stricter rule."""
     return split_unit if study.data.split_unit == split_unit else "patient"
+
+
+def drop_cases(folder: Path, study: Study, cases: Collection[str]) -> dict[str, object]:
+    """Return the content of the dataset.json of a data folder without some cases."""
+    content, manifest = read_content(folder), read_manifest(folder, study)
+    kept = {
+        part: [value for value, one in zip(content.get(part, []), records, strict=True) if one.case not in cases]
+        for part, records in manifest.parts.items()
+    }
+    return content | kept
 
 
 def read_content(folder: Path) -> dict[str, object]:

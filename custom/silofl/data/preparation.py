@@ -30,7 +30,7 @@ from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.data.transforms import compose, metadata_tracking
-from silofl.errors import DataError, error_text
+from silofl.errors import DataError, UnreadableError, error_text
 from silofl.extensions import is_extension
 from silofl.study import Study
 from silofl.study_sections import DataSettings
@@ -200,9 +200,12 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 
     Raises:
         DataError: What is wrong with the case, by its name.
+        UnreadableError: One of its files cannot be read.
     """
     try:
         return _prepare_record(record, manifest, steps)
+    except UnreadableError as error:
+        raise UnreadableError(f"case {record.case!r}: {error}", error.reason) from None
     except DataError as error:
         raise DataError(f"case {record.case!r}: {error}") from None
 

@@ -1,7 +1,7 @@
 """Load a site's data folder as arrays for training, validation and test."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
-from silofl.errors import DataError, Faults
+from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
+from silofl.errors import DataError, Faults, UnreadableError
 from silofl.study import Study
 
 __all__ = ["Examples", "SiteData", "load_site_data"]
@@ -28,12 +29,20 @@ FILES, MEASURED = 8, 256
 
 @dataclass(frozen=True)
 class SiteData:
-    """The three parts of a site's data, and the manifest that they were read from, if any."""
+    """The three parts of a site's data, and the manifest that they were read from, if any.
+
+    Attributes:
+        unreadable: Reason -> how many cases of dataset.json are left out because they cannot be read; these are in
+            none of the parts and not in the manifest.
+        num_lost: How many of them could be read when the data were first read.
+    """
 
     training: Examples
     validation: Examples
     test: Examples
     manifest: Manifest | None = None
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    num_lost: int = 0
 
     @cached_property
     def domain(self) -> Domain:
@@ -53,7 +62,9 @@ class SiteData:
         return read_form(path, read_image(path, name, record.index), name)
 
 
-def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
+def load_site_data(
+    folder: Path, study: Study, cache_dir: Path, has_progress: bool = True, skip_unreadable: float = 0.0
+) -> SiteData:
     """Read a site's data once, cache it, and open the cache; what it holds of the same data in an older state goes.
 
     Args:
@@ -61,6 +72,7 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         study: The study that the data must fit and that says how they are prepared.
         cache_dir: Where prepared arrays are kept; later calls with the same data and settings decode nothing.
         has_progress: Whether a terminal shows a progress bar while files are read.
+        skip_unreadable: Share of all cases that may be left out because they cannot be read, in [0, 1).
 
     Raises:
         DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
@@ -68,16 +80,23 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         ConfigError: A transform is not allowed, or its options are not right.
     """
     manifest = read_manifest(folder, study)
-    prepare = partial(_prepare_cases, manifest, study, has_progress)
+    unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
+    prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
     source = describe_source(manifest)
     parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
     prune(cache_dir, source)
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):
         parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}
+    absent = unreadable.find_absent(manifest, {case for part in parts.values() for case in part.cases})
+    for name in ("training", "test"):
+        if not len(parts[name]):
+            raise DataError(f"{name} must hold a case that can be read, not 0 beside {len(absent)} that cannot")
+    manifest = manifest.without(absent)
+    reasons, num_lost = count_reasons(absent), unreadable.count_later(absent)
     if manifest.ignored is not None:
         parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
-    data = SiteData(**parts, manifest=manifest)
+    data = SiteData(**parts, manifest=manifest, unreadable=reasons, num_lost=num_lost)
     if len(data.training) == 1 and not study.data.patches and study.model.normalization.startswith("batch"):
         raise DataError(
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
@@ -89,27 +108,52 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
     return data
 
 
+def find_unreadable(folder: Path, study: Study) -> dict[str, str]:
+    """Read all cases of a data folder, and return why some cannot be read, by case.
+
+    Raises:
+        DataError: dataset.json is wrong, or a case for another reason than that its files cannot be read.
+    """
+    manifest, steps, found = read_manifest(folder, study), build_preparation(study), {}
+    records = [record for records in manifest.parts.values() for record in records]
+    for record in track_progress(records, len(records), f"reading {folder.name}"):
+        try:
+            prepare_case(record, manifest, steps)
+        except UnreadableError as error:
+            found[record.case] = error.reason
+    end_decoder()
+    return found
+
+
 def _sample_evenly(count: int, most: int) -> list[int]:
     """Return at most so many numbers below a count, evenly spread."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 
-def _prepare_cases(manifest: Manifest, study: Study, has_progress: bool) -> Iterator[tuple[str, PreparedCase]]:
+def _prepare_cases(
+    manifest: Manifest, study: Study, has_progress: bool, unreadable: UnreadableCases
+) -> Iterator[tuple[str, PreparedCase]]:
     steps = build_preparation(study)
     # Here, where every image is read once for the cache, and not at every start.
     contents = Contents(manifest.places, agree_split_unit(study, manifest.split_unit))
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
+    records = [(part, record) for part, record in records if not unreadable.must_skip(record.case)]
     faults = Faults()
 
     def cases() -> Iterator[tuple[str, PreparedCase]]:
         for part, record in track_progress(records, len(records), f"reading {manifest.folder.name}", has_progress):
             with faults.collect_fault():
-                case = prepare_case(record, manifest, steps)
+                try:
+                    case = prepare_case(record, manifest, steps)
+                except UnreadableError as error:
+                    unreadable.add(record.case, error)
+                    continue
                 contents.add(part, record, case.digests)
                 yield part, case
 
     yield from _check_same_size(cases())
     faults.tell()
+    unreadable.finish()
     end_decoder()
 
 

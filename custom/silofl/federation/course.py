@@ -182,6 +182,10 @@ class Course:
             record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
             record.refused |= replies.refused
             record.withheld |= {s: list(one.withheld) for s, one in replies.accepted.items() if one.withheld}
+            left_out = {s: one.numbers.unreadable.items() for s, one in replies.accepted.items()}
+            record.unreadable = {
+                s: {str(w): n for w, n in reasons} for s, reasons in left_out.items() if reasons
+            } or None
             record.recorded = [site for site, one in replies.accepted.items() if one.numbers.is_recorded]
             record.take_software(server.software, server.ledger)
             for reason in replies.refused.values():

@@ -37,6 +37,7 @@ class Round:
             ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
             compares under its own name, which is named below a third too. Null where nothing was.
         withheld: Site -> names that the site's policy kept back.
+        unreadable: Site -> why cases of its are left out -> how many; null where none are.
         weights: Site -> the weights it listens with, by site.
         examples: Site -> training examples.
         metrics: Site -> losses of its training in this round, and what else was measured in it.
@@ -63,6 +64,7 @@ class Round:
     refused: dict[str, str] = field(default_factory=dict)
     unlike: dict[str, dict[str, float]] | None = declare_optional()
     withheld: dict[str, list[str]] = field(default_factory=dict)
+    unreadable: dict[str, dict[str, int]] | None = declare_optional()
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     examples: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)

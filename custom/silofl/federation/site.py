@@ -63,6 +63,7 @@ class SiteRounds:
             self.study,
             self.site.cache_folder(self.study.name, self.name),
             self.site.has_progress,
+            self.site.skip_unreadable,
         )
 
     @cached_property

@@ -57,7 +57,8 @@ class Candidate:
     @cached_property
     def data(self) -> SiteData:
         """The site's data, which the network can take; decoded images stay in the site's cache for the first round."""
-        data = load_site_data(self.data_folder, self.study, self.cache_folder, self.settings.has_progress)
+        site = self.settings
+        data = load_site_data(self.data_folder, self.study, self.cache_folder, site.has_progress, site.skip_unreadable)
         check_network(self.study, data.training.image_shape)
         check_loss(self.study, data.training.image_shape)
         check_extra_metrics(self.study, data.training.image_shape)

@@ -1,12 +1,17 @@
 """A check of the site's data, read as the first round will read it; its answer counts cases and names none."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
-from silofl.data.manifest import Manifest, agree_split_unit
+from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
+from silofl.data.site_data import find_unreadable
+from silofl.data.unreadable import count_reasons
+from silofl.errors import ConfigError
+from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.schema import dump_record
@@ -50,6 +55,26 @@ def check_data(candidate: Candidate) -> Finding:
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
     apart = APART[agree_split_unit(study, found.manifest.split_unit)]
     return ok(f"{listed} cases can be read, {apart}", **facts)
+
+
+def write_clean(candidate: Candidate, target: Path) -> str:
+    """Write the site's dataset.json without the cases that cannot be read, and return what was done in a sentence.
+
+    Args:
+        candidate: The site.
+        target: A new file.
+
+    Raises:
+        ConfigError: The file is there already.
+        DataError: dataset.json is wrong, or a case for another reason than that its files cannot be read.
+    """
+    if target.exists():
+        raise ConfigError(f"--write-clean must be a new file, not {target}, which is there; name another")
+    folder, study = candidate.data_folder, candidate.study
+    unreadable = find_unreadable(folder, study)
+    write_json(target, drop_cases(folder, study, unreadable))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in count_reasons(unreadable).items()) or "none"
+    return f"wrote {target} without the cases that cannot be read: {reasons}; put it in place of dataset.json"
 
 
 def _measure_spacing(manifest: Manifest) -> dict[str, Any] | None:

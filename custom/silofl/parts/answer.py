@@ -16,7 +16,7 @@ from silofl import schema
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import AggregationError, ConfigError, SiloFLError, one_line, quote_value
+from silofl.errors import AggregationError, ConfigError, Reason, SiloFLError, one_line, quote_value
 from silofl.models.roles import select_role
 from silofl.parts.narrow import narrow
 from silofl.settings import Section, parse
@@ -93,6 +93,7 @@ class Numbers(Section, Generic[S]):
         num_patients: Patients in training; those whom nobody knows count as none.
         image_shape: (C, *spatial) of the training images, or patches.
         steps: Steps of the own model's training.
+        unreadable: Why cases of the site are left out -> how many.
         software: What the site runs, in its first answer of a run.
         is_recorded: Whether the site's own filter has recorded this answer.
         metrics: What was measured.
@@ -103,6 +104,7 @@ class Numbers(Section, Generic[S]):
     num_patients: Annotated[int, Strict(), Field(ge=0, le=10**7)] | None = None
     image_shape: ImageShape | None = None
     steps: Count | None = None
+    unreadable: dict[Reason, Count] = {}
     software: Software | None = None
     is_recorded: Annotated[bool, Strict()] = False
     metrics: Metrics[S] = Metrics[S]()

@@ -200,7 +200,7 @@ class Work:
             "domain": dump_record(self._public_domain()),
             "metrics": metrics,
             "steps": results[own].steps,
-        }
+        } | ({"unreadable": dict(self.data.unreadable)} if self.data.unreadable else {})
 
     def validation(self) -> dict[str, Any] | None:
         """Return the score of the site's models on its validation data; None where there is none."""

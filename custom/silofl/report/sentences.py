@@ -361,6 +361,9 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     for site, names in record.withheld.items():
         shown = f"{', '.join(names[:3])}{', ...' * (len(names) > 3)}"
         yield f"{site}: withheld by its policy", f"{len(names)} arrays ({shown})"
+    for site, reasons in (record.unreadable or {}).items():
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        yield f"{site}: cases left out", f"they cannot be read ({counts})"
     for site, found in (record.unlike or {}).items():
         yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
     yield from (("noted", note) for note in record.notes)

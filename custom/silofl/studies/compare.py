@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
         is_alone=options.alone,
         cache=path_to_text(options.cache),
+        skip_unreadable=options.skip_unreadable,
         sweep=read_sweep(options),
         has_equal_rounds=options.equal_rounds,
     )

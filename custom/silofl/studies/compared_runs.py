@@ -47,6 +47,7 @@ class ComparisonPlan:
         weights: File of weights that everybody starts from, in the rows without a pretrained model.
         is_alone: Whether all sites of a run take turns in one process, without NVFlare.
         cache: Folder of decoded images; in the folder of the data where None.
+        skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
         sweep: Values with which every row runs.
         has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
     """
@@ -63,6 +64,7 @@ class ComparisonPlan:
     weights: str | None = None
     is_alone: bool = False
     cache: str | None = None
+    skip_unreadable: float = 0.0
     sweep: Sweep = NO_SWEEP
     has_equal_rounds: bool = False
 
@@ -117,7 +119,13 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
             raise ConfigError(
                 f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
             )
-    wanted = Simulation(asked.data, (), asked.threads, is_alone=asked.is_alone, cache=asked.cache)
+    wanted = Simulation(
+        asked.data,
+        threads=asked.threads,
+        is_alone=asked.is_alone,
+        cache=asked.cache,
+        skip_unreadable=asked.skip_unreadable,
+    )
     patterns = [ComparedRun(name, 0, out, job, wanted, changes, row=name) for name, job, changes in entries]
     if asked.sweep.values:
         patterns = [_move_to_point(pattern, point) for pattern in patterns for point in asked.sweep.points()]

@@ -4,13 +4,15 @@ import argparse
 import json
 from dataclasses import asdict
 
-from silofl.data.importers import ImportOptions, ImportSummary, import_layout
-from silofl.errors import ExitCode
+from silofl.data.importers import ImportOptions, ImportSummary, import_layout, list_content
+from silofl.errors import ExitCode, make_printable
 from silofl.options import make_console
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import a set and print the counts of each site."""
+    """Import a set and print the counts of each site; without a target print what is there."""
+    if options.target is None:
+        return _print_content(options)
     labels, label_values = options.labels
     settings = ImportOptions(
         seed=options.seed,
@@ -38,6 +40,20 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
     else:
         _print_summary(summary, options)
+    return ExitCode.COMPLETE
+
+
+def _print_content(options: argparse.Namespace) -> int:
+    found = list_content(options.layout, options.source)
+    if options.json:
+        print(json.dumps([dict(zip(found.columns, row, strict=True)) for row in found.rows]))
+        return ExitCode.COMPLETE
+    # Not a table that a terminal's width cuts: who pipes it looks for descriptions.
+    rows = [tuple(map(make_printable, row)) for row in (found.columns, *found.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(found.advice)
     return ExitCode.COMPLETE
 
 

@@ -38,7 +38,13 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     # one site FedAvg is plain training, beside which a guard would train the same model again.
     alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
     changes = {"algorithm": {"name": "fedavg"}, "federation": alone, "guard": False}
-    wanted = Simulation(str(data), (POOLED_SITE,), is_alone=asked.is_alone, cache=asked.cache)
+    wanted = Simulation(
+        str(data),
+        (POOLED_SITE,),
+        is_alone=asked.is_alone,
+        cache=asked.cache,
+        skip_unreadable=asked.skip_unreadable,
+    )
     # What is set of the federation for every row is in `alone`, and would take back its one site; a guard is for sites.
     others = {
         key: value for key, value in asked.changes.items() if key.partition(".")[0] not in ("federation", "guard")

@@ -70,6 +70,7 @@ def build_command(run: ComparedRun) -> list[str]:
     wanted = run.wanted
     options = {"--out": run.path, "--data": wanted.data, "--threads": wanted.threads}
     options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
+    options |= {"--skip-unreadable": wanted.skip_unreadable or None}
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
     given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
     given += ["--alone"] if wanted.is_alone else []

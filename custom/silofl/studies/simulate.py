@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
         is_alone=options.alone,
         cache=path_to_text(options.cache),
+        skip_unreadable=options.skip_unreadable,
         trusts_code=options.trust_code,
     )
     code = start_simulation(options.job, options.out, wanted, read_changes(options), make_console(options))
@@ -285,7 +286,8 @@ def _find_doubts(data: SiteData, study: Study) -> list[str]:
 def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
     site = site_settings(simulation, run)
     try:
-        return load_site_data(site.data_folder(study.name, name), study, site.cache_folder(study.name, name))
+        folder, cache = site.data_folder(study.name, name), site.cache_folder(study.name, name)
+        return load_site_data(folder, study, cache, skip_unreadable=site.skip_unreadable)
     except DataError as error:
         raise DataError(f"site {name!r}: {error}") from None
 
@@ -304,6 +306,7 @@ def site_settings(simulation: Simulation, run: Path) -> Site:
         state_dir=f"{run}/sites/{{site}}",
         cache_dir=simulation.cache or f"{simulation.data}/.silofl-cache",
         has_progress=True,
+        skip_unreadable=simulation.skip_unreadable,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,
         extensions=list_allowed_extensions(),

@@ -38,6 +38,7 @@ class Simulation:
         weights: File of weights that everybody starts from, in place of what the job says of it.
         is_alone: Whether all sites take turns in one process, without NVFlare.
         cache: Folder of decoded images, which runs share; in the folder of the data where None.
+        skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
         trusts_code: Whether a job's own code may run, and others' classes that it names; said anew where a run goes on,
             whose folder may be somebody else's.
     """
@@ -50,6 +51,7 @@ class Simulation:
     weights: str | None = declare_optional()
     is_alone: bool = declare_optional(False)
     cache: str | None = declare_optional()
+    skip_unreadable: float = declare_optional(0.0)
     trusts_code: bool = declare_optional(False)
 
     @property

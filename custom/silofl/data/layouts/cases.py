@@ -96,6 +96,24 @@ def parse_patterns(images: str, mask: str) -> Patterns:
     Raises:
         ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, or two are the same.
     """
+    names, given = split_contrasts(images)
+    patterns = [check_pattern(pattern, "image-pattern") for pattern in given]
+    masks = check_pattern(mask, "mask-pattern")
+    twins = [pattern for pattern in patterns if [*patterns, masks].count(pattern) > 1]
+    if twins:
+        raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
+    return Patterns(tuple(patterns), masks, names)
+
+
+def split_contrasts(images: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split what a command line says of images into the names of the contrasts, if any, and a pattern for each.
+
+    Args:
+        images: A pattern, or ``T1=PATTERN,T2=PATTERN``.
+
+    Raises:
+        ConfigError: Only some have a name, or a name is none or is there twice.
+    """
     parts = [part.strip().partition("=") for part in images.split(",")]
     has_names = any(equals for _, equals, _ in parts)
     if not all(bool(equals) is has_names for _, equals, _ in parts) or (len(parts) > 1 and not has_names):
@@ -105,12 +123,31 @@ def parse_patterns(images: str, mask: str) -> Patterns:
         )
     names = tuple(name.strip() for name, _, _ in parts) if has_names else ()
     check_contrasts(names, "image-pattern")
-    patterns = [_check_pattern(pattern if has_names else name, "image-pattern") for name, _, pattern in parts]
-    masks = _check_pattern(mask, "mask-pattern")
-    twins = [pattern for pattern in patterns if [*patterns, masks].count(pattern) > 1]
-    if twins:
-        raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
-    return Patterns(tuple(patterns), masks, names)
+    return names, tuple((pattern if has_names else name).strip() for name, _, pattern in parts)
+
+
+def check_pattern(pattern: str, option: str) -> str:
+    """Return a pattern as it is matched.
+
+    Args:
+        pattern: The path, in which ``{case}`` stands for the name of a case.
+        option: What messages call it.
+
+    Raises:
+        ConfigError: It has no ``{case}``, or leaves the folder of a site.
+    """
+    pattern = pattern.strip()
+    rest = pattern.replace(CASE, "")
+    if CASE not in pattern or {"{", "}"} & {*rest}:
+        raise ConfigError(
+            f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {quote_value(pattern)}"
+        )
+    path = PurePosixPath(pattern)
+    if path.is_absolute() or ".." in path.parts:
+        raise ConfigError(
+            f"{option} must be a path within the folder of a site, not {quote_value(pattern)}; begin it there"
+        )
+    return str(path)
 
 
 def check_contrasts(names: Sequence[str], where: str) -> None:
@@ -248,21 +285,6 @@ def shorten_names(names: Iterable[str]) -> str:
     """Return the first three names, and how many more there are."""
     names = sorted(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _check_pattern(pattern: str, option: str) -> str:
-    pattern = pattern.strip()
-    rest = pattern.replace(CASE, "")
-    if CASE not in pattern or {"{", "}"} & {*rest}:
-        raise ConfigError(
-            f"{option} must hold {CASE} and no other braces, as {CASE}/t1.nii.gz, not {quote_value(pattern)}"
-        )
-    path = PurePosixPath(pattern)
-    if path.is_absolute() or ".." in path.parts:
-        raise ConfigError(
-            f"{option} must be a path within the folder of a site, not {quote_value(pattern)}; begin it there"
-        )
-    return str(path)
 
 
 def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[str, Path]]:

@@ -73,11 +73,16 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     ]
     if patterns is not None:
         _check_patterns(sites, patterns)
-    names = options.labels or (UNNAMED_LABEL,)
-    values = Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
+    values = read_values(options)
     return warn_unknown_patients(
         {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
     )
+
+
+def read_values(options: ImportOptions) -> Values:
+    """Return what masks may hold by the labels of a command line; one label without a name where none is given."""
+    names = options.labels or (UNNAMED_LABEL,)
+    return Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
 
 
 def _read_patterns(options: ImportOptions) -> Patterns | None:

@@ -69,6 +69,7 @@ class ImportOptions:
         partition: A name in `PARTITIONS`: the set's ``own`` sites; examples dealt by ``dirichlet`` or by ``shards``;
             or whole ``patients`` or ``recordings``, evenly.
         num_shards: Shards of each site, at least 1.
+        scratch: A folder for what an import needs on its way, which is removed at its end.
     """
 
     seed: int = 0
@@ -85,6 +86,7 @@ class ImportOptions:
     image_pattern: str | None = None
     mask_pattern: str | None = None
     resample_masks: bool | None = None
+    scratch: Path = Path()
 
     def __post_init__(self) -> None:
         names, values = self.labels or (), self.label_values or ()
@@ -129,11 +131,21 @@ def _refuse_options(fields: set[str], chosen: str) -> None:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """What SOURCE holds, as a table, and what to do with it."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    advice: str
+
+
+@dataclass(frozen=True)
 class Layout:
-    """The function that plans an import, and the defaults of every option that it uses."""
+    """The function that plans an import, the defaults of the options that it uses, and one that lists what is there."""
 
     plan: Callable[[Path, ImportOptions], dict[str, SitePlan]]
     defaults: Mapping[str, object] = field(default_factory=dict)
+    list_content: Callable[[Path], Listing] | None = None
 
     @property
     def description(self) -> str:

@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +106,24 @@ def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[
     Raises:
         DataError: The table cannot be read, is not in UTF-8, or lacks a column.
     """
+    found: dict[str, set[str]] = {}
+    for row in read_rows(table, name, (key, value)):
+        if row[key] and row[value]:
+            found.setdefault(row[key], set()).add(row[value])
+    return found
+
+
+def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table with a header, by column; a short row has "" for what it lacks.
+
+    Args:
+        table: The file; its columns are separated by tabs, semicolons or commas.
+        name: The file's, for errors.
+        wanted: Columns that it must have.
+
+    Raises:
+        DataError: The table cannot be read, is not in UTF-8, or lacks a column.
+    """
     try:
         lines = read_bytes(table, name).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -117,11 +135,7 @@ def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[
     except csv.Error as error:
         raise DataError(f"{name} must be a table of columns, not broken ({error}); save it anew") from None
     columns = [column.strip() for column in header]
-    if not {key, value} <= set(columns):
-        raise DataError(f"{name} must have the columns {key} and {value}, not {', '.join(columns)}; rename them")
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        values = dict(zip(columns, map(str.strip, row), strict=False))
-        if values.get(key) and values.get(value):
-            found.setdefault(values[key], set()).add(values[value])
-    return found
+    if not {*wanted} <= set(columns):
+        raise DataError(f"{name} must have the columns {' and '.join(wanted)}, not {', '.join(columns)}; rename them")
+    empty = dict.fromkeys(columns, "")
+    return [{**empty, **dict(zip(columns, map(str.strip, row), strict=False))} for row in rows if row]

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
@@ -42,6 +42,10 @@ class SitePlan:
     labels_annotated: tuple[int, ...] = ()
     ignored: int | None = None
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def with_notes(self, notes: Iterable[str]) -> "SitePlan":
+        """Return the plan with further sentences for the person who imports."""
+        return replace(self, notes=(*self.notes, *notes))
 
     @property
     def dataset(self) -> dict[str, object]:

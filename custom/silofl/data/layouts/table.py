@@ -1,0 +1,203 @@
+"""A table of labels for each site: pictures, volumes or DICOM series in classes.
+
+Own data, from nowhere else::
+
+    SOURCE/
+      north/               a folder for each site
+        labels.csv         columns file, label and patient (or labels.tsv)
+        images/a.png ...   anywhere in the site's folder: file is the path from there
+      south/ ...
+
+SOURCE may be one such table itself, with a further column site; file is then the path from the table's folder.
+
+The label is the name of a class; the classes of all sites together are numbered by their names, or in the order of
+--labels. Without the column patient, the patients of DICOM files are those of their headers (PatientID) where these
+differ; otherwise nobody knows whose images they are: they are split by file.
+
+A label that measures something, as an age or a volume, is refused: SiloFL learns classes and segmentations.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from silofl.data.layouts.cases import normalise_accents, shorten_names
+from silofl.data.layouts.masks import split_ending
+from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
+from silofl.data.layouts.patients import read_rows, warn_unknown_patients
+from silofl.data.layouts.site_files import (
+    UNKNOWN,
+    JsonRecord,
+    SitePlan,
+    copy_image,
+    number_labels,
+    split_patients,
+    visible_folders,
+)
+from silofl.data.manifest import PARTS
+from silofl.data.patient_ids import read_own_id
+from silofl.data.patient_names import normalise_name
+from silofl.errors import ConfigError, DataError, Faults, quote_value
+
+TABLES = ("labels.csv", "labels.tsv")
+FILE, LABEL, PATIENT, SITE = "file", "label", "patient", "site"
+# A class has several examples; numbers of more kinds than these are measured.
+MOST_NUMBERS = 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of a table.
+
+    Attributes:
+        name: The file's path as the table gives it.
+        path: Where it lies.
+        label: The name of its class.
+        patient: Whose it is; None where the table does not say.
+    """
+
+    name: str
+    path: Path
+    label: str
+    patient: str | None
+
+
+def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE/<site>/labels.csv and the files it names, or of a table with a column of sites.
+
+    Raises:
+        ConfigError: The labels that are given are not those of the tables.
+        DataError: A table cannot be read, a file is not there, or labels are no classes.
+    """
+    sites = _read_table(source) if source.is_file() else _read_folders(source)
+    labels = _number_classes([entry.label for entries in sites.values() for entry in entries], options.labels)
+    return warn_unknown_patients({site: _plan_site(site, sites[site], labels, options) for site in sorted(sites)})
+
+
+def _read_folders(source: Path) -> dict[str, list[Entry]]:
+    tables = {
+        folder: next((folder / name for name in TABLES if (folder / name).exists()), None)
+        for folder in visible_folders(source)
+    }
+    if not any(tables.values()):
+        raise DataError(
+            f"{source.name} must hold a folder for each site with {TABLES[0]} in it, or be a table; neither is there"
+        )
+    missing = [folder.name for folder, table in tables.items() if table is None]
+    if missing:
+        raise DataError(f"site {missing[0]!r} must have {TABLES[0]}; it is not there: write it, or remove the folder")
+    found = {}
+    for folder, table in tables.items():
+        name = f"{table.name} of site {folder.name!r}"
+        found[folder.name] = _read_entries(read_rows(table, name, (FILE, LABEL)), folder, name)
+    return found
+
+
+def _read_table(table: Path) -> dict[str, list[Entry]]:
+    rows = read_rows(table, table.name, (FILE, LABEL, SITE))
+    if not all(row[SITE] for row in rows):
+        raise DataError(f"{table.name} must name the site of each file; fill the column {SITE}")
+    return {
+        site: _read_entries([row for row in rows if row[SITE] == site], table.parent, table.name)
+        for site in sorted({row[SITE] for row in rows})
+    }
+
+
+def _read_entries(rows: Sequence[Mapping[str, str]], folder: Path, name: str) -> list[Entry]:
+    faults, entries = Faults(), []
+    for row in rows:
+        with faults.collect_fault():
+            entries.append(_read_entry(row, folder, name))
+    faults.tell()
+    twins = [file for file, count in Counter(entry.name for entry in entries).items() if count > 1]
+    if twins:
+        raise DataError(f"{name} must have one row a file, not several of {shorten_names(twins)}; remove the others")
+    unknown = [entry.name for entry in entries if entry.patient == ""]
+    if unknown and len(unknown) < len(entries):
+        raise DataError(f"{name} must name the patient of {shorten_names(unknown)}, as of the others; add them")
+    return entries
+
+
+def _read_entry(row: Mapping[str, str], folder: Path, name: str) -> Entry:
+    file = PurePosixPath(row[FILE].replace("\\", "/"))
+    if not row[FILE] or file.is_absolute() or ".." in file.parts:
+        raise DataError(f"{name} must name files by their path within its folder, not {quote_value(row[FILE])}")
+    path = folder / file
+    if not path.exists():
+        raise DataError(f"{name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
+    split_ending(path, f"{name}: {file}")
+    if not row[LABEL]:
+        raise DataError(f"{name} must name the class of {file}, not nothing; fill the column {LABEL}")
+    patient = normalise_name(row[PATIENT]) if PATIENT in row else None
+    return Entry(normalise_accents(str(file)), path, row[LABEL], patient)
+
+
+def _number_classes(found: Iterable[str], given: Sequence[str] | None) -> dict[int, str]:
+    """Return the classes by number, from 0.
+
+    Raises:
+        ConfigError: A label is none of those that are given.
+        DataError: The labels measure something, or there is only one.
+    """
+    names = {*found}
+    if given is not None:
+        if names - {*given}:
+            raise ConfigError(
+                f"labels must name all classes of the tables, not leave out {shorten_names(names - {*given})}; add them"
+            )
+        return number_labels(given, first=0)
+    numbers = {name: value for name in names if (value := _parse_number(name)) is not None}
+    is_measured = any(value % 1 for value in numbers.values()) or len(numbers) > MOST_NUMBERS
+    if len(numbers) == len(names) and is_measured:
+        example = next((name for name, value in numbers.items() if value % 1), min(numbers))
+        raise DataError(
+            f"{LABEL} must be the name of a class, not a number that measures something, as {example} of "
+            f"{len(names)} different ones: SiloFL has no regression; make classes of ranges, as low and high, or name "
+            "the classes with --labels"
+        )
+    if len(names) < 2:
+        raise DataError(f"{LABEL} must name at least 2 classes, not {len(names)}; add files of another class")
+    alike = Counter(name.casefold() for name in names)
+    twins = sorted(name for name in names if alike[name.casefold()] > 1)
+    if twins:
+        raise DataError(f"{LABEL} must write a class in one way, not as {' and '.join(twins)}; correct the tables")
+    return number_labels(sorted(names, key=lambda name: (numbers.get(name, 0), name)), first=0)
+
+
+def _parse_number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return None
+
+
+def _plan_site(site: str, entries: Sequence[Entry], labels: Mapping[int, str], options: ImportOptions) -> SitePlan:
+    patients, notes = _find_patients(site, entries)
+    units = [entry.name if patient is None else patient for entry, patient in zip(entries, patients, strict=True)]
+    is_known = None not in patients
+    part_of = split_patients(site, units, options, "patients" if is_known else "images")
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    number_of = {name: number for number, name in labels.items()}
+    for entry, patient, unit in zip(entries, patients, units, strict=True):
+        record: JsonRecord = {"image": f"images/{entry.name}", "label": number_of[entry.label]}
+        record |= {} if patient is None else {"patient": patient}
+        records[part_of[unit]].append(record | {"case": entry.name})
+    files = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
+    plan = SitePlan("classification", dict(labels), records, files, notes=notes)
+    return plan if is_known else replace(plan, split_unit="unknown", notes=(*notes, UNKNOWN))
+
+
+def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[list[str] | list[None], tuple[str, ...]]:
+    """Return whose the files are, None for all where one is not known, and what to say of it."""
+    named = [entry.patient for entry in entries]
+    if all(named):
+        return [str(patient) for patient in named], ()
+    by_header = [read_own_id([entry.path]) for entry in entries]
+    if None in by_header or len({*by_header}) < 2:
+        return [None] * len(entries), ()
+    return [str(one) for one in by_header], (f"{site}: the patients are those of the DICOM headers (PatientID)",)
+
+
+LAYOUT = Layout(plan_table, FIFTHS)

@@ -1,0 +1,148 @@
+"""The cases of a site that cannot be read: which are left out is fixed when the data are first read.
+
+Every later reading of the same dataset.json leaves out the same cases, whatever has become of their files, so that all
+rows of a comparison learn from the same cases and are tested on the same ones. A case that could be read at first and
+cannot be read later is left out too, and lacks its scores.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from silofl.data.manifest import Manifest
+from silofl.documents import read_json_document
+from silofl.errors import MOST_FAULTS, ConfigError, DataError, Faults, UnreadableError
+from silofl.files import make_folder, write_text
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class UnreadableCases:
+    """The cases of a dataset.json that are left out.
+
+    Cases are kept as hashes: their names may be those of patients.
+
+    Attributes:
+        path: The file that keeps them.
+        share: Of all cases, at most so many may be left out.
+        num_cases: Cases in dataset.json.
+        at_first: Hash of a case -> why it could not be read at the first reading; None before that.
+        later: The same of cases that could be read then.
+        errors: What was said of them in this reading.
+    """
+
+    path: Path
+    share: float
+    num_cases: int
+    at_first: dict[str, str] | None
+    later: dict[str, str]
+    errors: list[UnreadableError] = field(default_factory=list)
+
+    @property
+    def most(self) -> int:
+        """How many cases may be left out."""
+        # 0.05 x 20 is 1, which sums of floats may miss.
+        return math.floor(self.share * self.num_cases + 1e-9)
+
+    def must_skip(self, case: str) -> bool:
+        """Return whether a case was left out at the first reading."""
+        return self.share > 0 and _hash(case) in (self.at_first or {})
+
+    def add(self, case: str, error: UnreadableError) -> None:
+        """Leave out a case, or refuse it where the site leaves out none.
+
+        Raises:
+            UnreadableError: The site leaves out none.
+        """
+        if not self.share:
+            raise error
+        logger.warning("left out: %s", error)
+        self.errors.append(error)
+        self.later[_hash(case)] = error.reason
+
+    def finish(self) -> None:
+        """Keep what was left out, after all cases were read.
+
+        Raises:
+            DataError: There are too many.
+        """
+        if not self.share:
+            return
+        count = len({**(self.at_first or {}), **self.later})
+        if count > self.most:
+            faults = Faults(MOST_FAULTS + 1)
+            faults.errors = [*self.errors[:MOST_FAULTS]]
+            limit = f"{self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}"
+            try:
+                faults.tell()
+            except DataError as error:
+                raise DataError(f"at most {limit}, not {count}: {error}") from None
+            raise DataError(f"at most {limit}, not {count}; mend them, or raise it")
+        if self.at_first is None:
+            self.at_first, self.later = self.later, {}
+        make_folder(self.path.parent)
+        write_text(self.path, json.dumps({"at_first": self.at_first, "later": self.later}))
+
+    def find_absent(self, manifest: Manifest, cases: set[str]) -> dict[str, str]:
+        """Return why cases are left out, by case.
+
+        Args:
+            manifest: All cases.
+            cases: Those that were prepared.
+
+        Raises:
+            DataError: There are more than may be left out now.
+        """
+        known = {**self.later, **(self.at_first or {})}
+        listed = [record.case for records in manifest.parts.values() for record in records]
+        absent = {case: known.get(_hash(case), "damaged") for case in listed if case not in cases}
+        if len(absent) > self.most:
+            raise DataError(
+                f"at most {self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
+                f"not the {len(absent)} that were left out when the data were read; mend them and write dataset.json "
+                "anew, or raise it"
+            )
+        return absent
+
+    def count_later(self, absent: Mapping[str, str]) -> int:
+        """Return how many of the cases that are left out could be read at first."""
+        return sum(_hash(case) not in (self.at_first or {}) for case in absent)
+
+
+def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> UnreadableCases:
+    """Read which cases of a dataset.json were left out before.
+
+    Args:
+        cache_dir: The folder of decoded images, which all studies share.
+        manifest: The cases.
+        share: What the site lets be left out, of all cases.
+    """
+    # By dataset.json alone: files that were mended or damaged since do not begin another list.
+    key = hashlib.sha256(f"{manifest.folder.resolve()} {manifest.digest}".encode()).hexdigest()[:32]
+    path = cache_dir / f"unreadable-{key}.json"
+    num_cases = sum(map(len, manifest.parts.values()))
+    at_first, later = None, {}
+    if share and path.exists():
+        try:
+            known = read_json_document(path)
+            at_first, later = dict(known["at_first"]), dict(known["later"])
+        except (ConfigError, KeyError, TypeError, ValueError):
+            raise ConfigError(
+                f"{path.name} in the cache must be as it was written; delete it to read all cases anew"
+            ) from None
+    return UnreadableCases(path, share, num_cases, at_first, later)
+
+
+def count_reasons(absent: Mapping[str, str]) -> dict[str, int]:
+    """Return how many cases are left out, by reason."""
+    return dict(sorted(Counter(absent.values()).items()))
+
+
+def _hash(case: str) -> str:
+    return hashlib.sha256(case.encode()).hexdigest()

@@ -1,0 +1,170 @@
+import json
+import re
+
+import numpy as np
+import pytest
+from pydicom.uid import generate_uid
+
+from silofl.data.images import read_image
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.layouts.dicom import find_exams
+from silofl.errors import ConfigError, DataError
+
+from .exams import write_exam, write_report, write_segmentation, write_series
+
+PORTAL, MASKS = "CT/*portal*", "{case}/mask.nii.gz"
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Two sites with four patients each, of whom the first has two exams; the volumes by site and exam."""
+    for site in ("north", "south"):
+        for number in range(5):
+            write_exam(tmp_path / "source" / site / f"exam{number}", f"{site}-{max(number - 1, 0)}", number)
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def run(source, tmp_path):
+    """Import and return the summary and north's dataset.json."""
+
+    def go(image_pattern=PORTAL, mask_pattern=MASKS, **options):
+        settings = ImportOptions(image_pattern=image_pattern, mask_pattern=mask_pattern, **options)
+        summary = import_layout("dicom", source, tmp_path / "target", settings)
+        return summary, json.loads((tmp_path / "target" / "north" / "dataset.json").read_text())
+
+    return go
+
+
+def records_of(content):
+    return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
+
+
+def test_a_pattern_takes_its_series_of_each_exam_and_the_patient_is_the_patient_id(run, tmp_path):
+    summary, content = run(labels=("organ",))
+    records = records_of(content)
+    assert {case: record["patient"] for case, record in records.items()} == {
+        f"exam{number}": f"north-{max(number - 1, 0)}" for number in range(5)
+    }
+    # 4 patients: round(4 * 0.2) = 1 for the test
+    assert summary.patients == {"north": 4, "south": 4} and len({r["patient"] for r in content["test"]}) == 1
+    image = read_image(tmp_path / "target" / "north" / records["exam3"]["image"])
+    assert image.spatial_shape == (16, 12, 4)
+    mask = read_image(tmp_path / "target" / "north" / records["exam3"]["label"]).array
+    # The box is 200 brighter than what lies about it, of a deviation of 5.
+    np.testing.assert_array_equal(mask > 0, image.array > 140)
+
+
+def test_what_is_left_over_is_counted_by_kind(run, source):
+    (source / "north" / "notes.txt").write_text("x")
+    (source / "north" / "DICOMDIR").write_bytes(bytes(128) + b"DICM")
+    summary, _ = run()
+    (note,) = [note for note in summary.notes if note.startswith("north: left over")]
+    assert note == (
+        "north: left over of 20 series: 5 localizers, 5 of SR without an image, 5 that no pattern names, CT/Bone (5); "
+        "and 2 other files"
+    )
+
+
+def test_a_pattern_without_a_modality_looks_at_the_description_alone(run):
+    assert len(records_of(run("*PORTAL*")[1])) == 5
+
+
+def test_without_a_pattern_the_series_are_named(run):
+    with pytest.raises(ConfigError, match=r"image-pattern must name .*as MODALITY/DESCRIPTION.*: CT/Abdomen portal"):
+        run(image_pattern=None)
+
+
+def test_a_pattern_that_no_series_has_is_refused_with_those_that_are_there(run):
+    with pytest.raises(DataError, match=r"site 'north' must have a series as MR/\*; it has CT/Abdomen portal, CT/Bone"):
+        run("MR/*")
+
+
+def test_an_exam_without_a_mask_is_counted_and_left_out(run, source):
+    (source / "north" / "exam4" / "mask.nii.gz").unlink()
+    summary, content = run()
+    assert sorted(records_of(content)) == ["exam0", "exam1", "exam2", "exam3"]
+    assert any("1 without a mask" in note for note in summary.notes if note.startswith("north: left over"))
+
+
+def test_contrasts_are_the_series_of_one_exam(run):
+    _, content = run("venous=CT/*portal*,bone=CT/bone", MASKS)
+    record = records_of(content)["exam0"]
+    assert content["channel_names"] == ["venous", "bone"]
+    assert record["image"] == ["images/exam0/venous", "images/exam0/bone"]
+
+
+def test_two_series_for_one_contrast_of_an_exam_are_refused(run):
+    with pytest.raises(DataError, match=r"exam0 of site 'north' must have one series as CT/\*, not 2: Abdomen portal"):
+        run("all=CT/*,bone=CT/bone")
+
+
+def test_a_mask_by_its_path_cannot_serve_two_series(run):
+    with pytest.raises(DataError, match=r"exam0 of site 'north' must have one series as CT/\*, not 2"):
+        run("CT/*")
+
+
+def test_a_segmentation_goes_to_the_series_that_it_names(tmp_path):
+    folder, study, volume = tmp_path / "north", generate_uid(), np.zeros((12, 16, 3), np.int16)
+    wanted = write_series(folder / "a", volume, "p0", "Portal", study, number=1)
+    write_series(folder / "a", volume, "p0", "Portal", study, number=2)
+    write_segmentation(folder / "b" / "SEG", "p0", study, wanted)
+    write_segmentation(folder / "b" / "SEG2", "p0", study, generate_uid())
+    options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
+    found, notes = find_exams(folder, options)
+    assert list(found.images) == ["a-1"]
+    assert found.masks["a-1"].resolve() == folder / "b" / "SEG" and found.masks["a-1"].suffix == ".dcm"
+    assert len([*found.images["a-1"][0].iterdir()]) == 3
+    assert notes == (
+        "north: left over of 4 series: 1 without a mask, 1 segmentation of a series that is not there or not taken",
+    )
+
+
+def test_two_segmentations_of_one_series_are_refused_until_a_pattern_names_one(tmp_path):
+    folder, study = tmp_path / "north", generate_uid()
+    series = write_series(folder / "a", np.zeros((12, 16, 3), np.int16), "p0", "Portal", study)
+    for reader in ("first", "second"):
+        write_segmentation(folder / "a" / f"SEG-{reader}", "p0", study, series, f"{reader} reader")
+    options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
+    with pytest.raises(DataError, match=r"a of site 'north' must have one mask as SEG/\*, not 2: first reader, second"):
+        find_exams(folder, options)
+    chosen = ImportOptions(image_pattern="CT/*", mask_pattern="SEG/second*", scratch=tmp_path / "scratch")
+    assert find_exams(folder, chosen)[0].masks["a"].resolve().name == "SEG-second"
+
+
+def test_a_copy_of_a_file_is_no_slice(run, source, tmp_path):
+    (source / "north" / "exam2" / "copy").write_bytes((source / "north" / "exam2" / "IM02001").read_bytes())
+    summary, _ = run()
+    assert read_image(tmp_path / "target" / "north" / "images" / "exam2").spatial_shape == (16, 12, 4)
+    assert any(note.endswith("and 1 copy") for note in summary.notes)
+
+
+def test_a_file_whose_header_is_cut_stays_with_its_exam_which_then_cannot_be_read(run, source, tmp_path):
+    last = source / "north" / "exam2" / "IM02003"
+    last.write_bytes(last.read_bytes()[:300])
+    summary, _ = run()
+    assert "north: no series can be read that has a damaged file in its folder: 1 files" in summary.notes
+    with pytest.raises(DataError, match="must hold whole DICOM files"):
+        read_image(tmp_path / "target" / "north" / "images" / "exam2")
+
+
+# --- the list without a target
+
+
+def test_without_a_target_the_series_are_listed_with_patients_hashed(silofl, source):
+    write_report(source / "north" / "exam0", "secret-name", generate_uid())
+    code, out, error = silofl("import", "dicom", source)
+    assert (code, error) == (0, "")
+    rows = [re.split(" {2,}", line) for line in out.splitlines()]
+    # 5 exams of 4 patients
+    (portal,) = [row for row in rows if row[:3] == ["north", "CT", "Abdomen portal"]]
+    assert portal[3:5] == ["16 x 12 x 4", "5"]
+    assert re.fullmatch("4: ([0-9a-f]{6} ){3}and 1 more", portal[5])
+    assert "north-" not in out and "secret" not in out
+    # One patient has one hash in all rows.
+    (bone,) = [row for row in rows if row[:3] == ["north", "CT", "Bone"]]
+    assert bone[5] == portal[5]
+
+
+def test_a_layout_that_lists_nothing_needs_a_target(refused, source):
+    assert "TARGET must be given with layout 'folders', which lists nothing" in refused("import", "folders", source)

@@ -1,0 +1,146 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.errors import ConfigError, DataError
+
+from .exams import write_exam
+
+
+def write_site(folder, rows, header="file,label,patient"):
+    rng = np.random.default_rng(0)
+    for row in rows:
+        path = folder / row.split(",")[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    (folder / "labels.csv").write_text("\n".join([header, *rows]))
+
+
+ROWS = [f"scans/{n}.png,{('healthy', 'sick')[n % 2]},p{n // 2}" for n in range(10)]
+
+
+@pytest.fixture
+def source(tmp_path):
+    for site in ("north", "south"):
+        write_site(tmp_path / "source" / site, ROWS)
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def run(source, tmp_path):
+    def go(site="north", place=source, **options):
+        summary = import_layout("table", place, tmp_path / "target", ImportOptions(**options))
+        content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
+        records = [record for part in ("training", "validation", "test") for record in content[part]]
+        return summary, content, {record["case"]: record for record in records}
+
+    return go
+
+
+def test_a_table_becomes_a_classification_whose_classes_are_those_of_all_sites(run, source, tmp_path):
+    write_site(source / "south", [row.replace("sick", "very sick") for row in ROWS])
+    summary, content, records = run()
+    assert (content["task"], content["labels"]) == ("classification", {"0": "healthy", "1": "sick", "2": "very sick"})
+    assert records["scans/3.png"] == {
+        "image": "images/scans/3.png",
+        "label": 1,
+        "patient": "p1",
+        "case": "scans/3.png",
+    }
+    copied = tmp_path / "target" / "north" / "images" / "scans" / "3.png"
+    assert copied.read_bytes() == (source / "north" / "scans" / "3.png").read_bytes()
+    # 5 patients with two images each: 1 for the test, round(4 * 0.2) = 1 for the validation
+    assert summary.examples["north"] == {"training": 6, "validation": 2, "test": 2}
+    assert summary.patients == {"north": 5, "south": 5}
+
+
+def test_labels_give_the_order_of_the_classes(run):
+    assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}
+
+
+def test_labels_that_leave_out_a_class_are_refused(run):
+    with pytest.raises(ConfigError, match="labels must name all classes of the tables, not leave out sick"):
+        run(labels=("healthy", "ill"))
+
+
+def test_one_table_may_name_the_sites(run, source):
+    rows = [f"{site}/{row},{site}" for site in ("north", "south") for row in ROWS]
+    (source / "all.csv").write_text("\n".join(["file,label,patient,site", *rows]))
+    summary, _, records = run(place=source / "all.csv")
+    assert summary.patients == {"north": 5, "south": 5}
+    assert records["north/scans/0.png"]["image"] == "images/north/scans/0.png"
+
+
+def test_without_a_column_of_patients_they_are_unknown_which_is_said(run, source):
+    write_site(source / "north", [row.rpartition(",")[0] for row in ROWS], "file,label")
+    summary, content, records = run()
+    assert content["split_unit"] == "unknown" and not any("patient" in record for record in records.values())
+    assert any(note.startswith("PATIENTS UNKNOWN") for note in summary.notes)
+
+
+def test_patients_of_dicom_series_are_those_of_their_headers(run, source, tmp_path):
+    shutil.rmtree(source / "north")
+    for number in range(4):
+        folder = tmp_path / "raw" / str(number)
+        write_exam(folder, f"id{number}", number)
+        series = source / "north" / f"exam{number}"
+        series.mkdir(parents=True)
+        for path in folder.glob("IM02*"):
+            shutil.copy(path, series / f"{path.name}.dcm")
+    rows = [f"exam{number},{('healthy', 'sick')[number % 2]}" for number in range(4)]
+    (source / "north" / "labels.csv").write_text("\n".join(["file,label", *rows]))
+    summary, _, records = run()
+    assert {case: record["patient"] for case, record in records.items()} == {f"exam{n}": f"id{n}" for n in range(4)}
+    assert "north: the patients are those of the DICOM headers (PatientID)" in summary.notes
+
+
+@pytest.mark.parametrize("values", [["3.5", "4.25", "7"], [str(n) for n in range(21)]])
+def test_a_label_that_measures_something_is_refused(run, source, values):
+    for site in ("north", "south"):
+        write_site(source / site, [f"{n}.png,{value},p{n}" for n, value in enumerate(values)])
+    with pytest.raises(DataError, match="label must be the name of a class, not a number.*SiloFL has no regression"):
+        run()
+
+
+def test_numbers_of_few_kinds_are_classes_in_their_order(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, [f"{n}.png,{(10, 9, 0)[n % 3]},p{n}" for n in range(9)])
+    assert run()[1]["labels"] == {"0": "0", "1": "9", "2": "10"}
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("scans/77.png,sick,p9", "labels.csv of site 'north' must name files that are there, not 'scans/77.png'"),
+        ("../x.png,sick,p9", "must name files by their path within its folder, not '../x.png'"),
+        ("scans/1.png,sick,p0", "must have one row a file, not several of scans/1.png"),
+        ("scans/1.tga,,p9", "labels.csv of site 'north': scans/1.tga must end in one of .png"),
+        ("scans/new.png,,p9", "must name the class of scans/new.png, not nothing"),
+        ("scans/new.png,sick,", "must name the patient of scans/new.png, as of the others"),
+        ("scans/new.png,Sick,p9", "label must write a class in one way, not as Sick and sick"),
+    ],
+)
+def test_a_row_that_fits_nothing_is_refused(run, source, row, sentence):
+    for name in ("new.png", "1.tga"):
+        shutil.copy(source / "north" / "scans" / "1.png", source / "north" / "scans" / name)
+    with (source / "north" / "labels.csv").open("a") as table:
+        table.write(f"\n{row}")
+    with pytest.raises(DataError, match=sentence):
+        run()
+
+
+def test_a_site_without_a_table_is_refused(run, source):
+    (source / "north" / "labels.csv").unlink()
+    with pytest.raises(DataError, match="site 'north' must have labels.csv; it is not there"):
+        run()
+
+
+def test_a_single_class_is_refused(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, [row.replace("sick", "healthy") for row in ROWS])
+    with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
+        run()

@@ -1,0 +1,91 @@
+"""From what a hospital has, a folder of DICOM exams, a BIDS tree or a table of labels, to a report in four commands."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.phantoms import make_phantoms
+
+from ..data.layouts.exams import write_exam
+from ..data.layouts.test_bids import write_tree
+
+pytestmark = pytest.mark.long
+
+SITES = ("clinic", "ward")
+TINY = ["--alone", "--rounds", 1, "--set", "device=cpu", "--set", "guard=false"]
+SMALL_UNET = ["--set", "model.features=[4,4,4,4,4,4]"]
+
+
+@pytest.fixture
+def walk(silofl, tmp_path):
+    """Go from a source to a run and its report; returns what the import printed, and results.json."""
+
+    def go(layout, source, job, *options, more=()):
+        data, own, run = tmp_path / "data", tmp_path / "own", tmp_path / "run"
+        code, printed, error = silofl("import", layout, source, data, *options)
+        assert (code, error) == (0, "")
+        assert silofl("new-study", own, "--from", job, "--data", data)[0] == 0
+        code, _, error = silofl("simulate", own, "--data", data, "--out", run, *TINY, *more)
+        assert code == 0, error
+        assert (run / "report.html").stat().st_size > 0
+        return printed, json.loads((run / "results.json").read_text())
+
+    return go
+
+
+def test_a_folder_of_dicom_exams_leads_to_a_report(silofl, walk, tmp_path):
+    source = tmp_path / "source"
+    for site in SITES:
+        for number in range(6):
+            write_exam(source / site / f"exam{number}", f"{site}-{number}", number)
+    code, listed, _ = silofl("import", "dicom", source)
+    assert code == 0 and "Abdomen portal" in listed
+    pattern = ["--image-pattern", "CT/*portal*", "--mask-pattern", "{case}/mask.nii.gz", "--labels", "organ"]
+    printed, results = walk("dicom", source, "fedavg_phantoms", *pattern, more=SMALL_UNET)
+    assert "left over of 24 series: 6 localizers, 6 of SR without an image, 6 that no pattern names" in printed
+    # 6 patients: round(6 * 0.2) = 1 for the test
+    assert (results["status"], results["cases"]) == ("COMPLETE", dict.fromkeys(SITES, 1))
+
+
+def test_a_bids_tree_leads_to_a_report(silofl, walk, tmp_path):
+    source = tmp_path / "source"
+    for site in SITES:
+        write_tree(source / site)
+    code, listed, _ = silofl("import", "bids", source)
+    assert code == 0 and "labels/dseg" in listed
+    pattern = ["--image-pattern", "T1w", "--mask-pattern", "dseg", "--labels", "organ"]
+    printed, results = walk("bids", source, "fedavg_phantoms", *pattern, more=SMALL_UNET)
+    assert "left over: 10 other files, T2w (10)" in printed
+    # 5 subjects: 1 for the test, with two sessions
+    assert (results["status"], results["cases"]) == ("COMPLETE", dict.fromkeys(SITES, 2))
+
+
+def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
+    rng, source = np.random.default_rng(0), tmp_path / "source"
+    for site in SITES:
+        (source / site).mkdir(parents=True)
+        rows = ["file,label,patient"]
+        for number in range(20):
+            pixels = rng.integers(0, 100 + 100 * (number % 2), (28, 28), dtype=np.uint8)
+            Image.fromarray(pixels).save(source / site / f"{number}.png")
+            rows.append(f"{number}.png,{('healthy', 'sick')[number % 2]},p{number}")
+        (source / site / "labels.csv").write_text("\n".join(rows))
+    printed, results = walk("table", source, "adafed_mednist", more=["--set", "algorithm={name: fedavg}"])
+    assert "clinic: 13 training, 3 validation, 4 test, 20 patients" in printed
+    assert (results["status"], results["cases"]) == ("COMPLETE", dict.fromkeys(SITES, 4))
+
+
+def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl, tmp_path):
+    data = make_phantoms(tmp_path / "data", seed=7, patients=dict.fromkeys(("north", "south"), 20))
+    damaged = next(iter(sorted((data / "north" / "images").iterdir())))
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    how = ["--data", data, *SMALL_UNET, *TINY]
+    code, _, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "refused", *how)
+    assert code == 2 and damaged.name.partition(".")[0] in error
+    code, out, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "run", "--skip-unreadable", 0.05, *how)
+    assert code == 0 and "north: 1 of 20 cases cannot be read and are left out" in out + error
+    (ledger,) = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger["unreadable"] == {"north": {"damaged": 1}}
+    assert "cases left out" in (tmp_path / "run" / "report.html").read_text()
