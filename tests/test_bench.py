@@ -51,10 +51,10 @@ def misfits(module, tree):
     return found
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_calls_the_package_as_it_is(name):
-    tree = ast.parse((BENCH / f"{name}.py").read_text(encoding="utf-8"))
-    assert misfits(importlib.import_module(name), tree) == []
+def test_every_script_calls_the_package_as_it_is():
+    trees = {name: ast.parse((BENCH / f"{name}.py").read_text(encoding="utf-8")) for name in SCRIPTS}
+    found = {name: misfits(importlib.import_module(name), tree) for name, tree in trees.items()}
+    assert len(found) > 30 and {name: one for name, one in found.items() if one} == {}
 
 
 def test_a_call_of_yesterday_is_found():

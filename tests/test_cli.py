@@ -53,29 +53,25 @@ def test_a_path_may_begin_with_the_home_folder(refused, monkeypatch, tmp_path):
     assert "not ~nobody-at-all/run, which is not there" in refused("report", "~nobody-at-all/run")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_a_command_explains_every_argument(silofl, command):
-    code, out, error = silofl(*command.split(), "--help")
-    assert (code, error) == (0, "")
-    printed = " ".join(out.split())
-    assert f"silofl {command}" in printed and COMMANDS[command].purpose in printed
-    for argument in arguments_of(command):
-        name = argument.option_strings[-1] if argument.option_strings else argument.metavar or argument.dest
-        assert name in printed and argument.help and " ".join(argument.help.split()) in printed
-    assert [name for name in ENDINGS.get(command, ()) if name not in printed] == []
+def test_help_of_every_command_explains_every_argument(silofl):
+    for command in COMMANDS:
+        code, out, error = silofl(*command.split(), "--help")
+        assert (code, error) == (0, "")
+        printed = " ".join(out.split())
+        assert f"silofl {command}" in printed and COMMANDS[command].purpose in printed
+        for argument in arguments_of(command):
+            name = argument.option_strings[-1] if argument.option_strings else argument.metavar or argument.dest
+            assert name in printed and argument.help and " ".join(argument.help.split()) in printed, (command, name)
+        assert [name for name in ENDINGS.get(command, ()) if name not in printed] == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_of_a_command_is_used_by_a_test_of_it(command):
-    words = ", ".join(f'"{word}"' for word in command.split())
-    tests = [text for text in TESTS if words in text]
-    unused = [
-        argument.option_strings
-        for argument in arguments_of(command)
-        if argument.option_strings
-        and not any(f'"{name}"' in text for text in tests for name in argument.option_strings)
-    ]
-    assert unused == []
+def test_every_option_of_a_command_is_used_by_a_test_of_it():
+    for command in COMMANDS:
+        words = ", ".join(f'"{word}"' for word in command.split())
+        tests = [text for text in TESTS if words in text]
+        options = [argument.option_strings for argument in arguments_of(command) if argument.option_strings]
+        unused = [names for names in options if not any(f'"{name}"' in text for text in tests for name in names)]
+        assert unused == [], command
 
 
 def test_help_of_all_commands_loads_none_of_them():

@@ -69,6 +69,12 @@ def commands(text):
             yield known[1], shlex.split(known[2], comments=True)
 
 
+def page_commands():
+    """Yield (page, program, arguments) of every command of the pages."""
+    for path in PAGES:
+        yield from ((page_id(path), *command) for command in commands(text_of(path)))
+
+
 def parsed(program, arguments, monkeypatch):
     """Parse a command with the real parser, without carrying it out."""
     module = {"silofl": cli, "provisioning": provisioning}[program]
@@ -114,39 +120,35 @@ def test_commands_are_found_in_blocks_in_lists_and_in_sentences():
     ]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_id)
-def test_every_command_parses(path, monkeypatch, capsys):
+def test_every_command_of_a_page_parses(monkeypatch, capsys):
     targets = re.findall(r"^([\w-]+):", text_of(ROOT / "Makefile"), flags=re.MULTILINE)
     names = {"silofl": cli.COMMANDS, "provisioning": provisioning.COMMANDS, "make": targets}
-    for program, arguments in commands(text_of(path)):
+    for page, program, arguments in page_commands():
         name = " ".join(arguments[:2]) if arguments[0] == "site" else arguments[0]
-        assert name in names[program], arguments
+        assert name in names[program], (page, arguments)
         # A command that is only named has no arguments to parse.
         if program != "make" and len(arguments) > len(name.split()) and "--help" not in arguments:
             try:
                 parsed(program, arguments, monkeypatch)
             except SystemExit:
-                pytest.fail(f"{program} {shlex.join(arguments)}: {capsys.readouterr().err}")
+                pytest.fail(f"{page}: {program} {shlex.join(arguments)}: {capsys.readouterr().err}")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_id)
-def test_every_set_names_a_key_of_a_study(path):
-    keys = [
-        argument.partition("=")[0]
-        for _, arguments in commands(text_of(path))
-        for option, argument in zip(arguments, arguments[1:], strict=False)
-        # What is swept may also be a folder of data.
-        if option == "--set" or (option == "--sweep" and not argument.startswith("data="))
+def test_every_key_and_method_that_a_command_names_is_known():
+    given = [
+        (page, option, value)
+        for page, _, arguments in page_commands()
+        for option, value in zip(arguments, arguments[1:], strict=False)
     ]
-    assert [key for key in keys if key not in known_keys() | {SLIP}] == []
-
-
-@pytest.mark.parametrize("path", PAGES, ids=page_id)
-def test_every_method_that_a_command_names_is_known(path):
-    for _, arguments in commands(text_of(path)):
-        for option, names in zip(arguments, arguments[1:], strict=False):
-            for name in names.split(",") if option == "--methods" else ():
-                assert find_method_algorithm(name)
+    keys = [
+        (page, value.partition("=")[0])
+        for page, option, value in given
+        # What is swept may also be a folder of data.
+        if option == "--set" or (option == "--sweep" and not value.startswith("data="))
+    ]
+    assert keys and [(page, key) for page, key in keys if key not in known_keys() | {SLIP}] == []
+    methods = {name for _, option, names in given if option == "--methods" for name in names.split(",")}
+    assert methods and all(map(find_method_algorithm, methods))
 
 
 def write_empty_sites(folder, names):
@@ -186,9 +188,8 @@ def read_comparison(arguments, data, monkeypatch):
 def list_comparisons():
     """Return all comparisons of the pages but those with a job that the page has its reader write."""
     found = [
-        (page_id(path), [argument.replace("NAME", "fedavg") for argument in arguments])
-        for path in PAGES
-        for _, arguments in commands(text_of(path))
+        (page, [argument.replace("NAME", "fedavg") for argument in arguments])
+        for page, _, arguments in page_commands()
         if arguments[0] == "compare" and len(arguments) > 1
     ]
     return [(page, arguments) for page, arguments in found if "planned" not in ",".join(arguments).split(",")]
@@ -206,34 +207,32 @@ def test_every_row_of_a_comparison_can_begin(page, arguments, without_data, tmp_
         pytest.fail(f"{page}: silofl {shlex.join(arguments)}: {error}")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_id)
-def test_every_job_exists(path):
-    text = text_of(path)
-    own = {arguments[1] for _, arguments in commands(text) if arguments[0] == "new-study" and len(arguments) > 1}
-    own |= {
-        arguments[arguments.index("--out") + 1] for _, arguments in commands(text) if {"plan", "--out"} <= {*arguments}
-    }
-    named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)(?!\.md)\b", text)} - own
-    assert sorted(name for name in named if not (ROOT / name).is_dir()) == []
+def test_every_job_that_a_page_names_exists():
     # A job that is gone was named after an algorithm and a data set that are still there.
     sets = "|".join(sorted({job.parent.name.partition("_")[2] for job in JOBS.glob("*/meta.json")}))
     algorithms = "|".join([*algorithm_names(), *VARIANTS])
-    bare = re.findall(rf"\b(?:{algorithms})_(?:{sets})\b", text)
-    assert sorted(name for name in {*bare} - {name for name, _, _ in RUNS.values()} if not (JOBS / name).is_dir()) == []
+    for path in PAGES:
+        text = text_of(path)
+        given = [arguments for _, arguments in commands(text) if len(arguments) > 1]
+        own = {arguments[1] for arguments in given if arguments[0] == "new-study"}
+        own |= {arguments[arguments.index("--out") + 1] for arguments in given if {"plan", "--out"} <= {*arguments}}
+        named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)(?!\.md)\b", text)} - own
+        assert sorted(name for name in named if not (ROOT / name).is_dir()) == [], page_id(path)
+        bare = {*re.findall(rf"\b(?:{algorithms})_(?:{sets})\b", text)} - {name for name, _, _ in RUNS.values()}
+        assert sorted(name for name in bare if not (JOBS / name).is_dir()) == [], page_id(path)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_id)
-def test_every_key_of_a_study_that_a_sentence_names_exists(path):
+def test_every_key_of_a_study_that_a_sentence_names_exists():
     keys = {name.removeprefix("algorithm.") for name in known_keys()}
     sections = {name.partition(".")[0] for name in keys if "." in name}
     last = {name.rpartition(".")[2] for name in keys} | sections | {*Site.model_fields}
-    for span in spans(text_of(path)):
+    for page, span in ((page_id(path), span) for path in PAGES for span in spans(text_of(path))):
         name, _, value = span.removeprefix("algorithm.").partition(": ")
         head, dot, _ = name.partition(".")
         if re.fullmatch(r"[a-z_]+\.[a-z_]+", name) and head in sections and not (ROOT / head).is_dir():
-            assert name in keys or name.endswith((".yaml", ".json", ".md", ".py")), span
+            assert name in keys or name.endswith((".yaml", ".json", ".md", ".py")), (page, span)
         elif value and re.fullmatch(r"[a-z_]+", name):
-            assert name in last, span
+            assert name in last, (page, span)
 
 
 def test_the_yaml_of_the_pages_is_accepted():
@@ -247,12 +246,12 @@ def test_the_yaml_of_the_pages_is_accepted():
                 assert parse(Site, {"data": "/data", "state_dir": "/state"} | values, page_id(path)).data
 
 
-@pytest.mark.parametrize("path", EVERY_PAGE, ids=page_id)
-def test_every_link_leads_somewhere(path):
-    for target, anchor in linked(path).items():
-        assert target.exists()
-        # A picture has no anchors.
-        assert not anchor or anchor <= anchors(target)
+def test_every_link_leads_somewhere():
+    for page in EVERY_PAGE:
+        for target, anchor in linked(page).items():
+            assert target.exists(), page_id(page)
+            # A picture has no anchors.
+            assert not anchor or anchor <= anchors(target), page_id(page)
 
 
 def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():

@@ -152,19 +152,16 @@ def test_momentum_of_zero_and_rate_one_is_fedavg(fedopt, play):
         np.testing.assert_allclose(ours.models("east")[name], array, rtol=1e-4, atol=1e-6)
 
 
-def test_a_run_goes_on_from_its_checkpoint_with_the_same_moments(fedopt):
-    whole, halved = fedopt(), fedopt(folder="other")
-    halved.goes_on_as(whole)
-
-
-def test_nothing_travels_for_it(fedopt, play):
-    ours, plain = fedopt(), play(folder="plain")
-    assert ours.round().bytes_to == plain.round().bytes_to
-    assert ours.server.ledger[0].bytes_from == plain.server.ledger[0].bytes_from
-
-
-def test_a_variance_never_turns_negative(fedopt):
-    game = fedopt(rule="momentum", momentum=0.9, learning_rate=1.0)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "fedopt", "server_optimizer": {"rule": "momentum", "momentum": 0.9, "learning_rate": 1.0}},
+        {"name": "fednova", "training": {"optimizer": "sgd", "learning_rate": 0.02, "local_epochs": 2}},
+    ],
+    ids=lambda options: options["name"],
+)
+def test_a_variance_never_turns_negative(play, options):
+    game = play(rounds=3, **options)
     game.rounds(3)
     variances = [array for name, array in game.server.parts["model"].common.items() if name.endswith("running_var")]
     assert variances and all((array >= 0).all() for array in variances)

@@ -11,7 +11,6 @@ from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.studies.traffic import count_traffic
 from silofl.study_sections import TrainingSettings
 from silofl.training.losses import make_loss
 
@@ -154,31 +153,6 @@ def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(fedrep, 
         body = {name: sum(COUNTS[site] / whole * own[site][name] for site in sites) for name in body}
         assert game.models("east").keys() == {f"model/{name}" for name in body}
         assert_same_course(game.models("east"), body, start)
-
-
-def test_it_is_not_fedper_but_travels_like_it(fedrep):
-    ours, fedper = fedrep(), fedrep("fedper", name="fedper")
-    record, other = ours.round(), fedper.round()
-    assert (record.bytes_to, record.bytes_from) == (other.bytes_to, other.bytes_from)
-    found = count_traffic(ours.study, 3, (1, 32, 32))
-    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
-    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in fedper.models("east").items())
-
-
-@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.5}], ids=str)
-def test_a_run_goes_on_from_its_checkpoint(fedrep, training):
-    whole, halved = fedrep(training=training), fedrep("other", training=training)
-    halved.goes_on_as(whole)
-
-
-def test_a_head_that_is_lost_is_said(fedrep):
-    game = fedrep()
-    game.round()
-    for path in (game.folder("north") / "rounds").iterdir():
-        path.unlink()
-    assert game.round().answered == ["east", "north", "west"]
-    (said,) = [text for text in game.warnings if "what stays at home (head)" in text]
-    assert "site 'north' began the train of round 2 without its state of round 1" in said
 
 
 def test_a_site_that_comes_late_trains_a_head_of_its_own(fedrep):

@@ -16,7 +16,6 @@ from silofl.federation.run_folder import RunFolder
 from silofl.inference.directory import read_model_folder
 from silofl.models import build_plain_model
 from silofl.models.networks import build_models
-from silofl.studies.traffic import count_traffic
 from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.losses import make_loss
@@ -317,24 +316,6 @@ def test_a_site_whose_round_holds_no_step_is_named_and_the_others_go_on(perfedav
     assert record.answered == ["east", "north"]
     assert "site 'west' must have at least 2 batches a round, those of one meta-step, not 1" in record.failed["west"]
     assert "raise training.local_epochs or lower training.batch_size" in record.failed["west"]
-
-
-def test_it_travels_as_fedavg(perfedavg):
-    ours, plain = perfedavg(), perfedavg("plain", name="fedavg")
-    record, other = ours.round(), plain.round()
-    assert (record.bytes_to, record.bytes_from) == (other.bytes_to, other.bytes_from)
-    found = count_traffic(ours.study, 3, (1, 32, 32))
-    assert (found.bytes_to[0], found.bytes_from[0]) == (record.bytes_to["east"], record.bytes_from["east"])
-    assert any(not np.array_equal(array, ours.models("east")[n]) for n, array in plain.models("east").items())
-
-
-@pytest.mark.parametrize(("variant", "optimizer"), [("fo", "adam"), ("hf", "sgd")])
-def test_a_run_goes_on_from_its_checkpoint(perfedavg, variant, optimizer):
-    training, meta_step = {"optimizer": optimizer, "momentum": 0.5 * (optimizer == "sgd")}, META | {"variant": variant}
-    options = {"training": training, "meta_step": meta_step, "model": {"dropout": 0.3}}
-    whole, halved = perfedavg(**options), perfedavg("other", **options)
-    halved.goes_on_as(whole)
-    assert whole.finish().scores == halved.finish().scores
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
 
-from ..conftest import assert_alike
+from ..conftest import UNET, assert_alike
 
 
 def taken_up(game, path):
@@ -36,13 +36,24 @@ def test_a_checkpoint_brings_back_the_whole_run(play, tmp_path):
     assert [dump_record(record) for record in back.ledger] == [dump_record(record) for record in before.ledger]
 
 
+SGD = {"optimizer": "sgd", "momentum": 0.0}
 OPTIONS = {
     "fedbn": {"name": "fedbn"},
     "softpull": {"name": "softpull"},
     "adafed": {"name": "adafed", "statistics": {"rounds": 1}},
     "gradients": {"name": "fedsm", "model": {"normalization": "instance"}},
     "moments": {"name": "fedsm", "selector": {"learning": "moments"}, "model": {"normalization": "instance"}},
-    "falling": {"name": "scaffold", "training": {"schedule": "poly", "optimizer": "sgd", "momentum": 0.0}},
+    "falling": {"name": "scaffold", "training": SGD | {"schedule": "poly"}},
+    "server's moments": {"name": "fedopt"},
+    "normalised steps": {"name": "fednova", "training": {"optimizer": "sgd", "local_epochs": 2}},
+    "contrast": {"name": "moon", "training": SGD, "network": UNET},
+    "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
+    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": UNET, "model": {"dropout": 0.3}},
+    "meta-steps of differences": {
+        "name": "perfedavg",
+        "meta_step": {"variant": "hf"},
+        "training": {"optimizer": "sgd", "momentum": 0.5, "local_epochs": 3},
+    },
 }
 
 

@@ -62,40 +62,42 @@ def test_metrics_of_packages_are_those_that_the_study_names(make_study):
             check_names("west", tested(other), study, ())
 
 
-def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_no_other():
-    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 200.0}, most=100, min_sites=3) == {}
-    found = find_long_updates({"a": 1.0, "b": 3.0, "c": 201.0}, most=100, min_sites=3)
-    assert found == {
-        "c": "site 'c' must send an update at most 100 times as long by step as the others' median 2, not 201; look "
-        "for a fault there, or raise federation.max_update_ratio"
-    }
-
-
-def test_one_mad_site_makes_no_other_look_too_long_or_hides_another():
-    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 1e30}, 100, 3).keys() == {"c"}
-    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 0.0}, 100, 3) == {}
-    assert find_long_updates({"a": 1.0, "b": 3.0, "c": 1.0, "d": 1e4, "e": 1e30}, 100, 3).keys() == {"d", "e"}
-
-
-def test_two_sites_are_not_compared_and_a_median_of_nothing_bounds_nobody():
-    assert find_long_updates({"a": 1.0, "b": 1e30}, 100, 3) == {}
-    assert find_long_updates({"a": 0.0, "b": 0.0, "c": 1.0}, 100, 3) == {}
-
-
-def test_images_have_the_channels_of_their_neighbours_too(make_study):
-    study = make_study()
-    study = study.model_copy(update={"data": study.data.model_copy(update={"neighbours": 1})})
-    check_image_shape("west", (3, 8, 8), study)
-    with pytest.raises(AggregationError, match="site 'west' must have images of 3 channels, not 1"):
-        check_image_shape("west", (1, 8, 8), study)
+@pytest.mark.parametrize(
+    ("lengths", "refused"),
+    [
+        # The median of the others is 2.
+        ({"a": 1.0, "b": 3.0, "c": 200.0}, ""),
+        ({"a": 1.0, "b": 3.0, "c": 201.0}, "c"),
+        # One mad site makes no other look too long, and hides none.
+        ({"a": 1.0, "b": 3.0, "c": 1e30}, "c"),
+        ({"a": 1.0, "b": 3.0, "c": 0.0}, ""),
+        ({"a": 1.0, "b": 3.0, "c": 1.0, "d": 1e4, "e": 1e30}, "de"),
+        # Two are not compared, and a median of nothing bounds nobody.
+        ({"a": 1.0, "b": 1e30}, ""),
+        ({"a": 0.0, "b": 0.0, "c": 1.0}, ""),
+    ],
+)
+def test_an_update_a_hundred_times_longer_than_the_others_median_is_refused_and_no_other(lengths, refused):
+    found = find_long_updates(lengths, most=100, min_sites=3)
+    assert found.keys() == set(refused)
+    sentence = "must send an update at most 100 times as long by step as the others' median"
+    remedy = "look for a fault there, or raise federation.max_update_ratio"
+    assert all(f"site '{site}' {sentence}" in said and remedy in said for site, said in found.items())
 
 
 def test_images_of_other_channels_or_axes_are_refused_and_an_answer_may_say_nothing_of_them(make_study):
-    check_image_shape("west", None, make_study())
-    with pytest.raises(AggregationError, match="site 'west' must have images of 1 channels, not 3"):
-        check_image_shape("west", (3, 8, 8), make_study())
-    with pytest.raises(AggregationError, match="site 'west' must have images of 2 axes, not 3"):
-        check_image_shape("west", (1, 8, 8, 8), make_study())
+    study = make_study()
+    between = study.model_copy(update={"data": study.data.model_copy(update={"neighbours": 1})})
+    check_image_shape("west", None, study)
+    # With its neighbours' a slice has three channels.
+    check_image_shape("west", (3, 8, 8), between)
+    for wanted, shape, sentence in (
+        (study, (3, 8, 8), "images of 1 channels, not 3"),
+        (study, (1, 8, 8, 8), "images of 2 axes, not 3"),
+        (between, (1, 8, 8), "images of 3 channels, not 1"),
+    ):
+        with pytest.raises(AggregationError, match=f"site 'west' must have {sentence}"):
+            check_image_shape("west", shape, wanted)
 
 
 def with_means(**means):
@@ -112,8 +114,10 @@ def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_lef
     }
 
 
-def test_a_range_without_end_is_left_out_and_makes_no_other_odd():
+def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobody_knows_which_is():
     assert find_odd_ranges(with_means(a=(0, 1), b=(5, 6), c=(-1e300, 1e300)), 3).keys() == {"c"}
+    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
+    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
 
 
 def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
@@ -129,8 +133,3 @@ def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
     assert "all others' are 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
     # Of two nobody knows which is odd.
     assert find_odd_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}
-
-
-def test_of_two_sites_nobody_knows_which_is_odd():
-    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)), 3) == {}
-    assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}

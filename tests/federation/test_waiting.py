@@ -15,15 +15,9 @@ def limits(waiting, seconds, task="train"):
     return found
 
 
-def test_a_limit_of_the_study_is_the_limit_of_every_task():
+def test_a_limit_is_the_studys_or_an_hour_and_then_five_times_the_longest_but_ten_minutes():
     assert limits(Waiting(90.0), [1000, 1, 1]) == [90.0, 90.0, 90.0]
-
-
-def test_quick_sites_have_an_hour_in_two_rounds_and_ten_minutes_after():
     assert limits(Waiting(None), [5, 20, 20, 20]) == [3600, 3600, 600, 600]
-
-
-def test_slow_sites_have_five_times_the_longest_that_one_has_needed():
     # 5 * 3000 in the second round already: the slowest round so far, not the last one, decides.
     assert limits(Waiting(None), [3000, 200, 400, 1]) == [3600, 15000, 15000, 15000]
 
@@ -35,14 +29,11 @@ def test_each_task_has_a_limit_of_its_own():
     assert waiting.limit_s("test", 3) == 3600 and waiting.limit_s("train", 4) == 600
 
 
-def test_a_task_that_is_given_twice_in_a_round_counts_once():
+def test_a_task_that_is_given_twice_in_a_round_counts_once_and_a_job_that_goes_on_begins_anew():
     # Sites that have lost their state are asked again.
     waiting = Waiting(None)
     assert [waiting.limit_s("train", number) for number in (1, 1, 1, 2, 3)] == [3600, 3600, 3600, 3600, 600]
-
-
-def test_a_job_that_goes_on_waits_as_long_as_a_new_one():
-    # Its first round is number 7; the sites load everything again.
+    # The first round of a job that goes on is number 7; the sites load everything again.
     assert [Waiting(None).limit_s("train", number) for number in (7, 8)] == [3600, 3600]
 
 

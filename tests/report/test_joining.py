@@ -19,9 +19,17 @@ from tests.report.conftest import joined
 REASONS = {"east": "it has no validation data", "west": "no answer in time"}
 
 
-def test_a_choice_of_no_site_of_the_run_is_refused(joining):
-    with pytest.raises(ConfigError, match="joining must be of sites of the run, not of 'elsewhere'"):
-        joining(elsewhere=joined())
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"elsewhere": joined()}, "joining must be of sites of the run, not of 'elsewhere'"),
+        ({"east": joined(), "unchosen": {"elsewhere": "no"}}, "unchosen must be of sites of the run, not of 'else"),
+        ({"east": joined(), "unchosen": {"east": "no"}}, "unchosen must be of sites without a choice, not of 'east'"),
+    ],
+)
+def test_a_choice_or_a_reason_of_no_site_of_the_run_and_one_beside_the_other_are_refused(joining, given, message):
+    with pytest.raises(ConfigError, match=message):
+        joining(**given)
 
 
 def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joining):
@@ -64,19 +72,6 @@ def test_the_sentence_says_why_a_site_could_not_choose(joining, results):
     )
     alike = results(unchosen=dict.fromkeys(REASONS, "it has no validation data"))
     assert joining_sentence(alike) == "No choice could be made at east, west: it has no validation data."
-
-
-def test_the_terminal_says_so_where_no_site_could_choose(results, printed):
-    assert "No choice could be made at east: it has no validation data;" in printed(
-        print_results, results(unchosen=REASONS)
-    )
-
-
-def test_a_reason_of_no_site_of_the_run_and_one_beside_a_choice_are_refused(joining):
-    with pytest.raises(ConfigError, match="unchosen must be of sites of the run, not of 'elsewhere'"):
-        joining(east=joined(), unchosen={"elsewhere": "no answer in time"})
-    with pytest.raises(ConfigError, match="unchosen must be of sites without a choice, not of 'east'"):
-        joining(east=joined(), unchosen={"east": "no answer in time"})
 
 
 @pytest.mark.parametrize(
@@ -201,24 +196,19 @@ def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, foun
     assert describe_problems(results(metric=metric, by_label=labels)) == found
 
 
-def test_the_terminal_opens_with_it(joining, printed):
+def test_the_terminal_opens_with_it_and_cautions(joining, results, printed):
     text = printed(print_results, joining(east=joined(verdict="loses", kept=0.6)))
     assert text.index("east loses by joining") < text.index("mean over sites")
     assert "BAD  east: the model that it keeps is below its own, 0.600 and 0.700 alone" in " ".join(text.split("\n"))
-
-
-def test_the_terminal_cautions_of_a_kept_model_below_the_sites_own(joining, printed):
     text = printed(print_results, joining(east=joined(local=0.38, kept=0.332, verdict="too few to say")))
     assert "CAUTION  east: the model that it keeps is below its own, 0.332 and 0.380 alone" in text
+    text = printed(print_results, results(unchosen=REASONS))
+    assert "No choice could be made at east: it has no validation data;" in text
 
 
-def test_the_note_says_that_single_units_have_no_balanced_accuracy(results):
-    assert "balanced" not in joining_note(results(metric="accuracy"))
-    note = joining_note(results(metric="balanced_accuracy"))
-    assert note.endswith("are of accuracy: a single unit has no balanced accuracy.")
-
-
-def test_the_note_says_how_a_case_with_nothing_to_find_counts_where_there_is_one(results):
-    empty = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
-    said = "counts 1 in the difference for a model that finds nothing in it"
-    assert said in joining_note(results(**empty)) and said not in joining_note(results())
+def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find_count(results):
+    balanced, empty = "a single unit has no balanced accuracy.", "counts 1 in the difference for a model that finds"
+    plain, found = joining_note(results(metric="accuracy")), joining_note(results(metric="balanced_accuracy"))
+    assert "balanced" not in plain and empty not in plain and found.endswith(f"are of accuracy: {balanced}")
+    counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
+    assert f"{empty} nothing in it" in joining_note(results(**counts))

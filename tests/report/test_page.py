@@ -47,29 +47,21 @@ class Dots:
         return make_panels(1, 1, (2, 1))[0]
 
 
-def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values(tmp_path):
-    write_figures(tmp_path / "figures", [make_image(Dots(), "alt", "caption")])
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["dots.csv", "dots.png", "dots.svg"]
-    assert (tmp_path / "figures" / "dots.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "figures" / "dots.svg").read_text().startswith("<?xml")
-    assert rows_of(tmp_path / "figures" / "dots.csv") == [["site", "value"], ["east", "0.5"], ["west", ""]]
-
-
-def test_the_same_figure_gives_the_same_files(tmp_path):
-    for folder in (tmp_path / "a", tmp_path / "b"):
+def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values_for_its_owner(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
         write_figures(folder, [make_image(Dots(), "alt", "caption")])
-    assert (tmp_path / "a" / "dots.svg").read_bytes() == (tmp_path / "b" / "dots.svg").read_bytes()
-
-
-def test_figures_are_for_their_owner(tmp_path):
-    write_figures(tmp_path / "figures", [make_image(Dots(), "alt", "caption")])
-    assert stat.S_IMODE((tmp_path / "figures").stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "figures").iterdir()} == {0o600}
-
-
-def test_a_picture_without_values_has_no_files(tmp_path):
-    write_figures(tmp_path / "figures", [PageImage(b"png", "alt", "caption")])
-    assert not (tmp_path / "figures").exists()
+    assert sorted(path.name for path in first.iterdir()) == ["dots.csv", "dots.png", "dots.svg"]
+    assert (first / "dots.png").read_bytes().startswith(b"\x89PNG")
+    assert (first / "dots.svg").read_text().startswith("<?xml")
+    assert rows_of(first / "dots.csv") == [["site", "value"], ["east", "0.5"], ["west", ""]]
+    # The same figure gives the same files.
+    assert (first / "dots.svg").read_bytes() == (second / "dots.svg").read_bytes()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (first, *first.iterdir())]
+    assert modes == [0o700, 0o600, 0o600, 0o600]
+    # A picture without values has no files.
+    write_figures(tmp_path / "none", [PageImage(b"png", "alt", "caption")])
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(("name", "stem"), [("cases_east-1", "cases_east-1"), ("cases_../../x", "cases_______x")])

@@ -91,10 +91,11 @@ def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
     assert ("a", "b", 0.3, None) in WeightsPlot(shown).data().rows
 
 
-@pytest.mark.parametrize("count", [1, 10, 11, 20])
+# From 11 sites on without numbers in the cells.
+@pytest.mark.parametrize("count", [1, 10, 11])
 def test_any_number_of_sites_has_a_picture(weights, count):
-    image = weights_image(weights(sites=[f"site-{i}" for i in range(count)]))
-    assert Image.open(io.BytesIO(image.png)).size[0] > 1000 and f"{count} sites" in image.alt
+    shown = weights(sites=[f"site-{i}" for i in range(count)])
+    assert Image.open(io.BytesIO(draw(WeightsPlot(shown)))).size[0] > 1000
 
 
 def has_colour(png, colour):
@@ -176,14 +177,11 @@ def test_the_number_of_the_best_round_covers_no_value(record, best):
     assert label.get_window_extent().y0 > axes.transData.transform((best, 0.9))[1] + radius
 
 
-def test_drift_is_drawn_where_a_round_measured_it(record, records):
+def test_drift_is_drawn_where_a_round_measured_it(record, records, run, results):
     without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
     assert has_colour(draw(drift_curves(records(record(1), record(2, metrics=without)))), LINE_COLOURS[0])
-
-
-def test_a_run_that_measured_no_drift_has_none_to_draw(record, records):
-    without = {"east": {"loss": 0.5}, "west": {"loss": 0.5}}
-    assert drift_curves(records(record(1, metrics=without, drift=None))) is None
+    nowhere = run("none").json("results.json", results()).ledger(record(1, metrics=without, drift=None))
+    assert drift_curves(read_run(nowhere.path)) is None
 
 
 def test_global_and_personalised_models_have_curves_of_their_own(super_record, records):
@@ -204,12 +202,13 @@ def test_a_single_model_has_no_curves_beside_it(record, records):
     assert model_curves(records(record(1), record(2))) is None
 
 
-def test_traffic_shows_both_ways(record, records):
+def test_traffic_shows_both_ways_and_what_is_left_out(record, records):
     image = traffic_image(records(record(1), record(2)))
     assert has_colour(image.png, LINE_COLOURS[0]) and has_colour(image.png, LINE_COLOURS[5])
     # two sites, 1 MB to and 0.5 MB from each, in 2 s
     assert image.plot.data().rows == ((1, 2.0, 1.0, 2.0), (2, 2.0, 1.0, 2.0))
     assert image.alt == "2 rounds sent 4.0 MB to the sites and received 2.0 MB; the longest took 2.0 s."
+    assert "sent after the last round, to be validated and tested, are not counted" in image.caption
 
 
 def test_the_mean_is_over_the_sites_that_validated(record):
@@ -233,37 +232,24 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run,
     assert "These scores chose nothing" in image.caption
 
 
-def test_the_traffic_after_the_last_round_is_said_to_be_left_out(record, run):
-    records = read_run(run().ledger(record(1)).path)
-    assert "sent after the last round, to be validated and tested, are not counted" in traffic_image(records).caption
+@pytest.mark.usefixtures("undrawn")
+def test_curves_say_which_round_is_reported_and_why(finished, run, results, record):
+    (first, *_) = curve_images(read_run(finished()))
+    assert first.caption == "The best round on validation is 2: dice 0.500, mean over sites."
+    assert "Training loss after round 2: east 0.5, west 0.5." in first.alt
+    files = run("last").json("results.json", results()).ledger(record(1, (None, None)), record(2, (None, None)))
+    (first, *_) = curve_images(read_run(files.path))
+    assert first.caption == "The reported round is 2, the last: there are no validation data."
 
 
-def test_curves_say_which_round_is_reported_and_why(finished):
-    images = curve_images(read_run(finished()))
-    assert images[0].caption == "The best round on validation is 2: dice 0.500, mean over sites."
-    assert "Training loss after round 2: east 0.5, west 0.5." in images[0].alt
-
-
-def test_a_run_with_a_selector_has_curves_of_both_models(finished_super):
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_with_a_selector_has_curves_of_both_models(finished_super, run, super_results, super_record):
     image = curve_images(read_run(finished_super()))[1]
-    assert (
-        "Selector: slices it gets right after round 2: east 0.5" in image.alt
-        and "any other with the global one" in image.caption
-    )
-
-
-def test_without_accuracy_the_curves_of_both_models_do_not_speak_of_it(run, super_results, super_record):
-    files = run().json("results.json", super_results()).ledger(super_record(1, None), super_record(2, None))
+    assert "Selector: slices it gets right after round 2: east 0.5" in image.alt
+    assert "any other with the global one" in image.caption
+    files = run("without").json("results.json", super_results()).ledger(super_record(1, None), super_record(2, None))
     image = curve_images(read_run(files.path))[1]
     assert "elector" not in image.alt + image.caption
-
-
-def test_without_validation_the_reported_round_is_called_the_last(run, results, record):
-    files = run().json("results.json", results()).ledger(record(1, (None, None)), record(2, (None, None)))
-    assert (
-        curve_images(read_run(files.path))[0].caption
-        == "The reported round is 2, the last: there are no validation data."
-    )
 
 
 def test_before_the_first_round_there_are_no_curves(run):

@@ -22,8 +22,8 @@ def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
 
 
 def test_of_a_run_without_its_study_the_settings_in_its_result_are_known(made):
-    assert all_settings(made(rounds=7)) == all_settings(made(rounds=7)) | {"rounds": "7", "algorithm.name": "harmofl"}
-    assert "training.learning_rate" not in all_settings(made())
+    found = all_settings(made(rounds=7))
+    assert (found["rounds"], found["algorithm.name"]) == ("7", "harmofl") and "training.learning_rate" not in found
 
 
 def test_the_data_table_has_cases_patients_and_images_and_says_unknown(made):
@@ -55,9 +55,10 @@ def values_of(rows, **wanted):
 
 def test_a_row_says_what_its_value_is_of(rows):
     first = rows()[0]
+    assert [field.name for field in fields(ResultRow)][:4] == ["method", "run", "algorithm", "seed"]
     assert (first.method, first.run, first.algorithm, first.seed) == ("first", "small-1", "harmofl", 0)
     assert (first.site, first.model, first.part, first.metric, first.label) == ("east", "federated", "test", "dice", "")
-    assert (first.value, first.cases) == (0.5, 1)
+    assert (first.value, first.cases, len(astuple(first))) == (0.5, 1, 14)
 
 
 def test_each_site_has_its_test_by_label_and_its_validation(rows):
@@ -71,6 +72,8 @@ def test_each_site_has_its_test_by_label_and_its_validation(rows):
         ("east", "federated", "dice", "", 0.4),
         ("west", "federated", "dice", "", 0.6),
     ]
+    assert ("west", "federated", "dice", "", None) in values_of(rows(sites={"east": 0.5, "west": None}))
+    assert rows(status="FAILED", reasons=["no"]) == []
 
 
 def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
@@ -96,35 +99,19 @@ def test_a_super_models_parts_surfaces_and_other_metrics_have_rows(super_results
     assert len(values_of(of_classes, site="west", part="test", metric="accuracy")) == 1
 
 
-def test_distances_name_their_unit(rows):
+def test_distances_name_their_unit_and_a_site_that_took_no_part_has_its_rows(rows, unseen_plain):
     surface = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0, "unit": "mm"}
-    found = rows(surface={"east": surface})
-    assert ("east", "federated", "hd95_mm", "", 12.5) in values_of(found)
-    assert ("east", "federated", "surface_dice", "", 0.5) in values_of(found)
-
-
-def test_a_site_that_took_no_part_has_its_rows(rows, unseen_plain):
-    found = rows(unseen=unseen_plain())
-    assert values_of(found, part="unseen") == [
-        ("coast", "federated", "dice", "", 0.6),
-        ("coast", "global", "dice", "", 0.6),
-    ]
-
-
-def test_a_site_without_a_value_has_an_empty_one_and_a_failed_run_no_row(rows):
-    assert ("west", "federated", "dice", "", None) in values_of(rows(sites={"east": 0.5, "west": None}))
-    assert rows(status="FAILED", reasons=["no"]) == []
-
-
-def test_the_columns_are_those_of_a_row(rows):
-    assert [field.name for field in fields(ResultRow)][:4] == ["method", "run", "algorithm", "seed"]
-    assert len(astuple(rows()[0])) == 14
+    found = rows(surface={"east": surface}, unseen=unseen_plain())
+    assert values_of(found, metric="hd95_mm") == [("east", "federated", "hd95_mm", "", 12.5)]
+    assert values_of(found, metric="surface_dice") == [("east", "federated", "surface_dice", "", 0.5)]
+    wanted = [("coast", model, "dice", "", 0.6) for model in ("federated", "global")]
+    assert values_of(found, part="unseen") == wanted
 
 
 def test_a_finished_run_is_read_whole(finished):
     run = read_run(finished())
     assert (run.results.mean, len(run.ledger), run.labels) == (0.625, 2, {1: "organ"})
-    assert sorted(run.pictures) == run.sites == ["east", "west"]
+    assert sorted(run.pictures) == run.sites == ["east", "west"] and run.site_weights == []
 
 
 def test_a_run_without_result_is_unfinished_and_described_by_its_study(run, record):
@@ -201,10 +188,11 @@ def test_a_broken_file_is_named(run, name, text, sentence):
         read_run(folder)
 
 
-def test_broken_pictures_name_their_site(finished):
-    folder = finished()
-    next((folder / "sites" / "west").glob("*/pictures.npz")).write_bytes(b"PK\x03\x04 not a zip")
-    with pytest.raises(ConfigError, match="pictures of site 'west' must be a readable pictures.npz"):
+@pytest.mark.parametrize("name", ["pictures", "selector"])
+def test_broken_pictures_and_features_name_their_site(finished, finished_super, name):
+    folder = finished() if name == "pictures" else finished_super()
+    next((folder / "sites" / "west").glob(f"*/{name}.npz")).write_bytes(b"PK\x03\x04 not a zip")
+    with pytest.raises(ConfigError, match=f"{name} of site 'west' must be a readable {name}.npz"):
         read_run(folder)
 
 
@@ -213,13 +201,6 @@ def test_the_selectors_features_and_the_left_out_site_are_read(finished_super, u
     (folder / "unseen.json").write_text(json.dumps(dump_record(unseen())))
     run = read_run(folder)
     assert run.features["west"].features.shape == (7, 8) and run.unseen == unseen()
-
-
-def test_broken_features_name_the_site(finished_super):
-    folder = finished_super()
-    next((folder / "sites" / "west").glob("*/selector.npz")).write_bytes(b"PK\x03\x04 not a zip")
-    with pytest.raises(ConfigError, match="selector of site 'west' must be a readable selector.npz"):
-        read_run(folder)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -250,7 +231,3 @@ def test_weights_that_do_not_fit_their_sites_are_refused(run, record_of_weights)
     folder = run().json("run.json", {}).json("weights.json", [record_of_weights(weights=[[1.0]])]).path
     with pytest.raises(ConfigError, match="weights must have 2 rows and columns, not rows of .1."):
         read_run(folder)
-
-
-def test_a_run_without_weights_has_none(finished):
-    assert read_run(finished()).site_weights == []

@@ -18,45 +18,28 @@ from silofl.study_sections import SplitUnit
 
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):
-    ledger = [record(i, failed={"west": "disk full"}) for i in (1, 2, 3, 5)] + [record(6, late=["east"])]
-    assert list_incidents(ledger) == [
-        "west: failed in rounds 1-3, 5: disk full",
+    failed = {"failed": {"west": "disk full"}}
+    unlike = {"unlike": {"west": {"cosine": -0.1, "amplitude": 10.0}}}
+    names = {"withheld": {"east": ["a.weight", "b.weight", "c.weight", "d.weight"]}}
+    ledger = [record(1, **failed, **unlike), record(2, **failed, **names), record(3, **failed)]
+    ledger += [record(5, **failed, **unlike, notes=["a b"]), record(6, late=["east"], notes=["a b"])]
+    assert sorted(list_incidents(ledger)) == [
         "east: late in round 6: no answer in time",
+        "east: withheld by its policy in round 2: 4 arrays (a.weight, b.weight, c.weight, ...)",
+        "noted in rounds 5-6: a b",
+        "west: failed in rounds 1-3, 5: disk full",
+        "west: unlike the others in rounds 1, 5: its amplitude",
+        "west: unlike the others in rounds 1, 5: its update points away from their mean",
     ]
-
-
-def test_withheld_names_are_counted_and_the_first_shown(record):
-    names = ["a.weight", "b.weight", "c.weight", "d.weight"]
-    (sentence,) = list_incidents([record(1, withheld={"east": names})])
-    assert sentence == "east: withheld by its policy in round 1: 4 arrays (a.weight, b.weight, c.weight, ...)"
-
-
-def test_who_is_unlike_the_others_is_told_once_with_the_rounds(record):
-    ledger = [record(i, unlike={"west": {"cosine": -0.1 * i, "amplitude": 10.0}}) for i in (1, 2)]
-    assert list_incidents(ledger) == [
-        "west: unlike the others in rounds 1-2: its update points away from their mean",
-        "west: unlike the others in rounds 1-2: its amplitude",
-    ]
-
-
-def test_a_smooth_run_has_no_incidents(record):
     assert list_incidents([record(1), record(2)]) == []
 
 
-def test_a_note_is_told_with_its_rounds(record):
-    note = "site 'b' shares no statistics (fewer than 20 examples): it listens to all sites equally"
-    assert list_incidents([record(i, notes=[note]) for i in (3, 4)]) == [f"noted in rounds 3-4: {note}"]
-
-
-def test_an_unfinished_simulation_names_the_command_that_goes_on():
-    sentence = unfinished_sentence(Path("runs/a"), True, 3, 10)
-    assert sentence.startswith("3 of 10 rounds are finished")
-    assert "running or interrupted; go on with: python -m silofl resume runs/a" in sentence
-
-
-def test_an_unfinished_run_at_a_server_names_the_setting_that_goes_on():
-    sentence = unfinished_sentence(Path("runs/small-1"), False, 3, None)
-    assert "set continue_run in study.yaml to its id, by which the server calls its folder (small-1, where" in sentence
+def test_an_unfinished_run_names_what_goes_on():
+    simulated = unfinished_sentence(Path("runs/a"), True, 3, 10)
+    assert simulated.startswith("3 of 10 rounds are finished")
+    assert "running or interrupted; go on with: python -m silofl resume runs/a" in simulated
+    served = unfinished_sentence(Path("runs/small-1"), False, 3, None)
+    assert "set continue_run in study.yaml to its id, by which the server calls its folder (small-1, where" in served
 
 
 def test_a_run_that_its_lead_has_followed_names_the_command_that_goes_on(tmp_path):
@@ -100,22 +83,23 @@ def test_stateless_batchnorm_carries_its_catch():
     assert normalization_label(None) == "-"
 
 
-def test_caveats_are_said_only_where_they_hold(results):
-    assert caveats(results()) == []
-    found = caveats(results(split_unit="slices", normalization="batch_stateless"))
-    assert found[0].startswith("same person in training and test")
-    assert found[1].startswith("a prediction depends on the batch it stands in")
-
-
-def test_batchnorm_that_sites_exclude_is_a_caveat(results):
-    sentence = "BatchNorm excluded at east, west: each site goes on with its own from here on, as in FedBN"
-    assert caveats(results(batchnorm=sentence)) == [f"{sentence}."]
-
-
-def test_a_run_on_pooled_data_says_that_it_is_no_federation(results):
-    assert caveats(results(sites={"pooled": 0.5, "east": 0.5})) == []
-    (sentence,) = caveats(results(sites={"pooled": 0.5}))
-    assert sentence.startswith("the data of all sites were pooled in one place, which only a simulation can do")
+@pytest.mark.parametrize(
+    ("changes", "beginnings"),
+    [
+        ({}, []),
+        ({"sites": {"pooled": 0.5, "east": 0.5}}, []),
+        ({"sites": {"pooled": 0.5}}, ["the data of all sites were pooled in one place, which only a simulation"]),
+        (
+            {"split_unit": "slices", "normalization": "batch_stateless"},
+            ["same person in training", "a prediction depends on the batch", "the network has no BatchNorm to keep"],
+        ),
+        ({"split_unit": "unknown"}, ["patients unknown: one person may be in training and test"]),
+        ({"batchnorm": "BatchNorm excluded at east"}, ["BatchNorm excluded at east."]),
+    ],
+)
+def test_caveats_are_said_only_where_they_hold(results, changes, beginnings):
+    found = caveats(results(**changes))
+    assert len(found) == len(beginnings) and all(map(str.startswith, found, beginnings))
 
 
 @pytest.mark.parametrize(
@@ -138,16 +122,7 @@ def test_every_split_that_a_study_knows_has_a_sentence_of_its_own(results):
         assert f"split by {unit};" not in caveats(results(split_unit=unit))[0]
 
 
-def test_unknown_patients_are_said_to_be_unknown(results):
-    (caveat,) = caveats(results(split_unit="unknown"))
-    assert caveat.startswith("patients unknown: one person may be in training and test")
-    assert split_sentence("unknown") == "by examples, patients unknown: one person may be in training and test"
-
-
-def test_recordings_are_said_to_be_apart_and_examples_to_share_them():
-    assert "recordings are apart" in split_sentence("recordings")
-    assert "apart" not in split_sentence("examples")
-
-
-def test_a_split_by_patient_has_no_catch():
+def test_a_split_says_whether_recordings_are_apart_and_by_patient_has_no_catch():
+    assert "recordings are apart" in split_sentence("recordings") and "apart" not in split_sentence("examples")
     assert split_sentence("patient") == split_sentence(None) == "by patient"
+    assert split_sentence("unknown") == "by examples, patients unknown: one person may be in training and test"

@@ -70,13 +70,10 @@ def test_the_method_follows_the_number_of_images(count, method):
     assert (points.shape, found) == ((count, 2), method)
 
 
-def test_equal_features_have_no_neighbours_to_find():
-    assert project_to_plane(np.ones((20, 4), np.float32))[1] == "PCA"
-
-
-def test_the_same_features_give_the_same_map():
+def test_the_same_features_give_the_same_map_and_equal_ones_have_no_neighbours_to_find():
     features = np.random.default_rng(0).normal(size=(20, 4))
     np.testing.assert_array_equal(project_to_plane(features)[0], project_to_plane(features)[0])
+    assert project_to_plane(np.ones((20, 4), np.float32))[1] == "PCA"
 
 
 def test_sites_far_apart_are_far_apart_on_the_map(features):
@@ -115,8 +112,9 @@ def test_the_map_says_how_it_was_made_and_what_may_draw_it(finished_super):
     assert "only a simulation" in image.caption
 
 
-def test_a_run_without_features_has_no_map(finished):
-    assert feature_image(read_run(finished())) is None
+def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
+    run = read_run(finished())
+    assert feature_image(run) is None and super_model_sections(run) == [] and unseen_section(None) is None
 
 
 def told(sentence, results):
@@ -129,10 +127,6 @@ def headings_of(section):
 
 def tables_of(section):
     return [block.content for block in section.blocks if isinstance(block, Table)]
-
-
-def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
-    assert super_model_sections(read_run(finished())) == [] and unseen_section(None) is None
 
 
 def test_a_run_with_a_selector_has_tables_and_its_map(finished_super):
@@ -187,30 +181,18 @@ def test_a_site_that_did_not_test_is_a_row_of_dashes(super_results):
     )
 
 
-def test_the_selectors_right_answers_are_counts(super_results):
+def test_the_selectors_right_answers_are_counts_on_the_diagonal(super_results):
     selector = super_results().super_model.selector
-    east, west = selector_counts(selector.outputs, selector.slices).rows
-    assert (east.end, west.end) == ("3 of 4", "10 of 10")
-    # three of east's four, the other for west
-    assert [(cell.text, cell.share) for cell in east.cells] == [("3", 0.75), ("1", 0.25)]
-    assert [(cell.text, cell.share) for cell in west.cells] == [("0", 0), ("10", 1)]
-    assert describe_right(selector.outputs, selector.slices) == "13 of 14"
-
-
-def test_rows_follow_the_outputs_so_that_right_answers_stand_on_the_diagonal(super_results):
-    selector = super_results().super_model.selector
-    counts = selector_counts(selector.outputs, selector.cases)
+    counts = selector_counts(selector.outputs, selector.slices)
     assert list(counts.columns) == [row.name for row in counts.rows] == ["east", "west"]
-
-
-def test_a_selector_of_best_models_has_no_right_answers():
-    counts = selector_counts(("global", "east", "west"), {"east": {"global": 2}})
-    assert counts.end == "" and [row.end for row in counts.rows] == [""]
-
-
-@pytest.mark.parametrize("counted", [{}, {"east": {}}])
-def test_without_counts_there_is_no_table_of_them(counted):
-    assert selector_counts(("east",), counted) is None
+    # three of east's four, the other for west
+    shown = [(row.end, [(cell.text, cell.share) for cell in row.cells]) for row in counts.rows]
+    assert shown == [("3 of 4", [("3", 0.75), ("1", 0.25)]), ("10 of 10", [("0", 0), ("10", 1)])]
+    assert describe_right(selector.outputs, selector.slices) == "13 of 14"
+    # A selector of best models has no right answers.
+    best = selector_counts(("global", "east", "west"), {"east": {"global": 2}})
+    assert best.end == "" and [row.end for row in best.rows] == [""]
+    assert selector_counts(("east",), {}) is selector_counts(("east",), {"east": {}}) is None
 
 
 def test_choices_are_counted_by_site_and_model(super_results):
@@ -224,6 +206,7 @@ def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
     table = threshold_table({0.0: 0.5, 0.999: None}, 0.999, "dice")
     assert table.columns == ("threshold gamma", "0", "0.999 (used)")
     assert table.rows == (("dice of the test cases", "0.500", "-"),) and not table.best_cells
+    assert threshold_table({}, 0.5, "dice") is None
 
 
 def test_chosen_models_are_told_by_their_cases():
@@ -248,37 +231,28 @@ def test_where_the_super_model_loses_is_said_with_both_values():
         "The super model is below the site's own personalised model at 1 of 2 sites: a (0.500 against 0.600).",
         "The super model is nowhere below the global model.",
     ]
-
-
-def test_without_values_nothing_is_compared():
     assert shortfalls({"super": {"a": None}, "personal": {"a": 0.5}, "global": {}}) == []
 
 
-def test_a_tuned_threshold_says_on_what(super_results):
-    sentence = told(threshold_sentence, super_results())
-    assert sentence.startswith("The threshold gamma is 0.9: a site's model answers where")
-    assert "tuned on the sites' validation cases: each site sent only its sums by threshold" in sentence
+FIXED = {"constants": {"super_model": {"threshold": 0.9}}}
+TUNED = "tuned on the sites' validation cases: each site sent only its sums by threshold"
 
 
-def test_a_threshold_of_1_says_that_the_super_model_is_the_global_one(super_results):
-    sentence = told(threshold_sentence, super_results(threshold=1.0))
-    assert sentence.startswith("The threshold gamma is 1: no score is above it, so that the global model is chosen for")
-    assert "tuned on the sites' validation cases" in sentence
-
-
-def test_a_threshold_that_could_not_be_tuned_says_so(super_results):
-    assert "No site had validation cases" in told(threshold_sentence, super_results(threshold=1.0, validation={}))
-
-
-def test_a_fixed_threshold_says_so(super_results):
-    assert told(threshold_sentence, super_results(recipe={"constants": {"super_model": {"threshold": 0.9}}})).endswith(
-        "The study fixed it."
-    )
-
-
-def test_without_a_threshold_the_most_probable_model_answers(super_results):
-    assert told(threshold_sentence, super_results(threshold=None)).startswith("No threshold is used")
-    assert told(choices_sentence, super_results(threshold=None)).endswith("its model answered.")
+@pytest.mark.parametrize(
+    ("changes", "beginning", "reason"),
+    [
+        ({}, "The threshold gamma is 0.9: a site's model answers where", TUNED),
+        ({"threshold": 1.0}, "The threshold gamma is 1: no score is above it, so that the global model is", TUNED),
+        ({"threshold": 1.0, "validation": {}}, "The threshold gamma is 1", "No site had validation cases"),
+        ({"recipe": FIXED}, "The threshold gamma is 0.9", "The study fixed it."),
+        ({"threshold": None}, "No threshold is used", "No threshold is used"),
+    ],
+)
+def test_a_threshold_says_what_it_does_and_where_it_is_from(super_results, changes, beginning, reason):
+    found = super_results(**changes)
+    sentence = told(threshold_sentence, found)
+    assert sentence.startswith(beginning) and reason in sentence
+    assert found.super_model.threshold is not None or told(choices_sentence, found).endswith("its model answered.")
 
 
 def test_models_of_one_exchange_stand_without_a_global_one(super_results):
@@ -299,10 +273,6 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
 def test_an_ensemble_of_one_exchange_says_that_it_is_one(super_results):
     recipe = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
     assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": recipe}))
-
-
-def test_without_values_there_is_no_table_of_thresholds():
-    assert threshold_table({}, 0.5, "dice") is None
 
 
 def test_a_left_out_site_shows_each_model_alone(unseen_plain):

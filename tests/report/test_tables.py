@@ -38,9 +38,7 @@ def test_participation_counts_rounds_by_what_became_of_the_site(record):
     table = participation_table(ledger, ["east", "west"])
     assert table.columns[1:] == ("asked", "answered", "late", "failed", "refused", "training examples")
     assert table.rows == (("east", "4", "4", "0", "0", "0", "12"), ("west", "4", "1", "1", "1", "1", "30"))
-
-
-def test_a_site_that_never_answered_has_no_training_examples(record):
+    # Who never answered has no training examples.
     assert participation_table([record(1, examples={})], ["east"]).rows[0][-1] == "-"
 
 
@@ -65,12 +63,6 @@ def test_each_site_has_a_row_and_three_rows_sum_up(results):
     assert table.num_summary == 3
 
 
-def test_a_site_without_value_is_a_dash_and_the_mean_says_how_many_it_is_over(results):
-    rows = site_table(results(sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})).rows
-    assert rows[1][:4] == ("west", "-", "-", "-")
-    assert rows[2][0] == "mean over 1 of 2 sites"
-
-
 @pytest.mark.parametrize(
     ("changes", "column"),
     [({"patients": {"east": 1, "west": None}}, ["1", "-", "", "", "-"]), ({}, ["-", "-", "", "", "-"])],
@@ -79,7 +71,10 @@ def test_patients_that_one_site_does_not_know_or_an_older_result_did_not_count_a
     assert [row[3] for row in site_table(results(**changes)).rows] == column
 
 
-def test_no_validation_at_all_is_a_dash(results):
+def test_a_site_without_value_is_a_dash_and_the_mean_says_how_many_it_is_over(results):
+    rows = site_table(results(sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})).rows
+    assert rows[1][:4] == ("west", "-", "-", "-")
+    assert rows[2][0] == "mean over 1 of 2 sites"
     assert [row[5] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
 
 
@@ -96,9 +91,26 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
     assert "seed 0, 1 round\n" in printed(print_results, results(rounds=1))
 
 
-def test_a_run_that_ended_early_says_so_with_its_result(results, printed):
-    text = printed(print_results, results(ended_early="the run ended after round 5 of 9"))
-    assert "The run ended after round 5 of 9.\n" in text and "The run ended" not in printed(print_results, results())
+@pytest.mark.parametrize(
+    ("changes", "words", "absent"),
+    [
+        ({"ended_early": "the run ended"}, ["The run ended.\n"], []),
+        ({"status": "INCOMPLETE", "reasons": ["no\nCOMPLETE\x1b[2J"]}, ["INCOMPLETE", "  - no COMPLETE [2J\n"], []),
+        ({"status": "FAILED", "reasons": ["no site joined"]}, ["FAILED", "no site joined"], ["mean"]),
+        ({"split_unit": "slices"}, ["same person in training and test"], []),
+        ({"split_unit": "recordings"}, ["split by recordings, same person in training and test; recordings are"], []),
+        ({"normalization": "batch_stateless"}, ["batch_stateless (a prediction depends on the batch"], []),
+        (
+            {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}},
+            ["on all sites' test data (40 cases)"],
+            [],
+        ),
+    ],
+)
+def test_what_is_special_of_a_result_is_printed(results, printed, changes, words, absent):
+    text, plain = printed(print_results, results(**changes)), printed(print_results, results())
+    assert [word for word in words if word not in text or word in plain] == []
+    assert [word for word in absent if word in text] == []
 
 
 def test_false_positives_in_empty_cases_are_printed_beside_the_values(results, printed):
@@ -118,31 +130,10 @@ def test_sites_that_count_different_labels_are_named(results, printed):
     assert missing_labels_sentence(results(by_label=labels, metric="accuracy")) == ""
 
 
-def test_an_incomplete_result_is_printed_with_its_reasons(results, printed):
-    text = printed(print_results, results(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
-    assert text.startswith("INCOMPLETE") and "  - site west missed rounds [2]" in text
-
-
-def test_a_failed_result_has_reasons_and_no_table(results, printed):
-    text = printed(print_results, results(status="FAILED", reasons=["no site joined"]))
-    assert "FAILED" in text and "no site joined" in text and "mean" not in text
-
-
-def test_a_split_by_slices_and_a_stateless_network_are_said(results, printed):
-    text = printed(print_results, results(split_unit="slices", normalization="batch_stateless"))
-    assert "same person in training and test" in text
-    assert "batch_stateless (a prediction depends on the batch it stands in)" in text
-
-
 def test_names_are_printed_as_they_are_and_not_as_markup(results, printed):
     named = results(reasons=["[bold]site[/bold]"], sites={"[red]east": 0.5})
     text = printed(print_results, named)
     assert "[bold]site[/bold]" in text and "[red]east" in text
-
-
-def test_a_reason_from_another_machine_is_one_line(results, printed):
-    text = printed(print_results, results(status="INCOMPLETE", reasons=["north was late\nCOMPLETE\x1b[2J"]))
-    assert "  - north was late COMPLETE [2J\n" in text
 
 
 def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
@@ -158,12 +149,6 @@ def test_a_classification_has_its_other_scores_beside_its_value(results):
     assert table.columns[-2:] == ("balanced accuracy", "AUROC")
     # (0.25 + 0.75) / 2, and the one AUROC there is
     assert [row[-2:] for row in table.rows[:3]] == [("0.250", "-"), ("0.750", "0.875"), ("0.500", "0.875")]
-
-
-def test_the_test_data_of_all_sites_are_printed_below(results, printed):
-    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}
-    assert "on all sites' test data (40 cases)" in printed(print_results, results(everyone=everyone))
-    assert "all sites' test data" not in printed(print_results, results())
 
 
 def test_many_labels_have_a_table_of_their_own(results):
@@ -200,12 +185,9 @@ def test_surface_distances_stand_beside_the_dice_with_their_means_and_the_cases_
     assert "Cases without a distance, which do not count: west 3." in text
 
 
-def test_there_is_no_mean_of_distances_in_mm_and_in_pixels(results):
+def test_distances_have_one_unit_and_dashes_and_a_run_without_any_has_no_columns(results):
     table = site_table(results(surface={"east": SURFACE | {"unit": "mm"}, "west": SURFACE}))
     assert [row[-2:] for row in table.rows[:3]] == [("12.2 mm", "0.500"), ("12.2 px", "0.500"), ("-", "-")]
-
-
-def test_a_site_without_surface_distances_has_dashes_and_a_run_without_any_has_no_columns(results):
     table = site_table(results(surface={"east": SURFACE, "west": NO_SURFACE}))
     assert table.rows[1][-2:] == ("-", "-") and table.rows[2][-2:] == ("12.2 px", "0.500")
     assert site_table(results()).columns[-1] == "validation" and surface_sentence(results()) == ""
@@ -231,11 +213,6 @@ def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
     lines = printed(print_table, table).splitlines()
     assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
-
-
-def test_a_split_by_recordings_is_said(results, printed):
-    text = printed(print_results, results(split_unit="recordings"))
-    assert "split by recordings, same person in training and test; recordings are apart" in text
 
 
 def test_the_scores_beside_the_metric_are_those_of_each_site(classes):

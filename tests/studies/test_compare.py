@@ -13,6 +13,8 @@ from silofl.study import load_study
 
 from .conftest import JOB
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def compare(tmp_path, phantoms, training, capsys):

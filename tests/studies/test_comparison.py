@@ -23,59 +23,39 @@ def test_the_sites_of_all_runs_are_compared(results):
     assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
 
 
-def test_a_site_without_a_count_of_excluded_cases_has_none(results):
-    assert are_comparable([results(), results(excluded_cases={"west": 2})])
+@pytest.mark.parametrize(
+    ("changes", "are_alike"),
+    [
+        ({"mean": 0.1}, True),
+        # A site without a count of excluded cases has none.
+        ({"excluded_cases": {"west": 2}}, True),
+        # Excluded cases are test cases too: 4 + 2 at west in both.
+        ({"cases": {"east": 1, "west": 6}, "excluded_cases": {"east": 0, "west": 0}}, True),
+        ({"metric": "dice_with_background"}, False),
+        ({"regions": {"all": [1]}}, False),
+        ({"split_unit": "slices"}, False),
+        ({"cases": {"east": 1, "west": 5}}, False),
+    ],
+)
+def test_runs_are_compared_where_they_measure_the_same(results, changes, are_alike):
+    assert are_comparable([results(), results(**changes)]) is are_alike
 
 
-def test_a_run_that_lacks_a_site_is_not_compared_however_high_its_mean(results):
+def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
     lacking = results(sites={"east": 0.9, "west": None}, mean=0.9)
     runs = [lacking, results(mean=0.5), results(mean=0.6)]
     assert "Run 1 has no value at west: its mean says nothing beside the others." in comparison_notes(runs)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"metric": "dice_with_background"},
-        {"regions": {"all": [1]}},
-        {"split_unit": "slices"},
-        {"cases": {"east": 1, "west": 5}},
-    ],
-)
-def test_runs_that_measure_different_things_are_not_compared(results, changes):
-    assert not are_comparable([results(), results(**changes)])
-
-
-def test_runs_can_be_compared_where_they_measure_the_same(results):
-    assert are_comparable([results(mean=0.1), results(mean=0.2)])
-    assert not are_comparable([results(), results(metric="accuracy")])
-
-
-def test_excluded_cases_are_test_cases_too(results):
-    # 4 + 2 cases at west in both
-    counts = {"cases": {"east": 1, "west": 6}, "excluded_cases": {"east": 0, "west": 0}}
-    assert are_comparable([results(), results(**counts)])
-
-
-def test_runs_without_any_site_are_told(results):
-    failed = results(status="FAILED")
+    many, failed = results(sites={f"site-{i}": 0.5 for i in range(5)}), results(status="FAILED")
+    assert "has no value at 5 of 7 sites" in comparison_notes([results(), many])[0]
     assert "has no value at any site" in comparison_notes([failed, failed])[0]
 
 
-def test_many_missing_sites_are_counted_instead_of_named(results):
-    many = results(sites={f"site-{i}": 0.5 for i in range(5)})
-    assert "has no value at 5 of 7 sites" in comparison_notes([results(), many])[0]
-
-
 def test_caveats_name_the_runs_they_hold_for(results):
-    notes = comparison_notes([results(), *[results(normalization="batch_stateless", split_unit="slices")] * 2])
+    others = [results(normalization="batch_stateless", split_unit="slices", regions={"all": [1]})] * 2
+    notes = comparison_notes([results(), *others])
     assert "Runs 2, 3: a prediction depends on the batch it stands in." in notes
     assert "Runs 2, 3: split by slices, same person in training and test." in notes
-
-
-def test_runs_that_score_regions_name_them(results):
-    notes = comparison_notes([results(), results(regions={"all": [1]})])
-    assert "Run 2: scored are regions, all (organ)." in notes
+    assert "Runs 2, 3: scored are regions, all (organ)." in notes
     assert not any("regions" in note for note in comparison_notes([results()]))
 
 
@@ -85,16 +65,11 @@ def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
     assert not comparison_table(runs).best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
 
 
-def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results):
-    shared = results(normalization="batch", recipe={"stays_home": "nothing"})
-    local = results(normalization="batch", recipe={"stays_home": "batchnorm"})
+@pytest.mark.parametrize("home", ["nothing", "head"])
+def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home):
+    shared, local = (results(normalization="batch", recipe={"stays_home": one}) for one in (home, "batchnorm"))
     assert any(note.startswith("Run 1: BatchNorm is shared") for note in comparison_notes([shared, local]))
     assert not any("BatchNorm is shared" in note for note in comparison_notes([shared, shared]))
-
-
-def test_a_head_at_home_leaves_batchnorm_shared(results):
-    head, local = (results(normalization="batch", recipe={"stays_home": home}) for home in ("head", "batchnorm"))
-    assert any(note.startswith("Run 1: BatchNorm is shared") for note in comparison_notes([head, local]))
 
 
 def records(*results):

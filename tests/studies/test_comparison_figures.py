@@ -16,28 +16,25 @@ from silofl.training.site_score import SiteScore
 from tests.report.conftest import LABELS
 
 
-def test_the_same_case_is_drawn_with_each_runs_prediction(pictures):
-    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(1, 8)}
-    grids = [
-        SameCase("east", dict(list(runs.items())[:n]), "a", LABELS, "dice").draw(PAGE).axes[0].get_gridspec()
-        for n in (2, 7)
-    ]
-    # the truth and each run, six in a row
-    assert [(grid.nrows, grid.ncols) for grid in grids] == [(1, 3), (2, 6)]
+@pytest.mark.parametrize(
+    ("number", "width", "grid"),
+    # The truth and each run, six in a row; two in a row on a phone.
+    [(2, PAGE, (1, 3)), (3, PAGE, (1, 4)), (7, PAGE, (2, 6)), (3, PHONE, (2, 2))],
+)
+def test_the_same_case_is_drawn_with_each_runs_prediction(pictures, number, width, grid):
+    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(number)}
+    found = SameCase("east", runs, "a", LABELS, "dice").draw(width).axes[0].get_gridspec()
+    assert (found.nrows, found.ncols) == grid
 
 
 def test_the_case_that_most_runs_hold_is_shown(pictures):
     shown = {"1": pictures(("a", "b")), "2": pictures(("b", "c")), "3": pictures(("b", "c"))}
-    assert find_shared_case(shown) == ("b", ["1", "2", "3"])
+    assert find_shared_case(shown) == ("b", ["1", "2", "3"]) and find_shared_case({}) is None
 
 
 @pytest.mark.parametrize("other", [{"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}])
 def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
     assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
-
-
-def test_no_pictures_hold_no_case():
-    assert find_shared_case({}) is None
 
 
 def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
@@ -48,12 +45,6 @@ def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
     assert image.alt == (
         "Site east, case a: truth and predictions of the runs, with their dice: 1: harmofl 0.200, 2: harmofl 0.200."
     )
-
-
-def test_on_a_phone_the_runs_stand_two_in_a_row(pictures):
-    plot = SameCase("east", {f"{i}: run": pictures(("a",)) for i in range(1, 4)}, "a", LABELS, "dice")
-    # the truth and three runs
-    assert plot.draw(PAGE).axes[0].get_gridspec().ncols == 4 and plot.draw(PHONE).axes[0].get_gridspec().ncols == 2
 
 
 def scores(*values):
@@ -134,41 +125,21 @@ def pooled_run(run, results, record):
 
 def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run):
     runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
-    image = curves_image(VALIDATION, runs, [pooled_run(0.75, 0.5)])
+    pooled = pooled_run(0.75, 0.5)
+    image = curves_image(VALIDATION, runs, [pooled])
     drawn = {panel.title: panel.lines for panel in image.plot.panels}
-    assert [*drawn] == [
-        "Mean over sites",
-        "Best so far over sites",
-        "Mean over cases",
-        "Best so far over cases",
-        "east",
-        "west",
-    ]
-    assert drawn["Mean over cases"]["centralised"] == [0.75, 0.5]
-    assert drawn["Best so far over cases"]["centralised"] == [0.75, 0.75]
-    assert [title for title, of_runs in drawn.items() if "centralised" not in of_runs] == [
-        "Mean over sites",
-        "Best so far over sites",
-        "east",
-        "west",
-    ]
+    by_site, by_case = ["Mean over sites", "Best so far over sites"], ["Mean over cases", "Best so far over cases"]
+    assert [*drawn] == [*by_site, *by_case, "east", "west"]
+    assert [drawn[title]["centralised"] for title in by_case] == [[0.75, 0.5], [0.75, 0.75]]
+    assert not any("centralised" in drawn[title] for title in [*by_site, "east", "west"])
     # one case of 0.4 at east and of 0.6 at west
     assert drawn["Mean over cases"]["1: harmofl"] == [0.5, 0.5]
     assert "Mean over cases after round 2: 1: harmofl 0.5, centralised 0.5." in image.alt
     assert "has no sites: it stands beside the others where all cases count alike" in image.caption
-
-
-def test_the_tests_of_a_centralised_run_have_no_best_so_far_which_would_be_a_choice(read, pooled_run):
-    curves = run_curves(
-        ROUND_TEST,
-        [read("a", scores(0.5, 0.6), scores(0.7, 0.8))],
-        [pooled_run(0.75, 0.5), pooled_run(0.5, 1.0, seed=1)],
-    )
-    drawn = {panel.title: panel.lines for panel in curves.panels}
-    assert [*drawn] == ["Mean over sites", "Mean over cases", "east", "west"]
-    assert drawn["Mean over cases"]["centralised seed 1"] == [0.5, 1.0]
-
-
-def test_without_a_centralised_run_nobody_speaks_of_one(read):
-    image = curves_image(VALIDATION, [read("a", None, None)])
-    assert "centralised" not in image.alt + image.caption
+    # The best test so far would be a choice.
+    tested = run_curves(ROUND_TEST, runs, [pooled, pooled_run(0.5, 1.0, seed=1)])
+    lines = {panel.title: panel.lines for panel in tested.panels}
+    assert [*lines] == ["Mean over sites", "Mean over cases", "east", "west"]
+    assert lines["Mean over cases"]["centralised seed 1"] == [0.5, 1.0]
+    alone = curves_image(VALIDATION, runs)
+    assert "centralised" not in alone.alt + alone.caption

@@ -11,6 +11,8 @@ from silofl.studies.comparison_page import Summary, make_comparison_page, write_
 from silofl.studies.conditions import rows_by_name
 from tests.report.conftest import PageText, joined, report, rows_of
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def test_the_page_of_a_comparison_has_the_drift(measured, tmp_path):
     rows = {"a": [read_run(measured("a", 0.1))], "b": [read_run(measured("b", 0.2))]}
@@ -18,21 +20,18 @@ def test_the_page_of_a_comparison_has_the_drift(measured, tmp_path):
     assert [row[:2] for row in section.blocks[0].content.rows] == [("a", "0.1"), ("b", "0.2")]
 
 
-def test_a_comparison_has_its_figures_and_numbers_beside_it(finished, tmp_path):
-    page = write_comparison([finished("a"), finished("b")], tmp_path / "out" / "two.html")
-    assert (page.parent / "two_figures" / "validation.csv").is_file()
-    assert rows_of(page.parent / "two_figures" / "same_case_east.csv")[1] == ["1: harmofl", "a", "0.2"]
-    assert (page.parent / "two_results.csv").is_file()
-
-
-def test_a_page_names_the_files_beside_it(finished, tmp_path):
-    page = write_comparison([finished("a")], tmp_path / "two.html").read_text()
-    assert "two_figures" in page and "two_results.csv" in page
-
-
-def test_a_comparison_says_what_its_means_and_spreads_are_over(finished, tmp_path):
-    page = PageText(write_comparison([finished("a"), finished("b")], tmp_path / "comparison.html"))
+def test_a_comparison_shows_table_curves_and_the_same_case_with_its_files_beside_it(finished, tmp_path):
+    runs = [finished("a", mean=0.6), finished("b", algorithm="fedavg", mean=0.7)]
+    path = write_comparison(runs, tmp_path / "deep" / "two.html")
+    page, beside = PageText(path), path.parent / "two_figures"
+    # curves, one case a site
+    assert page.open == [] and len(page.images) == 3
+    assert "no value is marked as the best" in page.text and 'class="number strong' not in page.source
     assert "mean, spread, pooled: mean and standard deviation over a run's sites; mean over all" in page.text
+    assert all(str(run) in page.text for run in runs)
+    assert (beside / "validation.csv").is_file() and (path.parent / "two_results.csv").is_file()
+    assert rows_of(beside / "same_case_east.csv")[1] == ["1: harmofl", "a", "0.2"]
+    assert "two_figures" in page.source and "two_results.csv" in page.source
 
 
 def test_a_comparison_leads_with_the_hospitals_and_their_conclusion(finished, tmp_path):
@@ -45,34 +44,16 @@ def test_a_comparison_leads_with_the_hospitals_and_their_conclusion(finished, tm
     assert "What a hospital keeps beats its own model in 2 of 2 cases" in page.text
 
 
-def test_all_links_of_the_navigation_lead_somewhere(finished, finished_super, tmp_path):
-    pages = [finished("a"), finished_super("b")]
-    written = [*map(write_report, pages), write_comparison(pages, tmp_path / "c.html")]
-    for page in map(PageText, written):
+def test_all_links_of_the_navigation_lead_somewhere_and_settings_are_folded(finished, finished_super, tmp_path):
+    runs = [finished("a"), finished_super("b")]
+    pages = [PageText(path) for path in (*map(write_report, runs), write_comparison(runs, tmp_path / "c.html"))]
+    for page in pages:
         places = {address[1:] for address in page.addresses if address.startswith("#")}
         assert places and all(f'id="{place}"' in page.source for place in places)
-
-
-def test_settings_are_folded_and_open_in_print(finished, tmp_path):
-    for page in (report(finished("a")), PageText(write_comparison([finished("b")], tmp_path / "c.html"))):
         assert "<details>" in page.source and "<details open" not in page.source
+        # In print they are open.
         assert "details::details-content { content-visibility: visible" in page.source
-
-
-def test_a_comparison_shows_the_models_of_each_run(finished, finished_super, tmp_path):
-    page = PageText(write_comparison([finished("a"), finished_super("b")], tmp_path / "c.html"))
-    assert "The models of each run" in page.text and "2: fedsm personal 0.600 0.750 0.675" in page.text
-    single = PageText(write_comparison([finished("d"), finished("e")], tmp_path / "d.html"))
-    assert "The models of each run" not in single.text
-
-
-def test_a_comparison_shows_table_curves_and_the_same_case(finished, tmp_path):
-    runs = [finished("a", mean=0.6), finished("b", algorithm="fedavg", mean=0.7)]
-    page = PageText(write_comparison(runs, tmp_path / "deep" / "comparison.html"))
-    # curves, one case a site
-    assert page.open == [] and len(page.images) == 3
-    assert "no value is marked as the best" in page.text and 'class="number strong' not in page.source
-    assert all(str(run) in page.text for run in runs)
+    assert "The models of each run" in pages[-1].text and "2: fedsm personal 0.600 0.750 0.675" in pages[-1].text
 
 
 def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finished, tmp_path):
@@ -139,25 +120,21 @@ def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, r
     assert "No two runs hold a picture of the same test case" in page.text
 
 
-def test_a_comparison_of_nothing_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="must have at least one run"):
-        write_comparison([], tmp_path / "c.html")
-
-
-def test_a_comparison_needs_a_file_and_not_a_folder(finished, tmp_path):
-    with pytest.raises(ConfigError, match="must be a file to write, not a folder"):
-        write_comparison([finished()], tmp_path)
-
-
-def test_a_place_that_cannot_be_written_to_is_named(finished, tmp_path):
+def test_a_comparison_needs_a_run_and_a_file_that_can_be_written(finished, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="c.html must be writable; it is not"):
-        write_comparison([finished()], tmp_path / "file" / "c.html")
+    for runs, path, sentence in (
+        ([], "c.html", "must have at least one run"),
+        ([finished()], ".", "must be a file to write, not a folder"),
+        ([tmp_path / "run"], "file/c.html", "c.html must be writable; it is not"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            write_comparison(runs, tmp_path / path)
 
 
 def test_many_sites_of_several_runs_have_a_table_of_their_own(finished, tmp_path):
     runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("a", "b")]
-    assert "s8 0.500 0.500" in PageText(write_comparison(runs, tmp_path / "c.html")).text
+    text = PageText(write_comparison(runs, tmp_path / "c.html")).text
+    assert "s8 0.500 0.500" in text and "The models of each run" not in text
 
 
 @pytest.mark.parametrize("number", [1, 2])

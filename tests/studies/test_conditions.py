@@ -12,6 +12,11 @@ def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
         "fedbn": [made(study={"algorithm": {"name": "fedbn"}, "training": {"learning_rate": 0.1}})],
     }
     assert list_differences(runs) == ["The rows differ in training.learning_rate: 0.01 (fedavg); 0.1 (fast, fedbn)."]
+    plain, set_by_one = [made(study={})], [made(study={"data": {"modality": "MR"}})]
+    found = list_differences({"a": plain, "b": set_by_one})
+    assert found == ["The rows differ in data.modality: not set (a); MR (b)."]
+    found = list_differences({"a": plain, "b": [made()]})
+    assert found == ["What else differs is not known of b: the folder holds no study.yaml."]
 
 
 @pytest.mark.parametrize(
@@ -55,37 +60,21 @@ def test_other_pretrained_models_of_one_name_are_a_difference(made):
     )
 
 
-def test_a_setting_that_one_study_lacks_is_said_to_be_not_set(made):
-    runs = {"a": [made(study={})], "b": [made(study={"data": {"modality": "MR"}})]}
-    assert list_differences(runs) == ["The rows differ in data.modality: not set (a); MR (b)."]
-
-
-def test_a_run_whose_settings_nobody_knows_is_named(made):
-    (sentence,) = list_differences({"a": [made(study={})], "b": [made()]})
-    assert sentence == "What else differs is not known of b: the folder holds no study.yaml."
-
-
 def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
-    first, second = made(), with_data(made(), east=counts(6, 2, 4, digest="9876543210"))
-    first = with_data(first, east=counts(8, 2, 2))
-    found = [line for line in list_differences({"a": [first], "b": [second]}) if "data" in line]
-    assert found == [
+    def differ(a, b):
+        return "".join(line for line in list_differences({"a": [a], "b": [b]}) if "in data (" in line)
+
+    first = with_data(made(), east=counts(8, 2, 2))
+    assert differ(first, with_data(made(), east=counts(6, 2, 4, digest="9876543210"))) == (
         "The rows differ in data (cases in training / validation / test): east 8 / 2 / 2, dataset.json 01234567 (a); "
         "east 6 / 2 / 4, dataset.json 98765432 (b)."
-    ]
-    assert not any("in data (" in line for line in list_differences({"a": [made()], "b": [made()]}))
-
-
-def test_the_same_numbers_of_other_cases_are_other_data(made):
-    data = {name: with_data(made(), west=counts(8, 2, 2, digest=name * 10)) for name in ("a", "b")}
-    assert any("in data (" in line for line in list_differences({name: [run] for name, run in data.items()}))
-
-
-def test_other_numbers_of_test_cases_are_other_data(made):
-    # 1 and 5 test cases at east; west has 4 and 2 that are excluded
-    runs = {"a": [made()], "b": [made(cases={"east": 5, "west": 4})]}
-    (line,) = (line for line in list_differences(runs) if "in data (" in line)
-    assert "east unknown / 1 / 1 (a); east unknown / 1 / 5 (b)." in line
+    )
+    assert not differ(made(), made())
+    # The same numbers of other cases.
+    assert differ(first, with_data(made(), east=counts(8, 2, 2, digest="9876543210")))
+    # 1 and 5 test cases at east; west has 4 and 2 that are excluded.
+    tested = differ(made(), made(cases={"east": 5, "west": 4}))
+    assert "east unknown / 1 / 1 (a); east unknown / 1 / 5 (b)." in tested
 
 
 def test_the_seeds_of_a_row_are_one_row(made):
@@ -116,18 +105,17 @@ def test_runs_of_the_same_data_share_a_table(made):
     assert {names: table.rows[0][1] for names, table in tables.items()} == {"a, c": "unknown", "b": "6"}
 
 
-def test_runs_are_named_as_in_their_table(made):
-    assert list(rows_by_name([made(), made(algorithm="fedavg")])) == ["1: harmofl", "2: fedavg"]
-
-
-def test_runs_are_named_by_row_and_algorithm(finished):
-    runs = [read_run(finished("a")), read_run(finished("b", algorithm="fedavg"))]
-    assert list(run_names(runs)) == ["1: harmofl", "2: fedavg"]
-
-
-def test_runs_that_differ_in_seed_or_preset_say_so(finished):
-    runs = [read_run(finished("a", seed=1)), read_run(finished("b", seed=2, preset="paper"))]
-    assert list(run_names(runs)) == ["1: harmofl recommended seed 1", "2: harmofl paper seed 2"]
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        (({}, {"algorithm": "fedavg"}), ["1: harmofl", "2: fedavg"]),
+        (({"seed": 1}, {"seed": 2, "preset": "paper"}), ["1: harmofl recommended seed 1", "2: harmofl paper seed 2"]),
+    ],
+)
+def test_runs_are_named_by_row_and_algorithm_and_by_what_differs(made, changes, names):
+    runs = [made(**one) for one in changes]
+    assert list(run_names(runs)) == names
+    assert list(rows_by_name(runs)) == names
 
 
 def test_runs_that_differ_in_what_was_set_say_so(run, results):

@@ -1,6 +1,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from silofl.federation.ledger import Round
 from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
@@ -70,19 +72,19 @@ def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_thr
     assert "its own model gains 0.03 by its threshold" in sentence
 
 
-def test_a_loss_without_a_measured_reason_says_so(chosen_run):
+@pytest.mark.parametrize(
+    ("best_round", "reason"),
+    [
+        (1, "The run measured nothing that tells why."),
+        (2, "Its best round is the last of 2: more rounds may help."),
+    ],
+)
+def test_a_loss_without_a_measured_reason_says_so_or_asks_for_more_rounds(chosen_run, best_round, reason):
     records = chosen_run(north=joined(local=0.75, federated=0.5))
     records.results.recipe.update(stays_home="batchnorm")
-    records = replace(records, results=replace(records.results, best_round=1))
+    records = replace(records, results=replace(records.results, best_round=best_round))
     (sentence,) = explain_losses({"fedbn": records})
-    assert sentence.endswith("The run measured nothing that tells why.")
-
-
-def test_a_federated_model_whose_best_round_is_the_last_may_need_more(chosen_run):
-    records = chosen_run(north=joined(local=0.75, federated=0.5))
-    records.results.recipe.update(stays_home="batchnorm")
-    (sentence,) = explain_losses({"fedbn": records})
-    assert sentence.endswith("Its best round is the last of 2: more rounds may help.")
+    assert sentence.endswith(reason)
 
 
 def test_a_selector_that_sends_cases_to_a_worse_model_is_named(chosen_run):

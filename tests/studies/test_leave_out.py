@@ -85,20 +85,16 @@ def by_gamma(result):
     return {record["threshold"]: record for record in result["by_threshold"]}
 
 
-def test_all_cases_of_all_parts_count_and_an_empty_part_is_none():
-    result = found(make_contents())
-    assert (result["num_cases"], result["num_counted"]) == (3, 3)
-
-
 def test_below_its_score_the_sites_model_answers_and_above_it_the_global_one():
-    rows = by_gamma(found(make_contents()))
+    result = found(make_contents())
+    # Of all parts; one of them is empty.
+    assert (result["num_cases"], result["num_counted"]) == (3, 3)
+    rows = by_gamma(result)
     assert tuple(rows) == THRESHOLDS
     for gamma, row in rows.items():
         # north's model, which is right, answers where 0.75 > gamma
-        assert row["value"] == (1.0 if gamma < 0.75 else 0.0)
-        assert row["choices"] == (
-            {"global": 0, "north": 3, "south": 0} if gamma < 0.75 else {"global": 3, "north": 0, "south": 0}
-        )
+        own = 3 if gamma < 0.75 else 0
+        assert (row["value"], row["choices"]) == (own / 3, {"global": 3 - own, "north": own, "south": 0})
 
 
 def test_the_clinics_value_is_that_of_the_tuned_gamma_even_where_another_is_better():
@@ -106,15 +102,10 @@ def test_the_clinics_value_is_that_of_the_tuned_gamma_even_where_another_is_bett
     assert (result["threshold"], result["value"]) == (0.8, 0.0)
     # 0.7 is the largest candidate below 0.75
     assert (result["best_in_hindsight"]["threshold"], result["best_in_hindsight"]["value"]) == (0.7, 1.0)
-
-
-def test_a_gamma_that_is_no_candidate_is_tested_too():
-    assert found(make_contents(gamma=0.74))["value"] == 1.0
-
-
-def test_every_model_is_tested_alone_and_the_ensemble_by_the_scores():
     # the ensemble says 0.75 * 1 + 0.25 * 0.27 > 0.5 of every pixel
-    assert found(make_contents())["models"] == {"global": 0.0, "north": 1.0, "south": 0.0, "ensemble": 1.0}
+    assert result["models"] == {"global": 0.0, "north": 1.0, "south": 0.0, "ensemble": 1.0}
+    # 0.74 is no candidate
+    assert found(make_contents(gamma=0.74))["value"] == 1.0
 
 
 def test_a_super_model_that_answers_as_an_ensemble_is_tested_as_one():
@@ -150,9 +141,12 @@ def test_it_is_said_where_gamma_comes_from(facts, algorithm, origin):
     assert found(make_contents(facts=facts, **algorithm))["threshold_from"] == origin
 
 
-def test_one_model_for_all_is_tested_as_it_is():
-    result = found(make_contents("only"))
-    assert (result["value"], result["models"]) == (0.0, {"global": 0.0})
+def test_one_model_for_all_is_tested_as_it_is_without_cases_whose_truth_and_prediction_are_empty():
+    part = make_part("a", "b")
+    part.targets[0] = 0
+    result = found(make_contents("only"), part)
+    assert (result["num_cases"], result["num_counted"], result["value"]) == (2, 1, 0.0)
+    assert result["models"] == {"global": 0.0}
 
 
 def test_models_of_sites_are_tested_alone_and_by_their_mean():
@@ -160,13 +154,6 @@ def test_models_of_sites_are_tested_alone_and_by_their_mean():
     assert result["models"] == {"north": 1.0, "south": 0.0}
     # (1 + 0.27) / 2 > 0.5
     assert (result["num_counted"], result["value"]) == (3, 1.0)
-
-
-def test_cases_with_empty_truth_and_prediction_do_not_count():
-    part = make_part("a", "b")
-    part.targets[0] = 0
-    result = found(make_contents("only"), part)
-    assert (result["num_cases"], result["num_counted"], result["value"]) == (2, 1, 0.0)
 
 
 def test_images_of_another_form_than_the_training_images_are_refused():
@@ -278,17 +265,11 @@ def test_every_candidate_of_gamma_has_its_row(unseen):
     )
 
 
-def test_a_selector_that_knows_the_global_model_has_no_gamma(unseen, printed):
+def test_the_first_row_says_what_answers(unseen, unseen_plain, printed):
     found = unseen(threshold=None, threshold_from=None, by_threshold=[], best_in_hindsight=None)
     assert unseen_table(found).rows[0][0] == "super model, most probable model: what a clinic would get"
     assert "gamma" not in printed(print_unseen, found)
-
-
-def test_an_ensemble_answers_as_an_ensemble(unseen):
     assert unseen_table(unseen(answer="ensemble")).rows[0][0] == "super model, ensemble: what a clinic would get"
-
-
-def test_one_model_for_all_is_the_global_one(unseen_plain):
     assert unseen_table(unseen_plain()).rows == (("global model: what a clinic would get", "0.600"),)
 
 

@@ -91,11 +91,9 @@ def test_a_method_was_to_run_with_its_finished_and_its_unfinished_seeds(method):
     assert Method("fedavg", finished.results, unfinished={1: "no disk"}).num_seeds == 2
 
 
-def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes):
+def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes, results):
     # (0.25 + 0.75) / 2
     assert compute_further_averages(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}
     assert compute_further_averages(classes(), ["east", "west", "north"]) == {"auroc": 0.875}
-
-
-def test_a_segmentation_has_no_averages_beside_its_metric(results):
+    # A segmentation has none.
     assert compute_further_averages(results(), ["east", "west"]) == {}

@@ -39,22 +39,15 @@ def lines_of(run, *ledgers):
     return console.export_text().splitlines()
 
 
-def test_every_finished_round_gets_one_line(tmp_path):
+def test_every_finished_round_gets_one_line_but_not_again_after_a_resume(tmp_path):
     first = record(1, 30.0, validation={"a": score(0.25), "b": score(0.75)})
-    lines = lines_of(tmp_path, [first], [first, record(2, 5.0)])
+    second = record(2, 5.0, answered=["a"], failed={"b": "[/red] [red]"})
+    lines = lines_of(tmp_path, [first], [first, second])
     assert [line.split()[:2] for line in lines] == [["round", "1/4"], ["round", "2/4"]]
-    assert "validation dice 0.5000 (round 1)" in lines[1]
-
-
-def test_a_sites_reason_in_brackets_is_printed_as_it_is(tmp_path):
-    (line,) = lines_of(tmp_path, [record(1, 2.0, answered=["a"], failed={"b": "[/red] [red]"})])
-    assert line.endswith("failed: b ([/red] [red])")
-
-
-def test_rounds_from_before_a_resume_are_not_shown_again(tmp_path):
-    (tmp_path / "ledger.json").write_text(json.dumps(dump_record([record(1, 2.0)])))
-    (line,) = lines_of(tmp_path, [record(1, 2.0), record(2, 2.0)])
-    assert line.startswith("round   2/4")
+    # A site's reason in brackets is printed as it is.
+    assert "validation dice 0.5000 (round 1)" in lines[1] and lines[1].endswith("failed: b ([/red] [red])")
+    (line,) = lines_of(tmp_path, [first, second, record(3, 2.0)])
+    assert line.startswith("round   3/4")
 
 
 @pytest.fixture

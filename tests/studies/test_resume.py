@@ -53,19 +53,11 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
 
     monkeypatch.setattr("silofl.studies.simulate.resume", resume)
     answered, out, error = silofl("resume", tmp_path, "--json")
-    assert (answered, json.loads(out)) == (code, result)
-    assert error == "round 1/1\n"
-
-
-def test_json_holds_the_test_on_the_site_that_was_left_out(silofl, monkeypatch, tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps({"status": "COMPLETE"}))
-    (tmp_path / "unseen.json").write_text(json.dumps({"site": "coast", "value": 0.5}))
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, moved, trusts_code: 0)
-    _, out, _ = silofl("resume", tmp_path, "--json")
-    assert json.loads(out) == {"status": "COMPLETE", "unseen": {"site": "coast", "value": 0.5}}
-
-
-def test_json_without_a_result_is_nothing(silofl, monkeypatch, tmp_path):
+    assert (answered, json.loads(out), error) == (code, result, "round 1/1\n")
+    unseen = {"site": "coast", "value": 0.5}
+    (tmp_path / "unseen.json").write_text(json.dumps(unseen))
+    assert json.loads(silofl("resume", tmp_path, "--json")[1]) == result | {"unseen": unseen}
+    (tmp_path / "results.json").unlink()
     monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, moved, trusts_code: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
@@ -123,18 +115,16 @@ def test_other_data_than_the_run_learnt_from_are_refused(silofl, run, tmp_path):
     assert (run / "run.json").read_text() == settings
 
 
-def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run):
+def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run, begun, tmp_path):
     before = (run / "checkpoint.pt").read_bytes()
     edit(run, training={"learning_rate": 0.5}, seed=9)
     error = refused("resume", run)
     assert "must be the one that run" in error and "seed 0, not 9, training.learning_rate" in error
     assert not (run / "results.json").exists() and (run / "checkpoint.pt").read_bytes() == before
-
-
-def test_a_finished_run_of_an_edited_study_is_not_shown_as_if_it_were_that(refused, begun, tmp_path):
-    shutil.copytree(begun / "run", tmp_path / "run")
-    edit(tmp_path / "run", training={"learning_rate": 0.5})
-    assert "training.learning_rate" in refused("resume", tmp_path / "run")
+    # Nor is a finished run shown as if it were that of the edited study.
+    finished = shutil.copytree(begun / "run", tmp_path / "finished")
+    edit(finished, training={"learning_rate": 0.5})
+    assert "training.learning_rate" in refused("resume", finished)
 
 
 def test_a_finished_run_goes_on_to_more_rounds(silofl, begun, tmp_path):
@@ -212,18 +202,14 @@ def test_a_received_run_leads_nowhere_else(refused, run, tmp_path, place):
 # --- the folder of decoded images
 
 
-def test_runs_share_a_folder_of_decoded_images(begun, north_phantoms, tmp_path, silofl, monkeypatch):
+def test_runs_share_a_folder_of_decoded_images(begun, north_phantoms, tmp_path, silofl, refused, monkeypatch):
     assert [path.name for path in (begun / "cache").glob("*/index.json")] != []
     assert json.loads((begun / "run" / "run.json").read_text())["cache"] == str(begun / "cache")
     monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
     other = ["simulate", begun / "job", "--data", north_phantoms, "--out", tmp_path / "other", "--alone"]
-    assert silofl(*other, "--rounds", 1, "--cache", begun / "cache")[0] == 0
-
-
-def test_a_file_is_no_folder_of_decoded_images(refused, two_sites, tmp_path, job):
     (tmp_path / "file").write_text("")
-    command = ["simulate", job(), "--data", two_sites, "--out", tmp_path / "run"]
-    assert "--cache must be a folder, not" in refused(*command, "--cache", tmp_path / "file")
+    assert "--cache must be a folder, not" in refused(*other, "--cache", tmp_path / "file")
+    assert silofl(*other, "--rounds", 1, "--cache", begun / "cache")[0] == 0
 
 
 def test_a_run_goes_on_with_another_folder_of_decoded_images(silofl, refused, run, tmp_path):

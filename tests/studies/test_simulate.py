@@ -22,6 +22,8 @@ from silofl.study import load_study
 
 from .conftest import JOB, RECEIVER, write_result
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def finished(tmp_path, phantoms):
@@ -47,6 +49,12 @@ def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(phantoms):
     _, without = settle_job(JOB, Simulation(str(phantoms), left_out=UNSEEN_SITE), {})
     assert everybody.sites == without.sites == ("north", "south")
     assert (everybody.left_out, without.left_out) == (None, UNSEEN_SITE)
+    # Nor does it count as one that remains.
+    with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
+        settle_job(JOB, Simulation(str(phantoms), left_out="north"), {})
+    # compare, plan and advise have no --sites, prepare has no --set.
+    remedy = "lower it in study.yaml, for one run with simulate --set federation.min_sites=1, or let more sites take"
+    assert str(refusal.value).endswith(f"; {remedy} part")
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -86,25 +94,16 @@ def test_a_signal_while_reading_or_reporting_is_answered_with_how_to_go_on(
     assert stream.getvalue().endswith(f"\ninterrupted; to go on: {advice.format(run=run)}\n")
 
 
-def test_the_phantoms_unseen_site_does_not_count_as_one_that_remains(phantoms):
-    with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
-        settle_job(JOB, Simulation(str(phantoms), left_out="north"), {})
-    # compare, plan and advise have no --sites, prepare has no --set.
-    remedy = "lower it in study.yaml, for one run with simulate --set federation.min_sites=1, or let more sites take"
-    assert str(refusal.value).endswith(f"; {remedy} part")
-
-
-def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training):
+def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training, silofl, refused):
     job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
     (job / "app" / "custom").mkdir()
-    wanted = Simulation(str(phantoms))
-    training.status["run"] = "INTERRUPTED"
     (job / "app" / "custom" / "silofl.py").write_text("print('mine')")
-    with pytest.raises(ConfigError, match="must bring no code,.* not app/custom; read it, .* simulate --trust-code"):
-        simulate.start_simulation(job, run, wanted, {}, Console(quiet=True))
+    training.status["run"] = "INTERRUPTED"
+    command = ("simulate", job, "--data", phantoms, "--out", run)
+    error = refused(*command)
+    assert "must bring no code," in error and "app/custom; read it, then give simulate --trust-code" in error
     assert not run.exists()
-    trusted = replace(wanted, trusts_code=True)
-    assert simulate.start_simulation(job, run, trusted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
+    assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
     assert simulate.resume(run, Console(quiet=True), trusts_code=True) == simulate.ExitCode.INTERRUPTED
 
 
@@ -120,30 +119,16 @@ def test_a_job_that_names_classes_of_others_is_refused_until_it_is_trusted(tmp_p
         simulate.resume(run, Console(quiet=True))
 
 
-def test_the_command_too_asks_for_trust_in_a_jobs_code(tmp_path, phantoms, training, silofl, refused):
-    job = Path(shutil.copytree(JOB, tmp_path / "job"))
-    (job / "app" / "custom").mkdir()
-    (job / "app" / "custom" / "mine.py").write_text("print('mine')")
-    training.status["run"] = "INTERRUPTED"
-    command = ("simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "run"))
-    assert "read it, then give simulate --trust-code" in refused(*command)
-    assert silofl(*command, "--trust-code")[0] == simulate.ExitCode.INTERRUPTED
-
-
-def test_the_site_that_is_left_out_is_kept_for_resume(tmp_path, phantoms, training):
+def test_the_site_that_is_left_out_is_kept_for_resume_and_older_runs_have_none(tmp_path, phantoms, training):
     run = tmp_path / "run"
     training.status["run"] = "INTERRUPTED"
     wanted = Simulation(str(phantoms), left_out=UNSEEN_SITE)
     assert simulate.start_simulation(JOB, run, wanted, {}, Console(quiet=True)) == simulate.ExitCode.INTERRUPTED
-    assert json.loads((run / "run.json").read_text())["left_out"] == UNSEEN_SITE
-
-
-def test_a_run_from_before_sites_could_be_left_out_resumes(tmp_path, phantoms, training):
-    run = tmp_path / "run"
-    simulate.start_simulation(JOB, run, Simulation(str(phantoms)), {}, Console(quiet=True))
     settings = json.loads((run / "run.json").read_text())
-    del settings["left_out"]
+    assert settings.pop("left_out") == UNSEEN_SITE
+    # As a run from before sites could be left out.
     (run / "run.json").write_text(json.dumps(settings))
+    training.status.clear()
     assert shown(run)[0] == simulate.ExitCode.COMPLETE
 
 
@@ -224,29 +209,27 @@ def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
     assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
 
 
-def test_the_size_of_each_training_sites_data_is_kept_with_the_run(silofl, training, phantoms, tmp_path):
-    options = ["--data", phantoms, "--out", tmp_path / "run", "--leave-out", UNSEEN_SITE]
-    assert silofl("simulate", JOB, *options)[0] == 0
-    counts = json.loads((tmp_path / "run" / "data.json").read_text())["sites"]
-    listed = json.loads((phantoms / "north" / "dataset.json").read_text())
+def test_what_is_set_and_the_size_of_each_training_sites_data_are_kept_with_the_run(
+    silofl, training, phantoms, tmp_path
+):
+    run = tmp_path / "run"
+    settings = ["--set", "training.learning_rate=0.01", "--set", "algorithm={name: fedbn}", "--rounds", 2]
+    code, out, _ = silofl("simulate", JOB, "--data", phantoms, "--out", run, "--leave-out", UNSEEN_SITE, *settings)
+    assert code != 2 and out.startswith("set for this run: training.learning_rate: 0.01, algorithm: {")
+    wanted = {"training.learning_rate": 0.01, "algorithm": {"name": "fedbn"}, "rounds": 2}
+    assert json.loads((run / "run.json").read_text())["changes"] == wanted
+    study = load_study(run / "job" / "app" / "config" / "study.yaml")
+    assert (study.training.learning_rate, study.algorithm.name, study.rounds) == (0.01, "fedbn", 2)
+    assert silofl("report", run)[0] == 0
+    assert "training.learning_rate: 0.01, algorithm: {" in (run / "report.html").read_text()
+    counts = json.loads((run / "data.json").read_text())["sites"]
+    content = (phantoms / "north" / "dataset.json").read_bytes()
     assert counts.keys() == {"north", "south"}
     for part in ("training", "validation", "test"):
-        records = listed[part]
+        records = json.loads(content)[part]
         assert counts["north"][part]["cases"] == len(records)
         assert counts["north"][part]["patients"] == len({record["patient"] for record in records})
-    assert counts["north"]["digest"] == hashlib.sha256((phantoms / "north" / "dataset.json").read_bytes()).hexdigest()
-
-
-def test_what_is_set_is_recorded_in_the_run(silofl, training, phantoms, tmp_path):
-    settings = ["--set", "training.learning_rate=0.01", "--set", "algorithm={name: fedbn}", "--rounds", 2]
-    code, out, _ = silofl("simulate", JOB, "--data", phantoms, "--out", tmp_path / "run", *settings)
-    assert code == 0 and out.startswith("set for this run: training.learning_rate: 0.01, algorithm: {")
-    wanted = {"training.learning_rate": 0.01, "algorithm": {"name": "fedbn"}, "rounds": 2}
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["changes"] == wanted
-    study = load_study(tmp_path / "run" / "job" / "app" / "config" / "study.yaml")
-    assert (study.training.learning_rate, study.algorithm.name, study.rounds) == (0.01, "fedbn", 2)
-    assert silofl("report", tmp_path / "run")[0] == 0
-    assert "training.learning_rate: 0.01, algorithm: {" in (tmp_path / "run" / "report.html").read_text()
+    assert counts["north"]["digest"] == hashlib.sha256(content).hexdigest()
 
 
 def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl, training, phantoms, tmp_path):

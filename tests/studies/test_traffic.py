@@ -12,12 +12,12 @@ from silofl.settings import parse
 from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 
-from ..conftest import SMALL_UNET
+from ..conftest import SMALL_UNET, UNET
 
 SITES = ("east", "north", "west")
 
 
-def make_study(rounds=4, has_weights=False, precision="float32", **algorithm):
+def make_study(rounds=4, has_weights=False, precision="float32", training=None, network=SMALL_UNET, **algorithm):
     weights = {"weights": "weights.pt", "weights_sha256": "0" * 64} if has_weights else {}
     values = {
         "name": "small",
@@ -25,8 +25,8 @@ def make_study(rounds=4, has_weights=False, precision="float32", **algorithm):
         "labels": {1: "blob"},
         "rounds": rounds,
         "device": "cpu",
-        "model": {**SMALL_UNET, **weights},
-        "training": {"batch_size": 2, "learning_rate": 0.01},
+        "model": {**network, **weights},
+        "training": {"batch_size": 2, "learning_rate": 0.01} | (training or {}),
         "algorithm": algorithm,
         "federation": {"precision": precision},
     }
@@ -44,6 +44,17 @@ def ledger_of(study, settings, folder):
     return json.loads((folder / "run" / "ledger.json").read_text())
 
 
+SGD = {"optimizer": "sgd", "momentum": 0.0, "local_epochs": 2}
+# What is added to an algorithm for which nothing more travels.
+LIKE = {
+    "fedavg": (
+        {"name": "fedopt"},
+        {"name": "fednova", "training": SGD},
+        {"name": "perfedavg", "training": SGD},
+        {"name": "moon", "training": SGD, "network": UNET},
+    ),
+    "fedper": ({"name": "fedrep", "training": SGD},),
+}
 RECIPES = {
     "one model for all": {"name": "fedavg"},
     "everything at home": {"name": "local"},
@@ -52,6 +63,7 @@ RECIPES = {
     "nobody listens": {"name": "softpull", "softpull": {"self_weight": 1.0}},
     "fine-tuning": {"name": "finetuning", "extra_rounds": 2},
     "personal beside shared": {"name": "ditto"},
+    "control variates": {"name": "scaffold", "training": SGD},
     "running statistics, anew": {"name": "adafed", "statistics": {"rounds": 1, "refresh_every": 1}},
     "pretrained, everything at home": {"name": "local", "start_from_pretrained": True},
     "weights in a file, BatchNorm at home": {"name": "fedbn", "has_weights": True},
@@ -63,7 +75,14 @@ RECIPES = {
     },
     "half, with an amplitude": {"name": "harmofl", "precision": "float16"},
     "half, but for running statistics": {"name": "adafed", "preset": "paper", "precision": "float16"},
+    **{one["name"]: one for options in LIKE.values() for one in options},
 }
+
+
+@pytest.mark.parametrize(("plain", "options"), [(plain, one) for plain in LIKE for one in LIKE[plain]])
+def test_an_algorithm_that_needs_nothing_more_travels_as_the_plain_one(plain, options):
+    found, wanted = (make_study(**one) for one in (options, options | {"name": plain}))
+    assert count_traffic(found, 3, (1, 32, 32)) == count_traffic(wanted, 3, (1, 32, 32))
 
 
 @pytest.mark.parametrize("algorithm", RECIPES.values(), ids=RECIPES)

@@ -11,6 +11,8 @@ from silofl.flare.lead import InFlight
 from silofl.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
 from silofl.training.site_score import SiteScore
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SITES = ["east", "west"]
 
 
@@ -96,13 +98,10 @@ def test_a_task_that_is_no_training_is_named():
     assert status_line(seen).endswith("\nvalidating the models of round 1 for 2.0 s; answered: east")
 
 
-def test_a_program_gets_what_the_sites_work_on():
+def test_a_program_and_the_page_say_what_the_sites_work_on(tmp_path):
     values = json.loads(json.dumps(watched(FIRST, in_flight=TASK, heard={"west": 820.0}).as_dict()))
     assert values["in_flight"]["waiting"] == ["west"] and values["in_flight"]["seconds"] == 207.0
     assert values["heard"] == {"west": 820.0} and values["seconds_left"] is None
-
-
-def test_the_page_says_what_the_sites_work_on(tmp_path):
     page = write_watched(watched(FIRST, in_flight=TASK), tmp_path / "page.html").read_text()
     assert "waiting for west (not connected)." in page
 
@@ -143,6 +142,7 @@ def test_the_page_loads_itself_again_until_the_job_has_ended(tmp_path):
 @pytest.mark.parametrize(
     ("ledger", "status", "tone"),
     [
+        ((), "SUBMITTED", "warning"),
         ((FIRST,), "RUNNING", "good"),
         ((FIRST, SECOND), "RUNNING", "warning"),
         ((SECOND, replace(FIRST, round=3)), "RUNNING", "good"),
@@ -152,16 +152,13 @@ def test_the_page_loads_itself_again_until_the_job_has_ended(tmp_path):
     ],
 )
 def test_the_page_is_green_only_where_no_site_is_missing(tmp_path, ledger, status, tone):
-    seen = watched(*ledger, status=status, has_ended=status != "RUNNING")
+    known = {} if ledger else {"run": None, "study": None, "total_rounds": 0}
+    seen = watched(*ledger, status=status, has_ended=status.startswith("FINISHED"), **known)
     page = write_watched(seen, tmp_path / "page.html").read_text()
     assert f'class="banner {tone}"' in page
     assert ("the run&#39;s report says how it ended" in page) == (status == "FINISHED:COMPLETED")
-
-
-def test_a_job_that_has_not_begun_has_a_page_without_numbers(tmp_path):
-    seen = watched(status="SUBMITTED", run=None, study=None, total_rounds=0)
-    page = write_watched(seen, tmp_path / "page.html").read_text()
-    assert "Job abc-1" in page and "SUBMITTED" in page and "<img" not in page and 'class="banner warning"' in page
+    # Before the job has begun, its page has no numbers.
+    assert ledger or ("Job abc-1" in page and "SUBMITTED" in page and "<img" not in page)
 
 
 def test_names_and_reasons_of_others_are_text_on_the_page(tmp_path):

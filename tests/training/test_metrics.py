@@ -98,9 +98,20 @@ def test_the_background_is_what_has_no_label_whatever_the_regions():
     assert score.by_label == pytest.approx({0: 2 / 3, "disc": 4 / 5, "cup": 1})
 
 
-def test_a_perfect_prediction_scores_one():
-    _, truth = label_maps(3)
-    assert dice_by_case(truth, truth, CASES, BOTH).value == 1
+def test_a_case_empty_in_truth_and_prediction_is_excluded_and_a_miss_or_a_false_alarm_counts_zero():
+    truth, prediction = np.zeros((2, 6, 1, 4), np.uint8)
+    names = ("full", "empty", "void", "right", "alarm", "missed")
+    truth[[0, 3, 5]], prediction[3], prediction[0, 0, :2], prediction[4, 0, 0] = 1, 1, 1, 1
+    score = dice_by_case(prediction, truth, names, ONE)
+    # 2 * 2 / (2 + 4)
+    assert score.by_case == {"full": 2 / 3, "right": 1, "alarm": 0, "missed": 0}
+    assert score.value == pytest.approx((2 / 3 + 1) / 4) and (score.num_cases, score.num_excluded) == (4, 2)
+    nothing = dice_by_case(prediction[1:3], truth[1:3], names[1:3], ONE)
+    assert math.isnan(nothing.value)
+    assert (nothing.num_cases, nothing.num_excluded, nothing.by_case) == (0, 2, {})
+    # A label that is not asked for does not count.
+    truth, prediction = np.array([[[1, 3]]], np.uint8), np.array([[[1, 0]]], np.uint8)
+    assert dice_by_case(prediction, truth, ("a",), BOTH).value == 1
 
 
 def test_the_slices_of_a_case_count_as_one_volume():
@@ -118,28 +129,6 @@ def test_the_slices_of_a_case_need_not_stand_together():
     assert shuffled.by_case == dice_by_case(prediction, truth, CASES, BOTH).by_case
 
 
-def test_a_case_empty_in_truth_and_prediction_is_excluded_and_counted():
-    truth, prediction = np.zeros((2, 3, 1, 4), np.uint8)
-    truth[0], prediction[0, 0, :2] = 1, 1
-    score = dice_by_case(prediction, truth, ("full", "empty", "void"), ONE)
-    # 2 * 2 / (2 + 4)
-    assert score.by_case == {"full": 2 / 3} and score.value == 2 / 3
-    assert (score.num_cases, score.num_excluded) == (1, 2)
-
-
-def test_a_false_alarm_in_a_case_with_empty_truth_counts_zero():
-    truth, prediction = np.zeros((2, 2, 1, 4), np.uint8)
-    truth[0], prediction[0], prediction[1, 0, 0] = 1, 1, 1
-    score = dice_by_case(prediction, truth, ("full", "empty"), ONE)
-    assert score.by_case == {"full": 1, "empty": 0}
-    assert (score.value, score.num_cases, score.num_excluded) == (1 / 2, 2, 0)
-
-
-def test_a_missed_case_counts_zero():
-    truth = np.ones((1, 1, 4), np.uint8)
-    assert dice_by_case(np.zeros_like(truth), truth, ("missed",), ONE).by_case == {"missed": 0}
-
-
 def test_several_labels_are_averaged_within_the_case_before_the_cases():
     truth = np.array([[[1, 1, 2, 2]], [[1, 1, 1, 0]]], np.uint8)
     prediction = np.array([[[1, 0, 2, 2]], [[1, 0, 0, 0]]], np.uint8)
@@ -147,11 +136,6 @@ def test_several_labels_are_averaged_within_the_case_before_the_cases():
     score = dice_by_case(prediction, truth, ("a", "b"), BOTH)
     assert score.by_case == pytest.approx({"a": (2 / 3 + 1) / 2, "b": 1 / 2})
     assert score.value == pytest.approx((5 / 6 + 1 / 2) / 2)
-
-
-def test_labels_that_are_not_asked_for_do_not_count():
-    truth, prediction = np.array([[[1, 3]]], np.uint8), np.array([[[1, 0]]], np.uint8)
-    assert dice_by_case(prediction, truth, ("a",), BOTH).value == 1
 
 
 def test_empty_cases_and_the_false_positives_among_them_are_counted_beside_the_value():
@@ -194,13 +178,6 @@ def test_the_references_dice_counts_the_background_and_one_where_both_are_empty(
     assert (score.num_cases, score.num_excluded) == (2, 0)
 
 
-def test_nothing_that_counts_gives_nan_and_no_case():
-    empty = np.zeros((2, 2, 2), np.uint8)
-    score = dice_by_case(empty, empty, ("a", "b"), ONE)
-    assert math.isnan(score.value)
-    assert (score.num_cases, score.num_excluded, score.by_case) == (0, 2, {})
-
-
 def test_large_volumes_do_not_overflow_the_labels_type():
     truth = np.full((4, 64, 64), 200, np.uint8)
     prediction = truth.copy()
@@ -209,17 +186,11 @@ def test_large_volumes_do_not_overflow_the_labels_type():
     assert dice_by_case(prediction, truth, ("a",) * 4, {200: (200,)}).value == 6 / 7
 
 
-def test_accuracy_is_the_share_of_right_classes():
-    score = accuracy_by_case(np.array([0, 2, 1, 1], np.uint8), np.array([0, 1, 1, 0]), ("a", "b", "c", "d"))
-    assert score.by_case == {"a": 1, "b": 0, "c": 1, "d": 0}
-    assert (score.value, score.num_cases, score.num_excluded) == (1 / 2, 4, 0)
-
-
 def test_accuracy_averages_a_cases_slices_before_the_cases():
-    # v has 2 of 3 slices right, p is a picture
-    score = accuracy_by_case(np.array([1, 1, 0, 2]), np.array([1, 1, 1, 2]), ("v", "v", "v", "p"))
-    assert score.by_case == {"v": 2 / 3, "p": 1}
-    assert score.value == (2 / 3 + 1) / 2 and score.num_cases == 2
+    # v has 2 of 3 slices right, p and q are pictures
+    score = accuracy_by_case(np.array([1, 1, 0, 2, 1], np.uint8), np.array([1, 1, 1, 2, 0]), ("v", "v", "v", "p", "q"))
+    assert score.by_case == {"v": 2 / 3, "p": 1, "q": 0}
+    assert score.value == (2 / 3 + 1) / 3 and (score.num_cases, score.num_excluded) == (3, 0)
 
 
 def test_accuracy_refuses_predictions_of_another_number():
@@ -311,13 +282,10 @@ def test_auroc_over_several_classes_is_scikit_learns_one_versus_rest():
     assert class_score(said, truth, cases).also["auroc"] == pytest.approx(wanted)
 
 
-def test_equal_probabilities_share_the_area():
+def test_equal_probabilities_share_the_area_but_sure_ones_that_float32_rounds_to_1_are_no_ties():
     # of the two pairs of a positive and a negative one is a tie, the other in order: (1 / 2 + 1) / 2
     table = {0: {"a": (0.8, 0.2)}, 1: {"b": (0.8, 0.2), "c": (0.3, 0.7)}}
     assert mean_auroc(table) == (1 / 2 + 1) / 2
-
-
-def test_sure_probabilities_that_float32_rounds_to_1_are_no_ties():
     # the positive is above the negative for both classes: 1e-9 and 1e-10, 1 - 1e-10 and 1 - 1e-9
     assert mean_auroc({0: {"a": (1e-9, 1 - 1e-9)}, 1: {"b": (1e-10, 1 - 1e-10)}}) == 1
 
@@ -345,8 +313,10 @@ def test_auroc_is_left_out_where_no_class_has_both_kinds_of_cases():
     assert mean_auroc({}) is None and mean_auroc({0: {"a": (0.9, 0.1)}, 1: {}}) is None
 
 
-def test_without_probabilities_there_is_no_auroc():
+def test_without_probabilities_there_is_no_auroc_and_a_segmentation_has_no_numbers_of_classes():
     assert set(accuracy_by_case(np.array([0, 1]), np.array([0, 1]), "ab").also) == {"accuracy", "balanced_accuracy"}
+    prediction, truth = label_maps(0)
+    assert dice_by_case(prediction, truth, CASES, BOTH).also == {}
 
 
 def test_the_images_of_a_case_count_as_one_with_their_mean_probabilities():
@@ -356,11 +326,6 @@ def test_the_images_of_a_case_count_as_one_with_their_mean_probabilities():
     assert score.labels_by_case == {0: {"v": 1 / 2}, 1: {"p": 0, "q": 1}}
     assert score.probabilities_by_case[0]["v"] == pytest.approx((0.6, 0.4))
     assert score.label_cases == {0: 1, 1: 2} and score.also["auroc"] == 1
-
-
-def test_a_segmentation_has_no_numbers_of_classes():
-    prediction, truth = label_maps(0)
-    assert dice_by_case(prediction, truth, CASES, BOTH).also == {}
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])

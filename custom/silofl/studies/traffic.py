@@ -58,7 +58,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     server.image_shape = tuple(image_shape)
     traffic = Traffic()
     models = build_models(study, None).items()
-    batchnorm = {f"{role}/{name}" for role, model in models for name in batchnorm_names(model)}
+    kept = {f"{role}/{name}" for role, model in models for name in model.state_dict().keys() - batchnorm_names(model)}
 
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
@@ -74,10 +74,10 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_from += [0] * new
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += size
-        # Differences to what was sent are kept back, so that no model is mixed; only what is new is given.
-        # BatchNorm is given too: from an answer without it the server would learn that a site's filter takes it out. An
-        # answer without any array would be refused, so there is the smallest one of them at least.
-        names = [name for name in expected if name not in message.arrays or name in batchnorm]
+        # Differences of models are kept back, so that none is mixed; all else is given, for from an answer without it the
+        # server would learn that a site's filter takes BatchNorm out, or that a site keeps back its change of a control
+        # variate. An answer without any array would be refused, so there is the smallest one of them at least.
+        names = [name for name in expected if name not in message.arrays or name not in kept]
         names = names or sorted(expected, key=lambda name: expected[name].num_bytes)[:1]
         given = {name: np.zeros(expected[name].shape, np.float32) for name in names}
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}

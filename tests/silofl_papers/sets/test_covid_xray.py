@@ -84,17 +84,21 @@ def test_hidden_folders_and_other_files_are_no_classes_and_no_pictures(source, t
     assert sum(summary.examples["site-1"].values()) == sum(CLASSES.values())
 
 
-def test_a_class_without_pictures_is_refused(source, tmp_path):
-    (source / "Fracture").mkdir()
-    with pytest.raises(DataError, match="the class Fracture must have pictures in .png, .*, not none"):
-        import_layout("covid-xray", source, tmp_path / "target")
-
-
-def test_one_class_alone_is_refused(source, tmp_path):
-    with pytest.raises(DataError, match="COVID must hold a folder of pictures for each class, at least 2, not 0"):
-        import_layout("covid-xray", source / "COVID", tmp_path / "target")
-
-
-def test_too_few_names_for_the_classes_are_refused(source, tmp_path):
-    with pytest.raises(DataError, match="labels must name the 4 classes of source, not 1"):
-        import_layout("covid-xray", source, tmp_path / "target", ImportOptions(labels=("covid",)))
+@pytest.mark.parametrize(
+    ("change", "labels", "message"),
+    [
+        ("Fracture", None, "the class Fracture must have pictures in .png, .*, not none"),
+        ("COVID", None, "COVID must hold a folder of pictures for each class, at least 2, not 0"),
+        (None, ("covid",), "labels must name the 4 classes of source, not 1"),
+    ],
+)
+def test_a_set_of_another_form_or_without_names_is_refused(source, tmp_path, change, labels, message):
+    if change == "Fracture":
+        (source / change).mkdir()
+    with pytest.raises(DataError, match=message):
+        import_layout(
+            "covid-xray",
+            source / "COVID" if change == "COVID" else source,
+            tmp_path / "target",
+            ImportOptions(labels=labels),
+        )

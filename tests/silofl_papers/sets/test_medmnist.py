@@ -69,12 +69,6 @@ def test_a_folder_with_one_npz_will_do_and_its_description_names_the_classes(run
     assert content["labels"] == {"0": "well", "1": "ill"}
 
 
-def test_classes_without_names_are_numbered(run, tmp_path):
-    run(num_sites=1)
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "class 0", "1": "class 1"}
-
-
 @pytest.mark.parametrize("num_classes", [2, 5])
 def test_too_few_names_for_the_classes_are_refused(run, arrays, num_classes):
     arrays["val_labels"][0] = num_classes - 1
@@ -116,19 +110,50 @@ def test_a_missing_array_is_named(run, arrays, missing):
         run()
 
 
+LABELS = "train_labels of small.npz must hold one class from 0 an image, not"
+SHAPES = r"train_images of small.npz must be of shape \(N, H, W\) or \(N, H, W, 3\)"
+
+
 @pytest.mark.parametrize(
-    "labels", [np.zeros((60, 14), np.uint8), np.zeros(60), np.full(60, -1), np.zeros(59, np.uint8)]
+    ("name", "values", "message"),
+    [
+        ("train_labels", np.zeros((60, 14), np.uint8), LABELS),
+        ("train_labels", np.zeros(60), LABELS),
+        ("train_labels", np.full(60, -1), LABELS),
+        ("train_labels", np.zeros(59, np.uint8), LABELS),
+        # As those of OrganMNIST3D, whose sites nobody could read.
+        ("train_images", np.zeros((60, 4, 4, 28), np.uint8), SHAPES),
+        ("train_images", np.zeros((60, 4, 4, 4, 3), np.uint8), SHAPES),
+        ("train_images", np.zeros((60, 4), np.uint8), SHAPES),
+        ("val_images", np.zeros((20, 5, 5), np.uint8), "small.npz must hold images of one size, not"),
+    ],
 )
-def test_labels_that_are_not_one_class_an_image_are_refused(run, arrays, labels):
-    arrays["train_labels"] = labels
-    with pytest.raises(DataError, match="train_labels of small.npz must hold one class from 0 an image, not"):
+def test_arrays_of_another_form_are_refused_before_anything_is_written(run, arrays, tmp_path, name, values, message):
+    arrays[name] = values
+    with pytest.raises(DataError, match=message):
         run()
+    assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize("num_sites", [21, 0])
-def test_a_number_of_sites_that_cannot_be_filled_is_refused(run, num_sites):
-    with pytest.raises(DataError, match="num_sites must be at"):
-        run(num_sites=num_sites)
+OWN_PARTS = "the set's own parts must be dealt by dirichlet shares and stay as they are"
+UNNAMED = "partition must be one of dirichlet, shards for this set"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_sites": 21}, "num_sites must be at"),
+        ({"num_sites": 0}, "num_sites must be at"),
+        ({"partition": "shards"}, OWN_PARTS),
+        ({"validation": 0.1}, OWN_PARTS),
+        ({"partition": "own", "test": 0.5}, UNNAMED),
+        ({"partition": "patients", "test": 0.5}, UNNAMED),
+        ({"partition": "recordings", "test": 0.5}, UNNAMED),
+    ],
+)
+def test_a_partition_that_the_set_does_not_allow_is_refused(run, options, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        run(**options)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more"])
@@ -183,18 +208,6 @@ def test_shards_give_every_site_the_same_number_of_images(run):
     assert [sum(parts.values()) for parts in summary.examples.values()] == [22] * 5
 
 
-@pytest.mark.parametrize("options", [{"partition": "shards"}, {"validation": 0.1}])
-def test_the_sets_own_parts_are_dealt_as_they_are_or_not_at_all(run, options):
-    with pytest.raises(ConfigError, match="the set's own parts must be dealt by dirichlet shares and stay as they are"):
-        run(**options)
-
-
-@pytest.mark.parametrize("partition", ["own", "patients", "recordings"])
-def test_a_partition_by_what_the_set_does_not_name_is_refused(run, partition):
-    with pytest.raises(ConfigError, match="partition must be one of dirichlet, shards for this set"):
-        run(partition=partition, test=0.5)
-
-
 def test_colour_is_kept(run, arrays, study, tmp_path):
     for prefix, count in COUNTS.items():
         arrays[f"{prefix}_images"] = np.broadcast_to(np.uint8([10, 20, 30]), (count, 4, 4, 3))
@@ -204,23 +217,10 @@ def test_colour_is_kept(run, arrays, study, tmp_path):
     assert data.test.images.shape == (30, 3, 4, 4) and data.test.images[0, :, 0, 0].tolist() == [10, 20, 30]
 
 
-@pytest.mark.parametrize("shape", [(4, 4, 28), (4, 4, 4, 3), (4,)])
-def test_images_that_are_no_pictures_are_refused_before_anything_is_written(run, arrays, tmp_path, shape):
-    # As those of OrganMNIST3D, whose sites nobody could read.
-    arrays |= {f"{prefix}_images": np.zeros((count, *shape), np.uint8) for prefix, count in COUNTS.items()}
-    with pytest.raises(DataError, match=r"train_images of small.npz must be of shape \(N, H, W\) or \(N, H, W, 3\)"):
-        run()
-    assert not (tmp_path / "target").exists()
-
-
-def test_the_summary_says_that_nobody_is_named(run):
+def test_classes_without_names_are_numbered_and_the_summary_says_that_nobody_is_named(run, tmp_path):
     assert "the set names no patients" in run(num_sites=1).notes[0]
-
-
-def test_images_of_different_sizes_are_refused(run, arrays):
-    arrays["val_images"] = np.zeros((20, 5, 5), np.uint8)
-    with pytest.raises(DataError, match="small.npz must hold images of one size, not"):
-        run()
+    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
+    assert content["labels"] == {"0": "class 0", "1": "class 1"}
 
 
 @pytest.mark.parametrize("name", ["pneumoniamnist_balanced", "mednist6_28"])
