@@ -254,6 +254,12 @@ def test_every_link_leads_somewhere():
             assert not anchor or anchor <= anchors(target), page_id(page)
 
 
+def test_every_file_of_the_repository_that_a_page_names_exists():
+    rooms = re.compile(r"(?:tests|custom|bench|jobs|provisioning|site_configs|docs)/[\w./-]+")
+    named = {(page_id(page), span) for page in EVERY_PAGE for span in spans(text_of(page)) if rooms.fullmatch(span)}
+    assert named and not [(page, span) for page, span in sorted(named) if not (ROOT / span).exists()]
+
+
 def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
     start = ROOT / "README.md"
     assert len(text_of(start).splitlines()) <= 75
