@@ -1,3 +1,6 @@
+import os
+import zlib
+
 import numpy as np
 import pytest
 import SimpleITK
@@ -132,3 +135,33 @@ def test_intensities_that_are_to_be_scaled_are_refused(write, changes):
     scale = {f"ElementToIntensityFunction{key}": value for key, value in changes.items()}
     with pytest.raises(DataError, match="v.mha must hold intensities as they are, not .*FunctionSlope and .*applied"):
         read_image(write(**scale))
+
+
+@pytest.mark.parametrize(("content", "compressed"), [(VOXELS, "False"), (zlib.compress(VOXELS), "True")])
+def test_voxels_in_a_file_beside_the_header_are_read(write, tmp_path, content, compressed):
+    whole = read_image(write())
+    write(b"", last="v.zraw", CompressedData=compressed).rename(tmp_path / "v.mhd")
+    (tmp_path / "v.zraw").write_bytes(content)
+    image = read_image(tmp_path / "v.mhd")
+    np.testing.assert_array_equal(image.array, whole.array)
+    np.testing.assert_array_equal(image.affine, whole.affine)
+    for wrong in (content[:-1], content + b"\0"):
+        (tmp_path / "v.zraw").write_bytes(wrong)
+        with pytest.raises(DataError, match="v.mhd must be a whole file"):
+            read_image(tmp_path / "v.mhd")
+
+
+@pytest.mark.parametrize("last", ["../v.raw", "/etc/hostname", "LIST", "v%03d.raw 1 4 1", "w.raw", "link.raw"])
+def test_voxels_elsewhere_than_in_a_plain_file_beside_the_header_are_refused(write, tmp_path, last):
+    write(b"", last=last).rename(tmp_path / "v.mhd")
+    (tmp_path / "v.raw").write_bytes(VOXELS)
+    os.symlink(tmp_path / "v.raw", tmp_path / "link.raw")
+    with pytest.raises(DataError, match="v.mhd must name its voxels as a plain file beside it, not as a path, a link"):
+        read_image(tmp_path / "v.mhd")
+
+
+def test_a_header_without_a_file_of_voxels_is_refused(write, tmp_path):
+    path = write(b"").rename(tmp_path / "v.mhd")
+    path.write_bytes(path.read_bytes().replace(b"ElementDataFile = LOCAL\n", b""))
+    with pytest.raises(DataError, match="v.mhd must be a whole file.*its header lacks 'ElementDataFile'"):
+        read_image(path)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from silofl.data import nifti
+from silofl.data.header import read_header
 from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
 
@@ -150,3 +151,35 @@ def test_a_scaled_volume_that_is_too_large_in_64_bits_has_32(tmp_path, monkeypat
     image = read_image(write(tmp_path / "a.nii", fields=[(SCALE, "<2f", 1, -1024)]))
     assert image.array.dtype == dtype
     np.testing.assert_array_equal(image.array[0], VOLUME.astype(int) - 1024)
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Pair, nibabel.Nifti2Pair])
+@pytest.mark.parametrize("slope", [1, 0.5])
+def test_a_header_beside_its_voxels_is_read(tmp_path, kind, slope):
+    image = kind(VOLUME, AFFINE)
+    image.header.set_slope_inter(slope, 0)
+    nibabel.save(image, tmp_path / "a.img")
+    found = read_image(tmp_path / "a.hdr")
+    np.testing.assert_allclose(found.array[0], nibabel.load(tmp_path / "a.img").get_fdata())
+    np.testing.assert_allclose(found.affine, AFFINE)
+    assert read_header(tmp_path / "a.hdr").has_orientation
+
+
+@pytest.mark.parametrize("state", ["missing", "short", "link"])
+def test_a_header_whose_voxels_are_not_beside_it_is_refused(tmp_path, state):
+    nibabel.save(nibabel.Nifti1Pair(VOLUME, AFFINE), tmp_path / "a.img")
+    content = (tmp_path / "a.img").read_bytes()
+    (tmp_path / "a.img").unlink()
+    if state == "short":
+        (tmp_path / "a.img").write_bytes(content[:-1])
+    elif state == "link":
+        (tmp_path / "b.raw").write_bytes(content)
+        (tmp_path / "a.img").symlink_to(tmp_path / "b.raw")
+    with pytest.raises(DataError, match="a.hdr must (lie beside the plain file of its voxels|be a whole file)"):
+        read_image(tmp_path / "a.hdr")
+
+
+def test_a_header_of_analyze_is_refused(tmp_path):
+    nibabel.save(nibabel.AnalyzeImage(VOLUME, AFFINE), tmp_path / "a.img")
+    with pytest.raises(DataError, match="a.hdr must be the header of a NIfTI pair .*, not of Analyze"):
+        read_image(tmp_path / "a.hdr")

@@ -1,4 +1,6 @@
+import bz2
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ HEADER = {
     "encoding": "raw",
     "space origin": "(1,2,3)",
 }
+TEXT = b" ".join(b"%d" % number for number in range(24))
 PLANE = {"space": "", "space dimension": "2", "space origin": "(4,5)"}
 NO_SPACE = {"space": None, "space directions": None, "space origin": None}
 
@@ -54,6 +57,9 @@ def write(tmp_path):
         {"type": "unsigned char", "endian": None, "sizes": "4 3 4"},
         {"type": "float", "sizes": "1 3 4", "content": "a phantom", "thicknesses": "1 1 1"},
         {"encoding": "gzip", "voxels": gzip.compress(VOXELS)},
+        {"encoding": "ascii", "voxels": TEXT, "endian": None},
+        {"encoding": "text", "voxels": b"\n".join(TEXT.split()) + b"\n"},
+        {"encoding": "txt", "voxels": b"-0.5 1e3\t" * 12, "type": "double", "endian": None},
     ],
 )
 def test_a_volume_is_what_itk_reads(write, changes):
@@ -92,6 +98,17 @@ def test_a_volume_is_what_itk_reads(write, changes):
         {"encoding": "gzip", "voxels": gzip.compress(VOXELS)[:-5]},
         {"encoding": "gzip", "voxels": gzip.compress(VOXELS) + b"\0"},
         {"encoding": "gzip", "voxels": gzip.compress(VOXELS + b"\0")},
+        {"encoding": "bzip2", "voxels": bz2.compress(VOXELS)[:-5]},
+        {"encoding": "bzip2", "voxels": bz2.compress(VOXELS) + b"\0"},
+        {"encoding": "bzip2", "voxels": bz2.compress(VOXELS + b"\0")},
+        {"encoding": "bzip2", "voxels": bz2.compress(bytes(1 << 26))},
+        {"encoding": "ascii", "voxels": TEXT[:-3]},
+        {"encoding": "ascii", "voxels": TEXT + b" 24"},
+        {"encoding": "ascii", "voxels": TEXT.replace(b"23", b"40000")},
+        {"encoding": "ascii", "voxels": TEXT.replace(b"23", b"2.5")},
+        {"encoding": "ascii", "voxels": TEXT.replace(b"23", b"__import__")},
+        {"encoding": "ascii", "voxels": TEXT + b" " * (1 << 22)},
+        {"encoding": "ascii", "voxels": b""},
     ],
 )
 def test_a_file_that_is_not_whole_is_refused(write, changes):
@@ -105,8 +122,7 @@ def test_a_file_that_is_not_whole_is_refused(write, changes):
         ({"data_file": "other.raw"}, "v.nrrd must hold its voxels itself"),
         ({"datafile": "LIST"}, "v.nrrd must hold its voxels itself"),
         ({"byte_skip": "-1"}, "v.nrrd must hold its voxels itself"),
-        ({"encoding": "ascii"}, "v.nrrd must have the encoding raw or gzip"),
-        ({"encoding": "bzip2"}, "v.nrrd must have the encoding raw or gzip"),
+        ({"encoding": "hex"}, "v.nrrd must have the encoding raw, gzip, bzip2 or ascii"),
         ({"axis_mins": "0 0 0"}, "v.nrrd must give its place by 'space directions'"),
         ({"kinds": "domain domain time"}, "v.nrrd must have kinds of axes .*, not 'time'; save one time point a file"),
         ({"kinds": "HSV-color domain domain"}, "v.nrrd must have kinds .*, not 'hsv-color'; save its colours as RGB"),
@@ -135,3 +151,53 @@ def test_lengths_in_another_unit_become_millimetres(write, unit, factors):
 def test_spacings_without_a_space_have_units_of_their_own(write):
     image = read_image(write(**NO_SPACE, spacings="1 2 nan", kinds="domain domain list", units='"um" "mm" ""'))
     np.testing.assert_allclose(np.abs(np.diag(image.affine)), [0.001, 2, 1, 1])
+
+
+@pytest.mark.parametrize("name", ["bzip2", "bz2", "BZ2"])
+def test_voxels_that_bzip2_has_compressed_are_those_that_it_was_given(write, name):
+    wanted = read_image(write()).array
+    found = read_image(write(encoding=name, voxels=bz2.compress(VOXELS))).array
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.fixture
+def write_apart(write, tmp_path):
+    """Write a header whose voxels lie in a file beside it; returns the header."""
+
+    def write_both(file_name="v.raw", voxels=VOXELS, end="\n", **changes):
+        content = write(b"", data_file=file_name, **changes).read_bytes().removesuffix(b"\n\n") + end.encode()
+        (tmp_path / "v.nhdr").write_bytes(content)
+        (tmp_path / "v.raw").write_bytes(voxels)
+        return tmp_path / "v.nhdr"
+
+    return write_both
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"encoding": "gzip", "voxels": gzip.compress(VOXELS)}, {"encoding": "bzip2", "voxels": bz2.compress(VOXELS)}],
+    ids=["raw", "gzip", "bzip2"],
+)
+def test_voxels_in_a_file_beside_the_header_are_read(write, write_apart, changes, end):
+    image, whole = read_image(write_apart(end=end, **changes)), read_image(write())
+    np.testing.assert_array_equal(image.array, whole.array)
+    np.testing.assert_array_equal(image.affine, whole.affine)
+
+
+@pytest.mark.parametrize(
+    "file_name",
+    ["./v.raw", "../s/v.raw", "/etc/hostname", "LIST", "v%d.raw 1 9 1", "w.raw", "", "link.raw", ".raw"],
+)
+def test_voxels_elsewhere_than_in_a_plain_file_beside_the_header_are_refused(write_apart, tmp_path, file_name):
+    path = write_apart(file_name)
+    os.symlink(tmp_path / "v.raw", tmp_path / "link.raw")
+    (tmp_path / ".raw").write_bytes(VOXELS)
+    with pytest.raises(DataError, match="v.nhdr must (name its voxels as a plain file beside it|be a whole file)"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("changes", [{"voxels": VOXELS[:-1]}, {"voxels": VOXELS + b"\0"}, {"sizes": "2 3 5"}])
+def test_voxels_beside_the_header_of_another_number_are_refused(write_apart, changes):
+    with pytest.raises(DataError, match="v.nhdr must be a whole file"):
+        read_image(write_apart(**changes))

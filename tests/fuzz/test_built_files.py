@@ -1,5 +1,6 @@
 """Files that somebody has built to read another file, to see this process's memory, to crash it or to keep it busy."""
 
+import bz2
 import gzip
 import io
 import struct
@@ -60,6 +61,10 @@ def nifti(dim, offset=352.0, slope=1.0):
     struct.pack_into("<2f", content, 108, offset, slope)
     content[344:348] = b"n+1\0"
     return bytes(content) + VOXELS
+
+
+def mgh(*sizes):
+    return struct.pack(">7ih", 1, *sizes, 4, 0, 0) + bytes(254) + VOXELS
 
 
 def npz(shape, content=VOXELS, descr="<i2"):
@@ -127,6 +132,25 @@ BUILT = {
     "nrrd stream of 1 GiB": ("nrrd", lambda: nrrd(bomb(), encoding="gzip")),
     "nrrd stream without its end": ("nrrd", lambda: nrrd(gzip.compress(VOXELS)[:-8], encoding="gzip")),
     "nrrd of text": ("nrrd", lambda: nrrd(b"1 2 3", encoding="ascii")),
+    "nrrd of half the text": ("nrrd", lambda: nrrd(b"1 " * 12, encoding="ascii")),
+    "nrrd of more text than its voxels need": ("nrrd", lambda: nrrd(b"1" * 10_000_000, encoding="ascii")),
+    "nrrd of a number of 5,000 digits": ("nrrd", lambda: nrrd(b"1 " * 23 + b"9" * 5000, encoding="ascii")),
+    "nrrd stream of bzip2 of 256 MiB": ("nrrd", lambda: nrrd(bz2.compress(bytes(1 << 28)), encoding="bzip2")),
+    "mhd voxels in another file": ("mhd", lambda: mha(b"", "/etc/passwd")),
+    "mhd voxels above its folder": ("mhd", lambda: mha(b"", "../secret.raw")),
+    "mhd voxels in a list of files": ("mhd", lambda: mha(b"secret.raw\n", "LIST")),
+    "mhd voxels in itself": ("mhd", lambda: mha(b"", "a.mhd")),
+    "mhd voxels in a link": ("mhd", lambda: mha(b"", "link.raw")),
+    "mhd voxels behind a byte of 0": ("mhd", lambda: mha(b"", "secret.raw\0")),
+    "mhd of more voxels than the file beside it": ("mhd", lambda: mha(b"", "secret.raw", DimSize=HUGE)),
+    "nhdr voxels in another file": ("nhdr", lambda: nrrd(b"", data_file="/etc/passwd")),
+    "nhdr voxels in a link": ("nhdr", lambda: nrrd(b"", data_file="link.raw")),
+    "nhdr voxels in a pattern of files": ("nhdr", lambda: nrrd(b"", data_file="%s%n 1 9 1")),
+    "nhdr of more voxels than the file beside it": ("nhdr", lambda: nrrd(b"", data_file="secret.raw", sizes="2 3 5")),
+    "hdr without voxels": ("hdr", lambda: nifti([3, 2, 3, 4, 1, 1, 1, 1])[:344] + b"ni1\0"),
+    "mgh of sizes beyond all memory": ("mgh", lambda: mgh(2**31 - 1, 2**31 - 1, 2**31 - 1, 9)),
+    "mgh of fewer voxels than it says": ("mgh", lambda: mgh(2, 3, 5, 1)),
+    "mgz stream of 1 GiB": ("mgz", lambda: gzip.compress(mgh(2, 3, 4, 1)) + gzip.compress(bytes(1 << 24)) * 64),
     "nrrd of a header without end": ("nrrd", lambda: b"NRRD0004\n" + b"# a\n" * 1_000_000),
     "nifti of -1 axes": ("nii", lambda: nifti([-1] * 8)),
     "nifti of sizes beyond its bytes": ("nii", lambda: nifti([3, 32767, 32767, 2, 1, 1, 1, 1])),
@@ -170,6 +194,7 @@ def picture(kind):
 def test_a_built_file_is_refused_in_one_sentence(tmp_path, name):
     ending, build = BUILT[name]
     (tmp_path / "secret.raw").write_bytes(VOXELS)
+    (tmp_path / "link.raw").symlink_to(tmp_path / "secret.raw")
     path = tmp_path / f"a.{ending}"
     path.write_bytes(build())
     with one_sentence(str(tmp_path), "secret.raw", "/etc/passwd") as refusals:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from silofl.data.beside import find_voxel_file
 from silofl.documents import SpecialFileError, check_kind
 from silofl.errors import DataError
 
@@ -59,7 +60,7 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 
 def content_digest(path: Path, name: str) -> str:
-    """Return the SHA-256 of a file's bytes; of a folder that of its files' SHA-256, in the order of their names.
+    """Return the SHA-256 of a file's bytes; of several files, as of a folder, that of their SHA-256 in their order.
 
     Raises:
         DataError: A file is missing, may not be read, or the disk fails.
@@ -72,7 +73,7 @@ def content_digest(path: Path, name: str) -> str:
     except OSError as error:
         raise open_error(name, error) from None
     # A digest of digests: two folders whose files are cut at other places must not look alike.
-    if not path.is_dir():
+    if len(digests) == 1 and not path.is_dir():
         return digests[0].hexdigest()
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
@@ -107,7 +108,7 @@ def input_name(path: Path) -> str:
 
 
 def list_files(path: Path) -> Iterator[Path]:
-    """Yield the file itself, or the files of a folder (a DICOM series) in the order of their names.
+    """Yield the file itself and that of its voxels beside it, or the files of a folder (a DICOM series) by their names.
 
     Raises:
         SpecialFileError: There is a pipe, a socket or a device.
@@ -122,3 +123,4 @@ def list_files(path: Path) -> Iterator[Path]:
                 yield member
     else:
         yield path
+        yield from filter(None, [find_voxel_file(path)])

@@ -8,15 +8,13 @@ DICOM_ENDINGS = (".dcm", ".ima")
 _AS_PNG = "save it as PNG"
 _REGIONS = "export its regions as PNG or TIFF, for example with QuPath"
 _ARRAYS = "save its array as NIfTI, or many of one size as npz"
-_ONE_NIFTI = "save header and voxels as one .nii file, for example with nibabel or FSL's fslchfiletype NIFTI"
-_ITK = "save header and voxels as one .mha or .nrrd file, for example with 3D Slicer or ITK"
+_HEADER = "name the header beside it, which ends in "
 REMEDIES = {
     **dict.fromkeys((".bmp", ".gif", ".webp", ".jp2", ".jpx", ".j2k", ".heic", ".heif", ".avif", ".tga"), _AS_PNG),
     **dict.fromkeys((".svs", ".ndpi", ".scn", ".mrxs", ".qptiff", ".czi", ".lif", ".nd2", ".oib", ".vsi"), _REGIONS),
     **dict.fromkeys((".mat", ".h5", ".hdf5", ".npy", ".pt", ".pkl"), _ARRAYS),
-    **dict.fromkeys((".hdr", ".img"), _ONE_NIFTI),
-    **dict.fromkeys((".mhd", ".nhdr", ".raw", ".zraw"), _ITK),
-    **dict.fromkeys((".mgz", ".mgh"), "convert it to NIfTI, for example with FreeSurfer's mri_convert or with nibabel"),
+    ".img": f"{_HEADER}.hdr",
+    **dict.fromkeys((".raw", ".zraw"), f"{_HEADER}.mhd or .nhdr"),
     **dict.fromkeys((".par", ".rec"), "convert it to NIfTI, for example with dcm2niix"),
     **dict.fromkeys((".brik", ".head"), "convert it to NIfTI, for example with AFNI's 3dAFNItoNIFTI"),
     ".mnc": "convert it to NIfTI, for example with mnc2nii or with nibabel",

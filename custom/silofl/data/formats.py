@@ -87,6 +87,10 @@ def _decode_nifti(path: Path, name: str, index: int | None, is_label: bool) -> D
     )
 
 
+def _decode_mgh(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    return decode_in_subprocess("mgh.read_mgh", path, name)
+
+
 def _decode_metaimage(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     return decode_in_subprocess("metaimage.read_metaimage", path, name)
 
@@ -111,8 +115,10 @@ READERS: dict[str, Reader] = {
     **dict.fromkeys(PICTURES, _decode_picture),
     ".nii": _decode_nifti,
     ".nii.gz": _decode_nifti,
-    ".mha": _decode_metaimage,
-    ".nrrd": _decode_nrrd,
+    ".hdr": _decode_nifti,
+    **dict.fromkeys((".mgh", ".mgz"), _decode_mgh),
+    **dict.fromkeys((".mha", ".mhd"), _decode_metaimage),
+    **dict.fromkeys((".nrrd", ".nhdr"), _decode_nrrd),
     ".dcm": _decode_dicom,
     ".npz": _decode_npz,
 }

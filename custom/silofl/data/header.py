@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.metaimage import SYNONYMS
+from silofl.data.mgh import read_mgh_header
 from silofl.data.nifti import affine_mm, read_nifti_header, unit_mm
 from silofl.data.nrrd import QUOTED
 from silofl.data.raw_volume import UNITS_MM
@@ -59,12 +60,15 @@ def read_header(path: Path) -> Header:
     name = path.name.lower()
     if is_dicom(path):
         return _read_dicom_header(path)
-    if name.endswith((".nii", ".nii.gz")):
+    if name.endswith((".nii", ".nii.gz", ".hdr")):
         return _read_nifti_header(path)
-    if name.endswith(".mha"):
+    if name.endswith((".mgh", ".mgz")):
+        has_grid = read_mgh_header(path).has_grid
+        return Header(None, has_grid, has_grid)
+    if name.endswith((".mha", ".mhd")):
         fields = {SYNONYMS.get(key, key) for key in _fields(path, b"ElementDataFile", "=")}
         return Header(None, bool({"ElementSpacing", "ElementSize"} & fields), "TransformMatrix" in fields)
-    if name.endswith(".nrrd"):
+    if name.endswith((".nrrd", ".nhdr")):
         return _parse_nrrd_fields({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
     return Header()
 

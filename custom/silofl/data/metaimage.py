@@ -1,4 +1,4 @@
-"""MetaImage files (.mha): a strict reader of the header that ITK writes, with the voxels in the same file."""
+"""MetaImage files: a strict reader of ITK's header, with the voxels in the same file (.mha) or beside it (.mhd)."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ from silofl.data.raw_volume import (
     decode_text,
     header_lines,
     look_up_value,
+    open_beside,
     parse_numbers,
     parse_sizes,
     read_voxels,
@@ -45,7 +46,9 @@ SYNONYMS = {
     "Rotation": "TransformMatrix",
     "ElementByteOrderMSB": "BinaryDataByteOrderMSB",
 }
-LAST = "ElementDataFile"
+LAST, LOCAL = "ElementDataFile", "LOCAL"
+# Of a header whose voxels lie in a file beside it.
+HEADER_ENDING = ".mhd"
 SCALE = ("ElementToIntensityFunctionSlope", "ElementToIntensityFunctionOffset")
 # The keys on which the voxels depend. Others are a writer's own, as the DICOM tags that ITK copies.
 KEYS = (
@@ -62,16 +65,28 @@ def read_metaimage(path: Path, name: str) -> Decoded:
     """Read a volume; returns and errors as `read_voxels`.
 
     Raises:
-        DataError: The voxels are text or in another file, or the file is no image.
+        DataError: The voxels are text or in a file that the header may not name, or the file is no image.
         ValueError: The header is not a whole one.
     """
+    is_alone = path.name.lower().endswith(HEADER_ENDING)
     with path.open("rb") as stream:
         header: dict[str, str] = {}
-        for line in header_lines(stream):
+        for line in header_lines(stream, is_alone):
             _add_field(header, line)
             if LAST in header:
                 break
-        return read_voxels(stream, _parse_volume(header, name), name)
+        volume = _parse_volume(header, name, is_alone)
+        if header[LAST] == LOCAL:
+            return read_voxels(stream, volume, name)
+    with open_beside(path, header[LAST], name) as stream:
+        return read_voxels(stream, volume, name)
+
+
+def read_metaimage_file_name(path: Path) -> str:
+    """Return the name of the file of voxels in a header of its own; empty where it names none."""
+    with path.open("rb") as file:
+        pairs = [line.partition("=") for line in header_lines(file, is_alone=True)]
+    return next((value.strip() for key, _, value in pairs if key.strip() == LAST), "")
 
 
 def read_metaimage_keys(path: Path) -> dict[str, str]:
@@ -81,7 +96,8 @@ def read_metaimage_keys(path: Path) -> dict[str, str]:
         ValueError: The header has no end.
     """
     with path.open("rb") as stream:
-        lines = takewhile(lambda line: not line.startswith(LAST), header_lines(stream))
+        found = header_lines(stream, path.name.lower().endswith(HEADER_ENDING))
+        lines = takewhile(lambda line: not line.startswith(LAST), found)
         pairs = [[part.strip() for part in line.partition("=")] for line in lines]
     return {key: decode_text(value) for key, _, value in pairs if key not in KEYS}
 
@@ -91,16 +107,21 @@ def _add_field(header: dict[str, str], line: str) -> None:
     near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
     # A misspelt key would silently leave a default in its place.
     if not equals or not key or (near and key not in (*KEYS, *LIKE_ANOTHER)):
-        raise ValueError(f"a line of its header must be 'key = value' with a known key{f' as {near[0]}' * len(near)}")
+        wanted = "".join(f" as {one}" for one in near)
+        raise ValueError(f"a line of its header must be 'key = value' with a known key{wanted}")
     key = SYNONYMS.get(key, key)
     if key in KEYS and key in header:
         raise ValueError(f"{key} twice in its header")
     header[key] = value
 
 
-def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
-    if header[LAST] != "LOCAL" or header.get("HeaderSize", "0") not in ("0", "-1"):
-        raise DataError(f"{name} must hold its voxels itself ({LAST} = LOCAL), not name a file; save it as one file")
+def _parse_volume(header: Mapping[str, str], name: str, is_alone: bool) -> RawVolume:
+    names_file = require_field(header, LAST) != LOCAL
+    if (names_file and not is_alone) or header.get("HeaderSize", "0") not in ("0", "-1"):
+        raise DataError(
+            f"{name} must hold its voxels itself ({LAST} = {LOCAL}), not name a file, as a header with the ending "
+            f"{HEADER_ENDING} may; save it as one file"
+        )
     if header.get("ObjectType", "Image") != "Image" or not look_up_value(header, "BinaryData", TRUTH, "True"):
         raise DataError(f"{name} must be an Image of BinaryData, not text or another object; save it with ITK")
     scale = [
@@ -130,6 +151,6 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
         # A row of the matrix is the direction of an axis.
         axes=directions.reshape(num_axes, num_axes).T * spacing,
         origin=unit * values("Offset", num_axes, "0 " * num_axes),
-        is_compressed=look_up_value(header, "CompressedData", TRUTH, "False"),
+        encoding="gzip" if look_up_value(header, "CompressedData", TRUTH, "False") else "raw",
         channels=parse_sizes([header.get("ElementNumberOfChannels", "1")], 1, "ElementNumberOfChannels")[0],
     )

@@ -1,4 +1,4 @@
-"""NIfTI files (.nii, .nii.gz), read by nibabel; what it takes for something else in a header is judged here.
+"""NIfTI files (.nii, .nii.gz, or .hdr with .img), read by nibabel; what it takes for something else is judged here.
 
 Sources: nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2. Lengths are returned in millimetres.
 """
@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.beside import find_voxel_file
 from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
 from silofl.errors import DataError
 
@@ -23,6 +24,10 @@ EXTENSION_BYTES = 4
 SPACE_BITS, MILLIMETRES = 7, {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
 # Of a quaternion, whose three numbers are rounded: beyond it they are wrong.
 ROUNDING = 0.01
+# The ending of a header whose voxels lie in an .img file, and how such a header ends.
+PAIR, PAIR_MAGIC = ".hdr", (b"ni1", b"ni2")
+# Where NIfTI-1 has it; the same bytes of Analyze have no meaning.
+MAGIC = 344
 # Intents of CIFTI: greyordinates along the axes of a matrix.
 CIFTI = range(3000, 3100)
 
@@ -61,13 +66,26 @@ def read_nifti(path: Path, name: str) -> Decoded:
     _check_ending(path, name, is_packed)
     with _open(path) as stream:
         header = _read_header(stream)
-        _check_header(header, name)
+        _check_header(header, name, is_pair=path.name.lower().endswith(PAIR))
         # Without compression the voxels stay in the file until they are needed.
-        voxels = ArrayProxy(stream if is_packed else path, header)
+        voxels = ArrayProxy(stream if is_packed else _find_voxels(path, name), header)
         array = _read_voxels(voxels, name)
         if is_packed:
             _check_end(stream, int(voxels.offset) + math.prod(voxels.shape) * voxels.dtype.itemsize)
     return _split_channels(array, affine_mm(header), name)
+
+
+def _find_voxels(path: Path, name: str) -> Path:
+    """Return the file that holds the voxels: itself, or the one beside a header."""
+    if not path.name.lower().endswith(PAIR):
+        return path
+    found = find_voxel_file(path)
+    if found is None:
+        raise DataError(
+            f"{name} must lie beside the plain file of its voxels, of the same name with the ending .img; it is not "
+            "there: put it there, or save both as one .nii file"
+        )
+    return found
 
 
 def _open(path: Path) -> BinaryIO:
@@ -92,25 +110,31 @@ def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
 
 def _check_ending(path: Path, name: str, is_packed: bool) -> None:
     with path.open("rb") as file:
-        start = file.read(4)
+        content = file.read(MAGIC + 4)
+    start, magic = content[:4], content[MAGIC:].rstrip(b"\0")
+    if path.name.lower().endswith(PAIR) and LENGTHS.get(start) == len(content) and magic not in PAIR_MAGIC:
+        raise DataError(
+            f"{name} must be the header of a NIfTI pair (magic ni1), not of Analyze, which does not say how its axes "
+            "lie in the body; save it as one .nii file with the program that wrote it"
+        )
     if start.startswith(GZIP) and not is_packed:
         raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
     if start in LENGTHS and is_packed:
         raise DataError(f"{name} must end in .nii, as its content is not compressed; rename it")
 
 
-def _check_header(header: Any, name: str) -> None:  # noqa: ANN401 (as above)
+def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN401 (as above)
     """Refuse what holds no volume of numbers, and a scale that is none."""
     if int(header["intent_code"]) in CIFTI:
         raise DataError(
             f"{name} must be an image of voxels, not of a brain's surface and regions (CIFTI, intent "
             f"{int(header['intent_code'])}); name the volume from which it was computed"
         )
-    if header["magic"].item() in (b"ni1", b"ni2"):
+    if not is_pair and header["magic"].item() in PAIR_MAGIC:
         raise DataError(
             f"{name} must hold its voxels itself, not lie beside an .img file (magic ni1); save it as one .nii file"
         )
-    offset, least = float(header["vox_offset"]), int(header["sizeof_hdr"]) + EXTENSION_BYTES
+    offset, least = float(header["vox_offset"]), 0 if is_pair else int(header["sizeof_hdr"]) + EXTENSION_BYTES
     if not offset >= least:
         raise DataError(
             f"{name} must have its voxels behind its header (vox_offset of {least} or more), not at {offset:g}; export "
@@ -136,7 +160,15 @@ def _read_voxels(voxels: Any, name: str) -> NDArray:  # noqa: ANN401 (as above)
     is_large = math.prod(voxels.shape) * 8 > MAX_BYTES and voxels.dtype.itemsize <= 2
     dtype = np.dtype(np.float32 if is_large else np.float64)
     check_bytes(name, voxels.shape, dtype.itemsize)
-    return np.asanyarray(voxels, dtype)
+    return _scale_by_slices(voxels) if is_large else np.asanyarray(voxels, dtype)
+
+
+def _scale_by_slices(voxels: Any) -> NDArray[np.float32]:  # noqa: ANN401 (as above)
+    """Return scaled voxels, of which no more than a slice is ever in memory as float64."""
+    stored, scaled = voxels.get_unscaled(), np.empty(voxels.shape, np.float32, order="F")
+    for place in range(voxels.shape[-1]):
+        scaled[..., place] = stored[..., place] * np.float64(voxels.slope) + voxels.inter
+    return scaled
 
 
 def _check_end(stream: BinaryIO, end: int) -> None:

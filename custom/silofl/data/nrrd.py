@@ -1,4 +1,4 @@
-"""NRRD files (.nrrd): a strict reader of the header, with the voxels in the same file.
+"""NRRD files: a strict reader of the header, with the voxels in the same file (.nrrd) or in one beside it (.nhdr).
 
 Source: teem.sourceforge.net/nrrd/format.html. Geometry is read as ITK reads it.
 """
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from silofl.data.decoded import Decoded
 from silofl.data.raw_volume import (
     UNITS_MM,
+    Encoding,
     RawVolume,
     decode_text,
     header_lines,
     look_up_value,
+    open_beside,
     parse_numbers,
     parse_sizes,
     read_voxels,
@@ -67,7 +69,14 @@ OTHER_KINDS = {
     "complex": "save its magnitude",
 }
 QUOTED = re.compile('"([^"]*)"')
-ENCODINGS = {"raw": False, "gzip": True, "gz": True}
+ENCODINGS: dict[str, Encoding] = {
+    "raw": "raw",
+    **dict.fromkeys(("gzip", "gz"), "gzip"),
+    **dict.fromkeys(("bzip2", "bz2"), "bzip2"),
+    **dict.fromkeys(("text", "txt", "ascii"), "text"),
+}
+# Of a header whose voxels lie in a file beside it.
+HEADER_ENDING = ".nhdr"
 ORDERS = {"little": "<", "big": ">"}
 
 
@@ -75,19 +84,33 @@ def read_nrrd(path: Path, name: str) -> Decoded:
     """Read a volume; returns and errors as `read_voxels`.
 
     Raises:
-        DataError: The voxels are in another file, or in an encoding other than raw and gzip.
+        DataError: The voxels are in a file that the header may not name, or in an unknown encoding.
         ValueError: The header is not a whole one.
     """
+    is_alone = path.name.lower().endswith(HEADER_ENDING)
     with path.open("rb") as stream:
         header: dict[str, str] = {}
-        lines = header_lines(stream)
-        if not re.fullmatch("NRRD000[1-5]", next(lines)):
+        lines = header_lines(stream, is_alone)
+        if not re.fullmatch("NRRD000[1-5]", next(lines, "")):
             raise ValueError("its first line must be NRRD0001 to NRRD0005")
         for line in lines:
             if not line:
                 break
             _add_field(header, line)
-        return read_voxels(stream, _parse_volume(header, name), name)
+        volume = _parse_volume(header, name, is_alone)
+        file_name = next((header[field] for field in DETACHED if field in header), None)
+        if file_name is None:
+            return read_voxels(stream, volume, name)
+    with open_beside(path, file_name, name) as stream:
+        return read_voxels(stream, volume, name)
+
+
+def read_nrrd_file_name(path: Path) -> str:
+    """Return the name of the file of voxels in a header of its own; empty where it names none."""
+    with path.open("rb") as file:
+        lines = takewhile(bool, header_lines(file, is_alone=True))
+        pairs = [line.partition(":") for line in lines]
+    return next((value.strip() for field, _, value in pairs if field.lower() in DETACHED), "")
 
 
 def read_nrrd_keys(path: Path) -> dict[str, str]:
@@ -97,7 +120,8 @@ def read_nrrd_keys(path: Path) -> dict[str, str]:
         ValueError: The header has no end.
     """
     with path.open("rb") as stream:
-        pairs = [line.partition(":=") for line in takewhile(bool, header_lines(stream)) if not line.startswith("#")]
+        lines = takewhile(bool, header_lines(stream, path.name.lower().endswith(HEADER_ENDING)))
+        pairs = [line.partition(":=") for line in lines if not line.startswith("#")]
     return {key: decode_text(value) for key, sign, value in pairs if sign}
 
 
@@ -111,11 +135,17 @@ def _add_field(header: dict[str, str], line: str) -> None:
     header[field] = value.strip()
 
 
-def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
-    if any(field in header for field in DETACHED) or any(header.get(field, "0") != "0" for field in SKIPS):
-        raise DataError(f"{name} must hold its voxels itself, not name a file or skip bytes; save it as one file")
+def _parse_volume(header: Mapping[str, str], name: str, is_alone: bool) -> RawVolume:
+    names_file = any(field in header for field in DETACHED)
+    if (names_file and not is_alone) or any(header.get(field, "0") != "0" for field in SKIPS):
+        raise DataError(
+            f"{name} must hold its voxels itself, not skip bytes or name a file, as a header with the ending "
+            f"{HEADER_ENDING} may; save it as one file"
+        )
     if require_field(header, "encoding").lower() not in ENCODINGS:
-        raise DataError(f"{name} must have the encoding raw or gzip, not another; save it with one of these")
+        raise DataError(
+            f"{name} must have the encoding raw, gzip, bzip2 or ascii, not another; save it with one of these"
+        )
     if any(field in header for field in PLACED):
         raise DataError(f"{name} must give its place by 'space directions', not by 'axis mins'; save it with ITK")
     num_axes = int(require_field(header, "dimension"))
@@ -131,12 +161,13 @@ def _parse_volume(header: Mapping[str, str], name: str) -> RawVolume:
     channel_axis = channel_axes[0] if channel_axes else None
     channels = 1 if channel_axis is None else shape.pop(channel_axis)
     item = look_up_value(header, "type", DTYPES)
-    order = "|" if item[1] == "1" else look_up_value(header, "endian", ORDERS)
+    encoding = look_up_value(header, "encoding", ENCODINGS)
+    order = "|" if item[1] == "1" or encoding == "text" else look_up_value(header, "endian", ORDERS)
     return RawVolume(
         tuple(shape),
         np.dtype(order + item),
         *_parse_geometry(header, num_axes, channel_axis),
-        is_compressed=look_up_value(header, "encoding", ENCODINGS),
+        encoding=encoding,
         channels=channels,
         channel_axis=channel_axis or 0,
     )

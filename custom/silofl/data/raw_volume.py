@@ -1,14 +1,16 @@
-"""Volumes whose voxels follow a text header in the same file, as MHA and NRRD keep them.
+"""Volumes whose voxels follow a text header in the same file, or lie in one beside it, as MHA, MHD and NRRD keep them.
 
 Nothing of the file is believed: the header is bounded, the sizes that it states are compared with the bytes that are
-there before memory is taken, and a compressed stream is decompressed to its end, where zlib compares its checksum.
+there before memory is taken, and a compressed stream is decompressed to its end, where its checksum is compared.
 """
 
+import bz2
 import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,9 @@ UNITS_MM = {
     **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1000.0),
 }
 V = TypeVar("V")
+Encoding = Literal["raw", "gzip", "bzip2", "text"]
+# A number of text has a digit and a blank; more than this are decimals that nobody needs.
+MOST_LETTERS = 32
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
@@ -40,7 +45,7 @@ class RawVolume:
         dtype: Of a number, with its byte order.
         axes: One column an axis: the step to the next voxel in millimetres (left, back, head).
         origin: The centre of the first voxel.
-        is_compressed: Whether the voxels are a zlib or gzip stream.
+        encoding: The form of the voxels: as in memory, a zlib or gzip stream, a bzip2 stream, or numbers as text.
         channels: Numbers of a voxel.
         channel_axis: Where they stand among the axes, 0 the fastest.
     """
@@ -49,13 +54,17 @@ class RawVolume:
     dtype: np.dtype
     axes: NDArray[np.float64]
     origin: NDArray[np.float64]
-    is_compressed: bool
+    encoding: Encoding
     channels: int = 1
     channel_axis: int = 0
 
 
-def header_lines(stream: BinaryIO) -> Iterator[str]:
+def header_lines(stream: BinaryIO, is_alone: bool = False) -> Iterator[str]:
     """Yield the lines of a header, without their ends.
+
+    Args:
+        stream: The file from its beginning.
+        is_alone: Whether the header ends with its file, since the voxels lie in another one.
 
     Raises:
         ValueError: It does not end within the bounds; whoever sees its last line stops before.
@@ -64,6 +73,9 @@ def header_lines(stream: BinaryIO) -> Iterator[str]:
     for _ in range(HEADER_LINES):
         line = stream.readline(left)
         left -= len(line)
+        if is_alone and left and not line.endswith(b"\n"):
+            yield from [line.decode("latin-1")] if line else []
+            return
         if not line.endswith(b"\n"):
             break
         yield line.decode("latin-1").rstrip("\r\n")
@@ -141,7 +153,7 @@ def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> Decoded:
     if np.linalg.det(volume.axes) == 0:
         raise ValueError("its axes must span the space")
     size = check_bytes(name, (*volume.sizes, volume.channels), volume.dtype.itemsize)
-    content = _inflate_stream(stream, size) if volume.is_compressed else _read_rest(stream, size)
+    content = _read_content(stream, volume, size)
     stored = list(volume.sizes)
     stored.insert(volume.channel_axis, volume.channels)
     array = np.frombuffer(content, volume.dtype).reshape(stored[::-1])
@@ -156,6 +168,61 @@ def read_voxels(stream: BinaryIO, volume: RawVolume, name: str) -> Decoded:
     return Decoded(array, LPS_TO_RAS @ affine, has_contrasts=len(array) > 1 and not is_colour)
 
 
+def open_beside(path: Path, file_name: str, name: str) -> BinaryIO:
+    """Open the file of voxels that a header names.
+
+    Args:
+        path: The header's.
+        file_name: What the header says.
+        name: What messages call the header.
+
+    Raises:
+        DataError: It is no plain file in the folder of the header.
+    """
+    found = find_beside(path, file_name)
+    if found is None:
+        raise DataError(
+            f"{name} must name its voxels as a plain file beside it, not as a path, a link, a list or what is not "
+            "there; save header and voxels as one file"
+        )
+    return found.open("rb")
+
+
+def find_beside(path: Path, file_name: str) -> Path | None:
+    """Return the plain file of that name in a header's folder; None of a path, a link, and what is not there."""
+    if not file_name or file_name.startswith(".") or {"/", "\\", "\0"} & {*file_name} or file_name == path.name:
+        return None
+    found = path.parent / file_name
+    return found if found.is_file() and not found.is_symlink() else None
+
+
+def _read_content(stream: BinaryIO, volume: RawVolume, size: int) -> bytes | bytearray:
+    if volume.encoding == "raw":
+        return _read_rest(stream, size)
+    if volume.encoding == "text":
+        return _parse_text(stream, volume.dtype, size)
+    is_bzip2 = volume.encoding == "bzip2"
+    return _inflate_stream(stream, size, bz2.BZ2Decompressor() if is_bzip2 else zlib.decompressobj(ZLIB_OR_GZIP))
+
+
+def _parse_text(stream: BinaryIO, dtype: np.dtype, size: int) -> bytes:
+    """Return numbers that are written as text, whole ones exactly."""
+    count = size // dtype.itemsize
+    rest = os.fstat(stream.fileno()).st_size - stream.tell()
+    if not 2 * count - 1 <= rest <= MOST_LETTERS * count + BLOCK:
+        raise ValueError(f"{rest} bytes of text for {count} voxels")
+    words = stream.read(rest).replace(b",", b" ").split()
+    if len(words) != count:
+        raise ValueError(f"{len(words)} voxels as text, not {count}")
+    if dtype.kind == "f":
+        return np.array(words, np.float64).astype(dtype).tobytes()
+    numbers = np.array([int(word) for word in words], object)
+    limits = np.iinfo(dtype)
+    if numbers.min() < limits.min or numbers.max() > limits.max:
+        raise ValueError(f"voxels of text beyond those of {dtype.name}")
+    return numbers.astype(dtype).tobytes()
+
+
 def _read_rest(stream: BinaryIO, size: int) -> bytearray:
     rest = os.fstat(stream.fileno()).st_size - stream.tell()
     if rest != size:
@@ -163,12 +230,14 @@ def _read_rest(stream: BinaryIO, size: int) -> bytearray:
     return bytearray(stream.read(size))
 
 
-def _inflate_stream(stream: BinaryIO, size: int) -> bytearray:
+def _inflate_stream(stream: BinaryIO, size: int, decompressor: Any) -> bytearray:  # noqa: ANN401 (zlib's has no name)
     """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
-    content, decompressor = bytearray(), zlib.decompressobj(ZLIB_OR_GZIP)
+    content = bytearray()
     while block := stream.read(BLOCK):
-        content += decompressor.decompress(block, size + 1 - len(content))
-        if len(content) > size or decompressor.unused_data:
+        if not decompressor.eof:
+            content += decompressor.decompress(block, size + 1 - len(content))
+            block = decompressor.unused_data
+        if len(content) > size or block and decompressor.eof:
             raise ValueError(f"more than {size} bytes of voxels")
     if len(content) != size or not decompressor.eof:
         raise ValueError(f"{len(content)} bytes of voxels, not {size}, or no end of their stream")

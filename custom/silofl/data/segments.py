@@ -51,7 +51,8 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     if file := find_segmentation(path):
         return _read_dicom_segments(file)
     ending = path.suffix.lower()
-    keys = read_nrrd_keys(path) if ending == ".nrrd" else read_metaimage_keys(path) if ending == ".mha" else {}
+    is_nrrd, is_metaimage = ending in (".nrrd", ".nhdr"), ending in (".mha", ".mhd")
+    keys = read_nrrd_keys(path) if is_nrrd else read_metaimage_keys(path) if is_metaimage else {}
     fields: dict[int, dict[str, str]] = {}
     for key, value in keys.items():
         if match := KEY.fullmatch(key):

@@ -29,6 +29,7 @@ refused, and so are masks whose voxels are not those of their image; --resample-
 
 from pathlib import Path
 
+from silofl.data.beside import find_voxel_file
 from silofl.data.layouts.cases import (
     Patterns,
     SiteCases,
@@ -112,8 +113,10 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
             " --image-pattern and --mask-pattern"
         )
     found: dict[str, Path] = {}
-    for path in sorted((folder / kind).iterdir()):
-        if path.name.startswith("."):
+    paths = sorted(path for path in (folder / kind).iterdir() if not path.name.startswith("."))
+    beside = {*filter(None, map(find_voxel_file, paths))}
+    for path in paths:
+        if path in beside:
             continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
         check_utf8_name(folder.name, path.name)

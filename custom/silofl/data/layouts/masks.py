@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.beside import find_voxel_file
 from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS
 from silofl.data.header import find_segmentation
@@ -125,7 +126,8 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_
         return f"masks/{case}.png", partial(_save_picture, read, values)
     if is_resampled:
         return f"masks/{case}.nii.gz", partial(_save_resampled, mask, image, values, name)
-    if values.is_kept:
+    # A mask is named after its case, and a header would look for its voxels by another name.
+    if values.is_kept and find_voxel_file(mask) is None:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
 

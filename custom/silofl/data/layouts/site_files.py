@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
+from silofl.data.beside import find_voxel_file
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
@@ -157,11 +158,14 @@ def visible_folders(source: Path) -> list[Path]:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy a file, or a folder (a DICOM series)."""
+    """Copy a file, with its voxels where they lie beside it, or a folder (a DICOM series)."""
     if source.is_dir():
         shutil.copytree(source, target)
-    else:
-        target.write_bytes(read_bytes(source, source.name))
+        return
+    target.write_bytes(read_bytes(source, source.name))
+    if voxels := find_voxel_file(source):
+        # By this name the header knows them.
+        (target.parent / voxels.name).write_bytes(read_bytes(voxels, voxels.name))
 
 
 def number_labels(names: Iterable[str], first: int) -> dict[int, str]:
