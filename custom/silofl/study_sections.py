@@ -69,6 +69,8 @@ def _name_monai_networks(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
 
+# Metrics of all cases together, by the order of their probabilities: a single case has none.
+RANKED = ("auroc", "auprc")
 # What each task allows; a key that is in neither table fits both tasks.
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
@@ -77,7 +79,7 @@ SEGMENTATION_ONLY = {
     "training.loss": ("dice_ce", "dice", "cross_entropy"),
 }
 CLASSIFICATION_ONLY = {
-    "metric": ("accuracy", "balanced_accuracy"),
+    "metric": ("accuracy", "balanced_accuracy", *RANKED),
     "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
     "model.network": _name_monai_networks("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),
@@ -290,6 +292,10 @@ class TrainingSettings(Section):
     Attributes:
         loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. Or a loss of a package that every site
             allows, as ``package==1.2.0/name``.
+        class_weights: Classification: what an example of each class weighs in the loss, as ``{healthy: 1, sick: 19}``;
+            ``balanced`` weighs all classes of a site alike, by its own numbers of examples.
+        sampler: Classification: ``balanced`` draws each example by its class, all classes equally often, and so some
+            examples several times and others not at all; ``shuffled`` draws each once.
         has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.
         optimizer: The base optimiser of every step.
         optimizer_state: Momentum and Adam's moments, which never travel: ``kept`` from round to round, or ``fresh`` in
@@ -312,6 +318,8 @@ class TrainingSettings(Section):
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
+    class_weights: Literal["balanced"] | dict[str, Positive] | None = None
+    sampler: Literal["shuffled", "balanced"] = "shuffled"
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     optimizer_state: Literal["kept", "fresh"] = "kept"

@@ -118,7 +118,9 @@ def _train_on_pool(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.
     device = choose_device(study.device)
     model = build_plain_model(study, study.seed).to(device)
     learners: Mapping[str, Learner] = {
-        "": Learner(model, make_optimizer(study.training, model), make_loss(study, pool.annotated), plain_step)
+        "": Learner(
+            model, make_optimizer(study.training, model), make_loss(study, pool.annotated, pool.targets), plain_step
+        )
     }
     for batches in track_progress(_make_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
         result = train(learners, [batches])[""]
@@ -131,4 +133,4 @@ def _make_epochs(study: Study, pool: Examples, epochs: int, device: torch.device
         seed = derive_seed(study.seed, "pretrain", epoch)
         # Dropout draws from torch's global generator.
         seed_torch(seed)
-        yield training_batches(pool, study.training.batch_size, augment, seed, device)
+        yield training_batches(pool, study.training.batch_size, augment, seed, device, sampler=study.training.sampler)
