@@ -14,6 +14,7 @@ from silofl.settings import (
     SHA256,
     BelowOne,
     Count,
+    Finite,
     Fraction,
     Name,
     Natural,
@@ -122,6 +123,18 @@ class PatchSettings(Section):
     overlap: Annotated[float, Field(ge=0, le=0.9)] = 0.25
 
 
+class BackgroundSettings(Section):
+    """What stands where nothing was measured, before intensities are scaled.
+
+    Attributes:
+        below: Smaller values become this one, as -1024 of CT: scanners put -2000 or -3024 outside of their circle.
+        nan: NaN becomes this value; without it an image with NaN is refused.
+    """
+
+    below: Finite | None = None
+    nan: Finite | None = None
+
+
 class DataSettings(Section):
     """How a site's image files become batches.
 
@@ -141,6 +154,7 @@ class DataSettings(Section):
             DICOM images of another one. By default the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as
             ``Orientation: {axcodes: RAS}``.
         transforms: MONAI transforms of each 2D image (with ``dimensions`` 3, each volume) and its label, done once, as
@@ -161,6 +175,7 @@ class DataSettings(Section):
     neighbours: Neighbours = 0
     modality: Modality | None = None
     intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
+    background: BackgroundSettings = BackgroundSettings()
     volume_transforms: tuple[Transform, ...] = ()
     transforms: tuple[Transform, ...] = ()
     augment: tuple[Transform, ...] = ()
