@@ -40,6 +40,7 @@ Positive = Annotated[float, BeforeValidator(_refuse_odd_number), Field(gt=0, le=
 Fraction = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=0, le=1)]
 Share = Annotated[float, BeforeValidator(_refuse_odd_number), Field(gt=0, le=1)]
 BelowOne = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=0, lt=1)]
+Finite = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 NotNegative = Annotated[float, BeforeValidator(_refuse_odd_number), Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 # Names become parts of paths and file names.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"

@@ -63,7 +63,8 @@ class Study(Section):
         evaluate_every_round: Whether each round's model is also scored on test data, for curves; these scores choose
             nothing.
         metric: What models are chosen and reported by: mean Dice over cases, of the foreground or with the background;
-            share of right cases; or the mean of that share over the classes.
+            share of right cases; the mean of that share over the classes present; or the area under the ROC curve or
+            under precision over recall, of each class against the rest, mean over the classes.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 
@@ -78,7 +79,7 @@ class Study(Section):
     torch_threads: Threads = 1
     guard: bool = True
     evaluate_every_round: bool = False
-    metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy"] = "dice"
+    metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy", "auroc", "auprc"] = "dice"
     extra_metrics: Annotated[tuple[Extension, ...], Field(max_length=8)] = ()
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -102,6 +103,7 @@ class Study(Section):
         self._check_volumes()
         self._check_task()
         self._check_extra_metrics()
+        self._check_classes()
         self._check_inputs()
         self._check_patience()
         self._check_privacy()
@@ -207,6 +209,27 @@ class Study(Section):
             raise ConfigError(
                 "extra_metrics must each have another name after the slash, by which tables show them, not "
                 f"{quote_value([*names])}; remove one"
+            )
+
+    def _check_classes(self) -> None:
+        """Refuse weights and draws of classes where there are none, or where their numbers would leak."""
+        settings, names = self.training, {*self.labels.values()}
+        given = {"class_weights": settings.class_weights, "sampler": settings.sampler}
+        chosen = [key for key, value in given.items() if value not in (None, "shuffled")]
+        if chosen and self.task != "classification":
+            raise ConfigError(
+                f"training.{chosen[0]} must be left out for segmentation, which has no classes; remove it"
+            )
+        if isinstance(settings.class_weights, dict) and settings.class_weights.keys() != names:
+            raise ConfigError(
+                f"training.class_weights must name each class once, {', '.join(sorted(names))}, not "
+                f"{', '.join(sorted(settings.class_weights)) or 'none'}; correct it"
+            )
+        counted = [key for key in chosen if given[key] == "balanced"]
+        if counted and self.is_private:
+            raise ConfigError(
+                f"training.{counted[0]} must not be balanced with privacy.dp_sgd, whose noise does not cover the "
+                "numbers of examples of each class; give class_weights by class"
             )
 
     def _check_inputs(self) -> None:

@@ -14,6 +14,7 @@ from silofl.settings import (
     SHA256,
     BelowOne,
     Count,
+    Finite,
     Fraction,
     Name,
     Natural,
@@ -69,6 +70,8 @@ def _name_monai_networks(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
 
+# Metrics of all cases together, by the order of their probabilities: a single case has none.
+RANKED = ("auroc", "auprc")
 # What each task allows; a key that is in neither table fits both tasks.
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
@@ -77,7 +80,7 @@ SEGMENTATION_ONLY = {
     "training.loss": ("dice_ce", "dice", "cross_entropy"),
 }
 CLASSIFICATION_ONLY = {
-    "metric": ("accuracy", "balanced_accuracy"),
+    "metric": ("accuracy", "balanced_accuracy", *RANKED),
     "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
     "model.network": _name_monai_networks("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),
@@ -120,6 +123,18 @@ class PatchSettings(Section):
     overlap: Annotated[float, Field(ge=0, le=0.9)] = 0.25
 
 
+class BackgroundSettings(Section):
+    """What stands where nothing was measured, before intensities are scaled.
+
+    Attributes:
+        below: Smaller values become this one, as -1024 of CT: scanners put -2000 or -3024 outside of their circle.
+        nan: NaN becomes this value; without it an image with NaN is refused.
+    """
+
+    below: Finite | None = None
+    nan: Finite | None = None
+
+
 class DataSettings(Section):
     """How a site's image files become batches.
 
@@ -138,6 +153,7 @@ class DataSettings(Section):
             others. By default the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as ``Orientation: {axcodes:
             RAS}``.
         transforms: MONAI transforms of each image (with ``dimensions`` 3, each volume) and its label, done once, as
@@ -156,6 +172,7 @@ class DataSettings(Section):
     neighbours: Neighbours = 0
     modality: Modality | None = None
     intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
+    background: BackgroundSettings = BackgroundSettings()
     volume_transforms: tuple[Transform, ...] = ()
     transforms: tuple[Transform, ...] = ()
     augment: tuple[Transform, ...] = ()
@@ -286,6 +303,10 @@ class TrainingSettings(Section):
 
     Attributes:
         loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. Or a package's, as ``package==1.2.0/name``.
+        class_weights: Classification: what an example of each class weighs in the loss, as ``{healthy: 1, sick: 19}``;
+            ``balanced`` weighs all classes of a site alike, by its own numbers of examples.
+        sampler: Classification: ``balanced`` draws each example by its class, all classes equally often, and so some
+            examples several times and others not at all; ``shuffled`` draws each once.
         has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.
         optimizer: The base optimiser of every step.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
@@ -306,6 +327,8 @@ class TrainingSettings(Section):
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
+    class_weights: Literal["balanced"] | dict[str, Positive] | None = None
+    sampler: Literal["shuffled", "balanced"] = "shuffled"
     has_batch_dice: bool = False
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     optimizer_state: Literal["kept", "fresh"] = "kept"

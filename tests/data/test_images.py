@@ -8,6 +8,7 @@ from PIL import Image as Picture
 
 from silofl.data.images import Image, check_values, read_image, read_label
 from silofl.errors import DataError
+from silofl.study_sections import BackgroundSettings
 
 GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
 RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)
@@ -303,3 +304,39 @@ def test_undeclared_label_values_are_named(values, shown):
     label = picture(values)
     with pytest.raises(DataError, match=rf"m.png must hold the label values 0 .*, 1 \(nucleus\), not {shown}"):
         check_values(label, {1: "nucleus"}, "m.png")
+
+
+# --- background
+
+
+@pytest.fixture
+def padded(tmp_path):
+    """Write a volume of CT with padding of -3024, or with NaN."""
+
+    def write(array):
+        nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "ct.nii.gz")
+        return tmp_path / "ct.nii.gz"
+
+    return write
+
+
+def test_what_is_below_a_bound_becomes_the_bound(padded):
+    path = padded(np.int16([[[-3024, -1024], [-1000, 40]]]))
+    image = read_image(path, background=BackgroundSettings(below=-1024))
+    assert image.array.dtype == np.int16 and image.array.ravel().tolist() == [-1024, -1024, -1000, 40]
+    assert read_image(path).array.min() == -3024
+
+
+def test_a_bound_that_a_type_cannot_hold_changes_nothing(padded):
+    path = padded(np.uint8([[[0, 7]]]))
+    assert read_image(path, background=BackgroundSettings(below=-1024)).array.ravel().tolist() == [0, 7]
+
+
+def test_nan_becomes_a_value_where_the_study_says_so_and_infinity_never(padded):
+    path = padded(np.float32([[[np.nan, 2.5]]]))
+    with pytest.raises(DataError, match=r"not 1 NaN .* set the study's data.background to \{nan: 0\}"):
+        read_image(path)
+    assert read_image(path, background=BackgroundSettings(nan=0)).array.ravel().tolist() == [0.0, 2.5]
+    path = padded(np.float32([[[np.inf, 2.5]]]))
+    with pytest.raises(DataError, match="must hold finite intensities, not 1 NaN or infinite"):
+        read_image(path, background=BackgroundSettings(nan=0))

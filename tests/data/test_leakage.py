@@ -13,13 +13,14 @@ from silofl.data.leakage import Contents, check_parts, digest_content
 from silofl.data.manifest import read_manifest
 from silofl.data.records import Record
 from silofl.errors import DataError
+from silofl.study_sections import DataSettings
 
 
 def check_contents(manifest, parts=None):
     contents = Contents(manifest.places, manifest.split_unit)
     for part, found in (parts or manifest.parts).items():
         for record in found:
-            images = read_images(manifest.source(record))
+            images = read_images(manifest.source(record), DataSettings())
             digests = {file: digest_content(i.array, i.affine) for file, i in zip(record.files, images, strict=True)}
             contents.add(part, record, digests)
 

@@ -10,6 +10,7 @@ import pytest
 from silofl import errors
 from silofl.data import cache, formats, leakage, preparation
 from silofl.data.importers import import_layout
+from silofl.data.padding import Padding
 from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
@@ -421,3 +422,28 @@ def test_patients_whom_nobody_knows_count_as_none_in_a_pool_too():
     part = Examples(images, targets, ("a", "b", "c"), (None,) * 3, (None, "p", None))
     assert part.num_patients == 1
     assert join_examples({"north": part, "south": part}).patients == (None, "north/p", None, None, "south/p", None)
+
+
+def test_a_least_value_that_many_voxels_of_volumes_share_is_measured_and_gone_where_it_is_replaced(
+    empty_site, study, tmp_path
+):
+    for number, part in enumerate(("training", "training", "validation", "test")):
+        image = empty_site.rng.normal(40, 12, (4, 4, 4)).astype(np.int16)
+        # 16 of 64 voxels
+        image[0] = -3024
+        for name, array in {f"v{number}.nii.gz": image, f"l{number}.nii.gz": np.ones((4, 4, 4), np.uint8)}.items():
+            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), empty_site.folder / name)
+        record = {"image": f"v{number}.nii.gz", "label": f"l{number}.nii.gz", "patient": f"p{number}"}
+        empty_site.content[part].append(record)
+    folder = empty_site.write()
+    padded = load_site_data(folder, study(intensity="raw"), tmp_path / "cache")
+    assert padded.padding == Padding(-3024.0, 0.25) and padded.training.images[:].min() == -3024
+    mended = load_site_data(folder, study(intensity="raw", background={"below": -1024}), tmp_path / "cache")
+    assert mended.padding == Padding(-1024.0, 0.25) and mended.training.images[:].min() == -1024
+
+
+def test_pictures_have_no_padding_and_are_not_read_again_for_it(site, load, no_decoding):
+    site.write()
+    data = load()
+    no_decoding()
+    assert data.padding is None

@@ -29,6 +29,7 @@ def test_an_answer_is_read_as_it_was_sent():
         "image_shape": (1, 32, 32),
         "software": None,
         "is_recorded": False,
+        "unreadable": {},
     }
     assert answer.numbers.metrics.training == {"loss": 0.5, "drift": 0.25, "loss_selector": 1.0}
     assert answer.numbers.metrics.validation is None and dump_record(answer.numbers.metrics.test) == SCORE

@@ -5,6 +5,7 @@ import pytest
 
 from silofl.report.sentences import (
     caveats,
+    describe_problems,
     list_incidents,
     metric_sentence,
     normalization_label,
@@ -126,3 +127,17 @@ def test_a_split_says_whether_recordings_are_apart_and_by_patient_has_no_catch()
     assert "recordings are apart" in split_sentence("recordings") and "apart" not in split_sentence("examples")
     assert split_sentence("patient") == split_sentence(None) == "by patient"
     assert split_sentence("unknown") == "by examples, patients unknown: one person may be in training and test"
+
+
+def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_that_hides_it(classes):
+    recalls = {"east": {"healthy": 1.0, "sick": 0.0}, "west": {"healthy": 0.9, "sick": 0.5}}
+    cases = {site: {"healthy": 19, "sick": 1} for site in recalls}
+    also = {site: {"accuracy": 0.95, "balanced_accuracy": 0.5} for site in recalls}
+    found = describe_problems(classes(by_label=recalls, label_cases=cases, also=also))
+    assert found == [
+        (
+            "warning",
+            "east: no test case is recognised of sick (1): recall 0.000 beside an accuracy of 0.950; see "
+            "training.class_weights, training.sampler and metric: balanced_accuracy",
+        )
+    ]

@@ -19,6 +19,7 @@ JOBS = JOB.parent
 VOLUMES_JOB = JOBS / "harmofl_volumes"
 DYNUNET = "model={network: monai.networks.nets.DynUNet, normalization: instance}"
 FACTS = {"cases": 1, "spacing_mm": [1.0], "shape": [9.0], "classes": [1.0]}
+CT = ("--set", "data.modality=CT")
 PLAIN = ("--set", "algorithm={name: fedavg}", "--set", "device=cpu")
 
 
@@ -116,6 +117,12 @@ def test_slices_in_2d_are_resized(plan, phantoms):
     # north has 128 x 128 pixels, south 96 x 96, both as many cases
     assert values["data.transforms"] == [{"Resize": {"spatial_size": [96, 96]}}]
     assert "data.patches.size" not in values
+
+
+def test_the_modality_is_asked_for_where_no_file_of_a_volume_states_it(plan, phantoms):
+    asked = [one for one in plan(JOB, "--data", phantoms)[1]["warnings"] if "--set data.modality=CT" in one]
+    assert len(asked) == 1
+    assert not any("data.modality=CT" in one for one in plan(JOB, "--data", phantoms, *CT)[1]["warnings"])
 
 
 def test_slices_of_ct_are_clipped_and_scaled(plan, phantoms, tmp_path):

@@ -1,13 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from silofl.data.targets import IGNORED
-from silofl.training.losses import make_loss
+from silofl.errors import ConfigError
+from silofl.training.losses import make_loss, weigh_classes
 
 ORGANS = {1: "organ", 2: "lesion"}
+WEIGHTS = {"normal": 1, "benign": 3, "malignant": 2}
 
 
 def soft_dice(probabilities, truth, is_pooled=False):
@@ -195,3 +198,50 @@ def test_labels_that_nobody_drew_and_pixels_that_nobody_annotated_go_together(ma
     wanted = make_loss(study, annotated=[1])(logits[:, :, :3], targets[:, :3])
     targets[:, 3:] = IGNORED
     torch.testing.assert_close(make_loss(study, annotated=[1], has_ignored=True)(logits, targets), wanted)
+
+
+# --- weights of classes
+
+
+def test_given_weights_of_classes_are_those_of_the_mean(make_study):
+    study = make_study("classification", training={"loss": "cross_entropy", "class_weights": WEIGHTS})
+    # e^logits: 1, 2 and 1 of 4, then 1, 1 and 6 of 8; the losses are log 4 of class 0 and log 8 of class 1.
+    logits = torch.tensor([[1.0, 2.0, 1.0], [1.0, 1.0, 6.0]]).log()
+    wanted = (1 * math.log(4) + 3 * math.log(8)) / (1 + 3)
+    assert make_loss(study)(logits, torch.tensor([0, 1])).item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_balanced_weights_give_all_classes_of_a_site_the_same_sum(make_study):
+    study = make_study("classification", training={"loss": "cross_entropy", "class_weights": "balanced"})
+    targets = np.array([0] * 19 + [1])
+    # 20 / (2 x 19) and 20 / (2 x 1)
+    # A class that the site has not weighs 1, and counts for no other.
+    assert weigh_classes(study, targets) == pytest.approx([20 / 38, 10, 1])
+    # The healthy ones have log 4, the sick one log 2 of class 1: their mean, as of one example each.
+    logits = torch.tensor([[1.0, 2.0, 1.0]] * 20).log()
+    loss = make_loss(study, targets=targets)(logits, torch.from_numpy(targets))
+    assert loss.item() == pytest.approx((math.log(4) + math.log(2)) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("key", ["class_weights", "sampler"])
+def test_weights_and_draws_of_classes_are_refused_for_label_maps(make_study, key):
+    with pytest.raises(ConfigError, match=f"training.{key} must be left out for segmentation"):
+        make_study(training={key: "balanced"})
+
+
+def test_weights_that_leave_out_a_class_are_refused(make_study):
+    training = {"loss": "cross_entropy", "class_weights": {next(iter(WEIGHTS)): 1}}
+    with pytest.raises(ConfigError, match="training.class_weights must name each class once, .*, not"):
+        make_study("classification", training=training)
+
+
+@pytest.mark.parametrize("key", ["class_weights", "sampler"])
+def test_numbers_of_classes_do_not_go_past_the_noise_of_privacy(make_study, key):
+    with pytest.raises(ConfigError, match=f"training.{key} must not be balanced with privacy.dp_sgd"):
+        make_study(
+            "classification",
+            training={"loss": "cross_entropy", key: "balanced"},
+            model={"name": "densenet121", "normalization": "group"},
+            privacy={"dp_sgd": {"noise": 1.0, "clip": 1.0}},
+            guard=False,
+        )

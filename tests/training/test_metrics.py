@@ -3,19 +3,21 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_recall
 
+from silofl.schema import read_record
 from silofl.training.metrics import (
     Score,
     accuracy_by_case,
     dice_by_case,
     group_positions,
-    mean_auroc,
+    mean_area,
     mean_of_known,
     pool_values,
     pooled_score,
 )
+from silofl.training.site_score import SiteScore
 
 CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
 ONE, BOTH = {1: (1,)}, {1: (1,), 2: (2,)}
@@ -285,9 +287,9 @@ def test_auroc_over_several_classes_is_scikit_learns_one_versus_rest():
 def test_equal_probabilities_share_the_area_but_sure_ones_that_float32_rounds_to_1_are_no_ties():
     # of the two pairs of a positive and a negative one is a tie, the other in order: (1 / 2 + 1) / 2
     table = {0: {"a": (0.8, 0.2)}, 1: {"b": (0.8, 0.2), "c": (0.3, 0.7)}}
-    assert mean_auroc(table) == (1 / 2 + 1) / 2
+    assert mean_area("auroc", table) == (1 / 2 + 1) / 2
     # the positive is above the negative for both classes: 1e-9 and 1e-10, 1 - 1e-10 and 1 - 1e-9
-    assert mean_auroc({0: {"a": (1e-9, 1 - 1e-9)}, 1: {"b": (1e-10, 1 - 1e-10)}}) == 1
+    assert mean_area("auroc", {0: {"a": (1e-9, 1 - 1e-9)}, 1: {"b": (1e-10, 1 - 1e-10)}}) == 1
 
 
 def test_the_value_is_the_studys_metric():
@@ -310,7 +312,7 @@ def test_a_class_that_the_truth_lacks_does_not_count():
 def test_auroc_is_left_out_where_no_class_has_both_kinds_of_cases():
     score = class_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]), "ab")
     assert score.also == {"accuracy": 1 / 2, "balanced_accuracy": 1 / 2}
-    assert mean_auroc({}) is None and mean_auroc({0: {"a": (0.9, 0.1)}, 1: {}}) is None
+    assert mean_area("auroc", {}) is None and mean_area("auroc", {0: {"a": (0.9, 0.1)}, 1: {}}) is None
 
 
 def test_without_probabilities_there_is_no_auroc_and_a_segmentation_has_no_numbers_of_classes():
@@ -383,9 +385,43 @@ def test_a_class_that_counts_in_no_case_is_no_part_of_the_pooled_score():
 def test_an_area_is_never_above_one(normal, ill):
     scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}
     table = {label: {f"{label} {x}": (1 - x, x) for x in values} for label, values in scores.items()}
-    assert mean_auroc(table) == 1
+    assert mean_area("auroc", table) == 1
 
 
 def test_a_mean_is_over_the_values_that_there_are():
     assert mean_of_known([0.5, None, 0.25]) == 0.375
     assert mean_of_known([None]) is None
+
+
+# --- metrics of the cases' order
+
+
+@pytest.mark.parametrize(("metric", "oracle"), [("auroc", roc_auc_score), ("auprc", average_precision_score)])
+def test_a_metric_of_the_order_is_scikit_learns_mean_over_classes(metric, oracle):
+    rng = np.random.default_rng(0)
+    truth, probabilities = rng.integers(0, 3, 40), rng.dirichlet(np.ones(3), 40)
+    cases = [str(number) for number in range(40)]
+    score = accuracy_by_case(probabilities.argmax(axis=1), truth, cases, metric, probabilities)
+    wanted = np.mean([oracle(truth == label, probabilities[:, label]) for label in range(3)])
+    assert score.value == pytest.approx(wanted, rel=1e-6)
+    assert score.numbers()["value"] == score.also[metric] == score.value and score.numbers()["num_cases"] == 40
+
+
+def test_cases_of_one_class_have_no_order_and_count_as_none():
+    score = accuracy_by_case(np.array([0, 1]), np.array([0, 0]), "ab", "auroc", np.array([[0.9, 0.1], [0.4, 0.6]]))
+    numbers = score.numbers()
+    assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (None, 0, 2)
+    assert numbers["also"] == {"accuracy": 0.5, "balanced_accuracy": 0.5}
+    assert read_record(SiteScore, numbers, "score").value is None
+
+
+def test_a_rare_class_that_is_never_found_shows_in_all_but_the_accuracy():
+    truth = np.array([0] * 19 + [1])
+    # The one sick case is ranked highest, though still below a half.
+    probabilities = np.stack([np.full(20, 0.9), np.full(20, 0.1)], axis=1)
+    probabilities[19] = 0.6, 0.4
+    found = {}
+    for metric in ("accuracy", "balanced_accuracy", "auroc"):
+        cases = [str(number) for number in range(20)]
+        found[metric] = accuracy_by_case(np.zeros(20), truth, cases, metric, probabilities).value
+    assert found == {"accuracy": 0.95, "balanced_accuracy": 0.5, "auroc": 1.0}

@@ -24,7 +24,6 @@ from torch import Tensor
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
 from silofl.errors import AggregationError, ConfigError, DataError, TrainingError
-from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SuperResults
@@ -42,6 +41,7 @@ from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, evaluate, yield_pieces
 from silofl.training.local_model import copy_state
 from silofl.training.loop import TrainingResult
+from silofl.training.metrics import value_or_none
 from silofl.training.site_score import SuperScore
 
 ROLE, ALL_MODELS, FEATURES = "hand_over", "test_all_models", "image_features"

@@ -215,7 +215,7 @@ class SiteMetaStep(SitePart):
             seed = derive_seed(study.seed, work.site, ROLE, epoch)
             # For dropout, as in training.
             seed_torch(seed)
-            yield from training_batches(examples, size, augment, seed, work.device)
+            yield from training_batches(examples, size, augment, seed, work.device, sampler=study.training.sampler)
 
 
 def adapt_model(model: HarmonizedModel, loss: Loss, batches: Iterable[Batch], alpha: float) -> HarmonizedModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ def training_batches(
     seed: int,
     device: torch.device | str,
     drawn: Sequence[np.ndarray] | None = None,
+    sampler: Literal["shuffled", "balanced"] = "shuffled",
 ) -> Iterator[Batch]:
     """Yield one epoch in an order, and with patches and augmentations, that depend on the seed alone.
 
@@ -40,6 +41,7 @@ def training_batches(
         seed: Not negative; a site gives each epoch its own.
         device: Where the tensors go.
         drawn: The examples of each batch, one of which may have none; as the seed has it where None.
+        sampler: ``shuffled`` yields each example once; ``balanced`` as many, each class equally often on average.
 
     Yields:
         Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes.
@@ -48,18 +50,27 @@ def training_batches(
         ConfigError: An augmentation changes the size of an image.
     """
     if drawn is None:
-        drawn = _cut_batches(np.random.default_rng(seed).permutation(_list_epoch_examples(part)), batch_size)
-    augment, sampler = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
+        rng, examples = np.random.default_rng(seed), _list_epoch_examples(part)
+        shares = _balance_classes(part.targets) if sampler == "balanced" else None
+        order = rng.permutation(examples) if shares is None else rng.choice(examples, len(examples), p=shares)
+        drawn = _cut_batches(order, batch_size)
+    augment, patches = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
     for chosen in drawn:
         if not len(chosen):
             yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
             continue
         images, targets = (
-            _draw_patches(part, chosen, sampler) if sampler else (part.images[chosen], part.targets[chosen])
+            _draw_patches(part, chosen, patches) if patches else (part.images[chosen], part.targets[chosen])
         )
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None
         yield _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
+
+
+def _balance_classes(targets: Array) -> np.ndarray:
+    """Return the probability of each example, so that all classes that there are have the same one."""
+    _, classes, counts = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
+    return 1 / (len(counts) * counts[classes])
 
 
 def num_batches(part: Examples, batch_size: int) -> int:

@@ -116,16 +116,16 @@ def read_source(source: ImageFiles, settings: DataSettings) -> Image:
         DataError: A file cannot be read or holds another number of channels than it must, or two lie on different grids
             and the study resamples none, or DICOM files name different patients.
     """
-    return join_contrasts(read_images(source), source, settings)
+    return join_contrasts(read_images(source, settings), source, settings)
 
 
-def read_images(source: ImageFiles) -> list[Image | None]:
+def read_images(source: ImageFiles, settings: DataSettings) -> list[Image | None]:
     """Read each file of an image, None where there is none.
 
     Raises:
         DataError: A file cannot be read.
     """
-    return [None if file is None else read_image(*file, source.index) for file in source.files]
+    return [None if file is None else read_image(*file, source.index, settings.background) for file in source.files]
 
 
 def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings: DataSettings) -> Image:

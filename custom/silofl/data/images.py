@@ -13,7 +13,9 @@ from silofl.data.formats import decode, decode_segmentation
 from silofl.data.header import find_segmentation
 from silofl.data.segments import number_by_names, read_segments
 from silofl.errors import DataError, UnreadableError
+from silofl.study_sections import BackgroundSettings
 
+AS_STORED = BackgroundSettings()
 # Tools round affines differently; a tenth of a millimetre is far less than a voxel.
 GRID_TOLERANCE_MM = 0.1
 # Of label numbers, which are kept as int32.
@@ -49,13 +51,16 @@ class Image:
         return self.array.shape[1:]
 
 
-def read_image(path: Path, name: str | None = None, index: int | None = None) -> Image:
+def read_image(
+    path: Path, name: str | None = None, index: int | None = None, background: BackgroundSettings = AS_STORED
+) -> Image:
     """Read PNG, JPEG, TIFF, NIfTI, MHA, NRRD, a DICOM series folder, or one image or window of an npz file.
 
     Args:
         path: The file, or the folder of a DICOM series.
         name: What messages call it; the file's name when not given.
         index: Which one of an npz file's array ``images`` (N, H, W) or (N, H, W, 3), or ``windows`` (N, C, T).
+        background: What padding becomes.
 
     Raises:
         DataError: It is missing, unreadable, truncated, corrupt, of an unknown form, empty, or not finite.
@@ -63,14 +68,27 @@ def read_image(path: Path, name: str | None = None, index: int | None = None) ->
     name = name or path.name
     decoded = _decode(path, name, index, is_label=False)
     array = decoded.array.astype(np.uint8) if decoded.array.dtype == bool else decoded.array
+    array = _replace_background(array, background)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         count = np.count_nonzero(~np.isfinite(array))
         raise UnreadableError(
-            f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it", "not finite"
+            f"{name} must hold finite intensities, not {count} NaN or infinite ones; repair or remove it, or, "
+            "where NaN is background, set the study's data.background to {nan: 0}",
+            "not finite",
         )
     dtype_max = int(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else None
     is_binary = decoded.is_binary or decoded.array.dtype == bool
     return Image(array, decoded.affine, 1 if is_binary else dtype_max, decoded.is_window, decoded.has_contrasts)
+
+
+def _replace_background(array: NDArray, background: BackgroundSettings) -> NDArray:
+    """Return an image with what padding becomes; a value is rounded to the image's type."""
+    if background.nan is not None and array.dtype.kind == "f":
+        array = np.where(np.isnan(array), array.dtype.type(background.nan), array)
+    if background.below is not None and (is_below := array < background.below).any():
+        array = array.copy()
+        array[is_below] = background.below
+    return array
 
 
 def read_label(

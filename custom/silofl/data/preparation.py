@@ -212,7 +212,7 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
 
 def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
     source = manifest.source(record)
-    stored = read_images(source)
+    stored = read_images(source, steps.study.data)
     image = join_contrasts(stored, source, steps.study.data)
     if image.affine is not None:
         check_affine(image.affine, record.image)

@@ -11,9 +11,10 @@ from silofl.data.cache import describe_source, fingerprint_preparation, load_or_
 from silofl.data.cache_entries import prune
 from silofl.data.decoder import end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
-from silofl.data.images import read_image
+from silofl.data.images import AS_STORED, read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
+from silofl.data.padding import Padding, find_padding, measure_least
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.progress import track_progress
@@ -21,6 +22,7 @@ from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
 from silofl.errors import DataError, Faults, UnreadableError
 from silofl.study import Study
+from silofl.study_sections import BackgroundSettings
 
 __all__ = ["Examples", "SiteData", "load_site_data"]
 # Of the training images, spread evenly: files whose form is looked at, and examples that are measured.
@@ -35,6 +37,7 @@ class SiteData:
         unreadable: Reason -> how many cases of dataset.json are left out because they cannot be read; these are in
             none of the parts and not in the manifest.
         num_lost: How many of them could be read when the data were first read.
+        background: What padding becomes in the images.
     """
 
     training: Examples
@@ -43,6 +46,7 @@ class SiteData:
     manifest: Manifest | None = None
     unreadable: Mapping[str, int] = field(default_factory=dict)
     num_lost: int = 0
+    background: BackgroundSettings = AS_STORED
 
     @cached_property
     def domain(self) -> Domain:
@@ -51,15 +55,32 @@ class SiteData:
         Raises:
             DataError: An image cannot be read any more.
         """
-        records = () if self.manifest is None else self.manifest.training
-        forms = [self._read_form(records[i]) for i in _sample_evenly(len(records), FILES)]
-        end_decoder()
+        forms = [form for form, _ in self._sample]
         return measure_domain(forms, (self.training.images[i] for i in _sample_evenly(len(self.training), MEASURED)))
 
-    def _read_form(self, record: Record) -> Form:
+    @property
+    def padding(self) -> Padding | None:
+        """The least value of the training volumes by the sample, where many voxels share it; None of other images.
+
+        Raises:
+            DataError: An image cannot be read any more.
+        """
+        # Pictures and windows are not read again for it.
+        are_volumes = self.training.has_volumes or None not in self.training.slices
+        return find_padding([least for _, least in self._sample]) if are_volumes else None
+
+    @cached_property
+    def _sample(self) -> list[tuple[Form, Padding]]:
+        records = () if self.manifest is None else self.manifest.training
+        found = [self._look_at(records[i]) for i in _sample_evenly(len(records), FILES)]
+        end_decoder()
+        return found
+
+    def _look_at(self, record: Record) -> tuple[Form, Padding]:
         # Of the first file alone: the contrasts of a case lie on one grid.
         path, name = self.manifest.source(record).first
-        return read_form(path, read_image(path, name, record.index), name)
+        image = read_image(path, name, record.index, self.background)
+        return read_form(path, image, name), measure_least(image.array)
 
 
 def load_site_data(
@@ -96,7 +117,7 @@ def load_site_data(
     reasons, num_lost = count_reasons(absent), unreadable.count_later(absent)
     if manifest.ignored is not None:
         parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
-    data = SiteData(**parts, manifest=manifest, unreadable=reasons, num_lost=num_lost)
+    data = SiteData(**parts, manifest=manifest, unreadable=reasons, num_lost=num_lost, background=study.data.background)
     if len(data.training) == 1 and not study.data.patches and study.model.normalization.startswith("batch"):
         raise DataError(
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "

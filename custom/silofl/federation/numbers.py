@@ -14,7 +14,7 @@ from silofl.study_sections import CLASSIFICATION_ONLY
 from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.
-METRICS = frozenset((*CLASSIFICATION_ONLY["metric"], "auroc"))
+METRICS = frozenset(CLASSIFICATION_ONLY["metric"])
 # Beyond the other sites' images on either side, times the room that these take together.
 MOST_REACH = 3
 # Times the other sites' sizes of voxels, either way: slices of one body part are 0.6 to 7 mm apart.

@@ -8,6 +8,7 @@ import numpy as np
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
+from silofl.data.padding import describe_padding
 from silofl.data.site_data import find_unreadable
 from silofl.data.unreadable import count_reasons
 from silofl.errors import ConfigError
@@ -15,6 +16,7 @@ from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.schema import dump_record
+from silofl.study_sections import BackgroundSettings
 
 # Volumes whose headers are looked at; all of them have been decoded before.
 SAMPLE = 5
@@ -44,10 +46,11 @@ def check_data(candidate: Candidate) -> Finding:
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
         "image_shape": list(found.training.image_shape),
-        "spacing_mm": _measure_spacing(found.manifest),
+        "spacing_mm": _measure_spacing(found.manifest, study.data.background),
         "domain": dump_record(found.domain),
     }
     worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
+    worth_a_look += describe_padding(found.padding)
     if not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
     if worth_a_look:
@@ -77,11 +80,11 @@ def write_clean(candidate: Candidate, target: Path) -> str:
     return f"wrote {target} without the cases that cannot be read: {reasons}; put it in place of dataset.json"
 
 
-def _measure_spacing(manifest: Manifest) -> dict[str, Any] | None:
+def _measure_spacing(manifest: Manifest, background: BackgroundSettings) -> dict[str, Any] | None:
     """Return the smallest and largest spacing of a few training volumes, in millimetres by axis; None for pictures."""
     spacings = []
     for record in manifest.training[:SAMPLE]:
-        affine = read_image(*manifest.source(record).first, record.index).affine
+        affine = read_image(*manifest.source(record).first, record.index, background).affine
         if affine is None:
             return None
         spacings.append(np.linalg.norm(affine[:3, :3], axis=0))

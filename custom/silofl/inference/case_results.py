@@ -12,7 +12,7 @@ from silofl.inference.geometry import decide_labels
 from silofl.inference.super_model import ENSEMBLE, SuperModel, case_scores
 from silofl.study import Study
 from silofl.training.evaluation import score_predictions
-from silofl.training.metrics import Score, group_positions
+from silofl.training.metrics import Score, group_positions, value_or_none
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,6 @@ def choose_models(model: SuperModel, results: Mapping[str, CaseResult], threshol
 def score_choice(results: Mapping[str, CaseResult], answers: Mapping[str, str]) -> Score:
     """Score a choice: case -> the model, or ``ensemble``, that answers it."""
     return Score.merged({case: results[case].measured[name] for case, name in answers.items()})
-
-
-def value_or_none(result: Score) -> float | None:
-    """Return a score's value; None where no case counts."""
-    return result.value if result.num_cases else None
 
 
 def values_by_model(results: Mapping[str, CaseResult]) -> dict[str, float | None]:

@@ -27,7 +27,6 @@ from silofl.data.counts import SiteCounts
 from silofl.data.parts import Examples
 from silofl.data.volumes import Array
 from silofl.inference import SuperModel
-from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
@@ -42,13 +41,14 @@ from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
+from silofl.study_sections import RANKED
 from silofl.training.case_pictures import PICTURES, add_kept
-from silofl.training.evaluation import join_pieces, score_predictions, select_regions
+from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_label_maps, yield_means
 from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.local_model import LocalModel, copy_state, load_borrowed, locate_memo
 from silofl.training.loop import Learner
-from silofl.training.metrics import Score, group_positions
+from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.units import Units, average_by_unit, find_units
 
 ROLE, CHOOSE = "guard", "guard_choose"
@@ -243,9 +243,9 @@ class SiteGuard(SitePart):
             AT_ZERO: (1.0, 0.0),
             CHOSEN: (choice.share, choice.bias),
         }
-        validation = self._score(work.data.validation, self._predict(work.data.validation, points))
+        validation = self._score(work.data.validation, self._predict(work.data.validation, points), points)
         predictions = self._predict(work.data.test, points)
-        test = self._score(work.data.test, predictions)
+        test = self._score(work.data.test, predictions, points)
         self._write_kept(choice, test[CHOSEN], predictions[CHOSEN])
         return {
             "chosen": _name_kept(choice),
@@ -293,7 +293,7 @@ class SiteGuard(SitePart):
         # The facts of a single model are the test of the federated one.
         home = {key: kept.facts[key] for key in ("stays_home",) if key in kept.facts}
         known = home if "value" in kept.facts else kept.facts
-        numbers = tested.numbers() | {"num_patients": work.data.test.patients_of(tested.by_case)}
+        numbers = count_patients(tested, work.data.test)
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
         kept = replace(kept, beside_share=choice.share, bias=choice.bias, facts=known | numbers | own)
@@ -308,8 +308,18 @@ class SiteGuard(SitePart):
                 pieces[name].append(_decide(federated, local, share, bias))
         return {name: join_pieces(part.targets, found) for name, found in pieces.items()}
 
-    def _score(self, part: Examples, predictions: Mapping[str, Array]) -> dict[str, Score]:
-        return {name: score_predictions(one, part, self.work.study) for name, one in predictions.items()}
+    def _score(self, part: Examples, predictions: Mapping[str, Array], points: Points) -> dict[str, Score]:
+        study = self.work.study
+        ranked = self._average(part, points) if study.metric in RANKED else {}
+        return {name: score_predictions(one, part, study, ranked.get(name)) for name, one in predictions.items()}
+
+    def _average(self, part: Examples, points: Points) -> dict[str, NDArray]:
+        """Return the classes' mean probabilities of both models at each point, (N, classes), in the part's order."""
+        pieces: dict[str, list[NDArray]] = {name: [] for name in points}
+        for _, federated, local in self._yield_answers(part):
+            for name, (share, _) in points.items():
+                pieces[name].append((1 - share) * federated + share * local)
+        return {name: np.concatenate(found) for name, found in pieces.items()}
 
     def _yield_answers(self, part: Examples) -> Iterator[tuple[Examples, NDArray, NDArray]]:
         """Yield whole cases with the federated and the local model's probabilities.

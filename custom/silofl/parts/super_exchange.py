@@ -18,7 +18,6 @@ from silofl.inference.case_results import (
     choose_models,
     predict_cases,
     score_choice,
-    value_or_none,
     values_by_model,
 )
 from silofl.inference.contents import Contents
@@ -33,7 +32,7 @@ from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
-from silofl.training.metrics import group_positions
+from silofl.training.metrics import group_positions, value_or_none
 from silofl.training.site_score import SuperScore
 
 

@@ -146,7 +146,8 @@ class Work:
     @cached_property
     def loss(self) -> Loss:
         """The study's loss, of the labels that this site annotates."""
-        return make_loss(self.study, self.data.training.annotated, self.data.training.has_ignored)
+        part, is_weighed = self.data.training, self.study.training.class_weights is not None
+        return make_loss(self.study, part.annotated, part.has_ignored, part.targets if is_weighed else None)
 
     @property
     def learning_rate(self) -> float:
@@ -257,7 +258,9 @@ class Work:
                 # Secret, because the seed would tell who knows the study what a draw had done to an image.
                 seed = secrets.randbits(63)
                 seed_torch(seed)
-            batches = training_batches(examples, settings.batch_size, augment, seed, self.device, drawn)
+            batches = training_batches(
+                examples, settings.batch_size, augment, seed, self.device, drawn, settings.sampler
+            )
             count = num_batches(examples, settings.batch_size) if drawn is None else len(drawn)
             yield self._count_steps(batches, (epoch - 1) * count, settings.local_epochs * count)
 

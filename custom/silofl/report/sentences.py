@@ -12,7 +12,7 @@ from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.super_model import LEARNT
-from silofl.report.tables import TextTable, case_metric, format_number, label_columns
+from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_number, label_columns
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
 
@@ -49,6 +49,10 @@ METRICS = {
         "Area under the ROC curve of one class against the rest, mean over the classes of which the site's test data "
         "hold both; a site without such a class has none."
     ),
+    "auprc": (
+        "Area under the curve of precision over recall (average precision) of one class against the rest, mean over "
+        "the classes of which the site's test data hold both; a site without such a class has none."
+    ),
 }
 _STATUS = {
     "COMPLETE": "No site missed more rounds than the study allows, and {tested} tested the model.",
@@ -82,7 +86,7 @@ JOINING_EMPTY = (
     " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
     "values leave out, and 0 for a false alarm."
 )
-JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has no balanced accuracy."
+JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has no {}."
 LATE_REASON = "no answer in time"
 
 
@@ -312,13 +316,30 @@ def _is_below(one: Joined, name: str) -> bool:
 def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
     """Return a warning for each of several labels that the model hardly finds at any site."""
     if results.metric not in SEGMENTATION_ONLY["metric"]:
-        return []
+        return [("warning", sentence) for sentence in _describe_missed_classes(results)]
     columns = {name: [v for v in values if v is not None] for name, values in label_columns(results).items()}
     return [
         ("warning", f"{name} was not learnt: its Dice is {format_number(max(values))} at the best site")
         for name, values in columns.items()
         if values and max(values) < LEARNT
     ]
+
+
+def _describe_missed_classes(results: Results) -> list[str]:
+    """Return a sentence a site whose model recognises no test case of a class."""
+    if results.classes is None:
+        return []
+    sentences = []
+    for site, also in results.classes.also.items():
+        recalls, cases = results.tested.by_label.get(site, {}), results.classes.label_cases.get(site, {})
+        missed = [f"{name} ({cases[name]})" for name, recall in recalls.items() if recall == 0 and cases.get(name)]
+        if missed and "accuracy" in also:
+            sentences.append(
+                f"{site}: no test case is recognised of {', '.join(missed)}: recall 0.000 beside an accuracy of "
+                f"{format_number(also['accuracy'])}; see training.class_weights, training.sampler and "
+                "metric: balanced_accuracy"
+            )
+    return sentences
 
 
 def joining_table(results: Results) -> TextTable | None:
@@ -331,7 +352,15 @@ def joining_table(results: Results) -> TextTable | None:
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
     empty = JOINING_EMPTY if results.tested.empty_cases else ""
-    return JOINING_NOTE + empty + (JOINING_BALANCED if results.metric != case_metric(results.metric) else "")
+    return (
+        JOINING_NOTE
+        + empty
+        + (
+            JOINING_BALANCED.format(METRIC_NAMES[str(results.metric)])
+            if results.metric != case_metric(results.metric)
+            else ""
+        )
+    )
 
 
 def _joining_row(site: str, one: Joined) -> tuple[str, ...]:

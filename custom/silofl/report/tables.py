@@ -22,7 +22,7 @@ MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
 UNITS = {"mm": "mm", "pixels": "px"}
-METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC"}
+METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
 SURFACE = (
     "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, where "
     "low is good; and the share of both that lies within 2 mm, where high is good. Where a file does not state the "
@@ -167,7 +167,7 @@ def label_sentence(results: Results) -> str:
 
 def case_metric(metric: str | None) -> str | None:
     """Return the metric of a mean over single cases, which have an accuracy and no balanced one."""
-    return "accuracy" if metric == "balanced_accuracy" else metric
+    return "accuracy" if metric in METRIC_NAMES else metric
 
 
 def label_columns(results: Results) -> dict[str, Column]:
@@ -180,7 +180,9 @@ def label_columns(results: Results) -> dict[str, Column]:
 def metric_columns(results: Results) -> dict[str, Column]:
     """Return metric -> value of each site, in the order of the result's sites, of a classification's other metrics."""
     return {
-        key: [own.also.get(key) for own in results.by_site.values()] for key in METRIC_NAMES if key != results.metric
+        key: [own.also.get(key) for own in results.by_site.values()]
+        for key in METRIC_NAMES
+        if key != results.metric and any(key in own.also for own in results.by_site.values())
     }
 
 

@@ -14,7 +14,6 @@ from matplotlib import colormaps
 from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
-from silofl.inference.case_results import value_or_none
 from silofl.inference.contents import Contents
 from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
 from silofl.report.tables import TextTable, format_number
@@ -23,7 +22,7 @@ from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.training.device import choose_device
 from silofl.training.evaluation import evaluate
-from silofl.training.metrics import mean_of_known
+from silofl.training.metrics import mean_of_known, value_or_none
 
 # Of all sites' test data together.
 EVERYONE = "all sites"

@@ -28,7 +28,6 @@ from silofl.inference.case_results import (
     choose_models,
     predict_cases,
     score_choice,
-    value_or_none,
     values_by_model,
 )
 from silofl.inference.contents import Contents
@@ -39,6 +38,7 @@ from silofl.models.roles import GLOBAL
 from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.schema import dump_record, read_record
 from silofl.training.device import choose_device
+from silofl.training.metrics import value_or_none
 from silofl.training.site_score import Counts
 
 HOME = {

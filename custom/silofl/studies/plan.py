@@ -4,6 +4,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from silofl.algorithms.plan.exchange import make_draft
 from silofl.algorithms.plan.rules import AXES, Plan, make_plan
 from silofl.data.data_fingerprint import measure_site
+from silofl.data.header import read_header
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
@@ -40,6 +42,11 @@ COMMENT = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words"
 LEVELS = (
     "The network keeps its levels and features: those of MONAI's DynUNet alone are planned, which --set "
     '"model={network: monai.networks.nets.DynUNet, normalization: instance}" chooses'
+)
+
+ASK = (
+    "the files do not state one modality for all sites; where they are CT in Hounsfield units say --set "
+    "data.modality=CT, by which intensities are clipped to a window, which padding of a scanner needs"
 )
 
 
@@ -82,15 +89,21 @@ def plan_sites(study: Study, simulation: Simulation) -> Plan:
         DataError: A site's data is wrong.
     """
     check_transforms(study)
-    fingerprints = {}
+    fingerprints, stated = {}, set()
     for site in simulation.sites:
         try:
             manifest = read_manifest(Path(simulation.data) / site, study)
             # Nothing leaves this machine, and many public sets know no patients.
             fingerprints[site] = measure_site(manifest, study, min_patients=0)
+            stated.add(read_header(manifest.source(manifest.training[0]).first[0]).modality)
         except DataError as error:
             raise DataError(f"site {site!r}: {error}") from None
-    return make_plan(make_draft(study), fingerprints)
+    # What the study says comes first; then what all sites' files state.
+    modality = study.data.modality or (next(iter(stated)) if len(stated) == 1 else None)
+    plan = make_plan(replace(make_draft(study), modality=modality), fingerprints)
+    is_asked = modality is None and study.data.channels == 1 and not study.data.channel_names
+    is_volume = any(facts.shape[2] > 1 for facts in plan.sites.values())
+    return replace(plan, warnings=(*plan.warnings, ASK)) if is_asked and is_volume else plan
 
 
 def read_plan(path: Path) -> Plan:

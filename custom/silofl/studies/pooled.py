@@ -13,6 +13,7 @@ from silofl.errors import ConfigError
 from silofl.federation.results import Results
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
 from silofl.studies.simulation import Simulation, settle_job
+from silofl.study_sections import RANKED
 from silofl.training.metrics import mean_of_known
 
 WARNING = (
@@ -30,8 +31,8 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     """
     job = asked.jobs[0]
     study, simulation = settle_job(job, Simulation(asked.data), asked.changes)
-    if study.metric == "balanced_accuracy":
-        raise ConfigError("--pooled must go with a metric of each case, as accuracy, not balanced_accuracy")
+    if study.metric in ("balanced_accuracy", *RANKED):
+        raise ConfigError(f"--pooled must go with a metric of each case, as accuracy, not {study.metric}")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
     # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with

@@ -119,7 +119,10 @@ def _train_on_pool(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.
     model = build_plain_model(study, study.seed).to(device)
     learners: Mapping[str, Learner] = {
         "": Learner(
-            model, make_optimizer(study.training, model), make_loss(study, pool.annotated, pool.has_ignored), plain_step
+            model,
+            make_optimizer(study.training, model),
+            make_loss(study, pool.annotated, pool.has_ignored, pool.targets),
+            plain_step,
         )
     }
     for batches in track_progress(_make_epochs(study, pool, epochs, device), epochs, "pretraining", unit="epochs"):
@@ -133,4 +136,4 @@ def _make_epochs(study: Study, pool: Examples, epochs: int, device: torch.device
         seed = derive_seed(study.seed, "pretrain", epoch)
         # Dropout draws from torch's global generator.
         seed_torch(seed)
-        yield training_batches(pool, study.training.batch_size, augment, seed, device)
+        yield training_batches(pool, study.training.batch_size, augment, seed, device, sampler=study.training.sampler)

@@ -19,6 +19,7 @@ from rich.console import Console
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
@@ -267,6 +268,9 @@ def _look_at_data(
 ) -> None:
     """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
     doubts = {site: _find_doubts(found, study) for site, found in data.items()}
+    padding = {site: found.padding for site, found in data.items()}
+    for site, own in padding.items():
+        doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
     counts = DataCounts(
         {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
     )

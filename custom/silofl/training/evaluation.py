@@ -32,7 +32,7 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
 
 def summarise_test(predictions: Array, result: Score, part: Examples, study: Study) -> dict[str, Any]:
     """Return the numbers of a test that leave the site: its score and patients; of label maps surfaces and extras."""
-    numbers = result.numbers() | {"num_patients": part.patients_of(result.by_case)}
+    numbers = count_patients(result, part)
     if study.task == "classification":
         return numbers
     # One unit for all cases: a mean of mm and pixels means nothing.
@@ -45,6 +45,12 @@ def summarise_test(predictions: Array, result: Score, part: Examples, study: Stu
         name: measure_extra_metric(name, predictions, part.targets, part.cases, regions) for name in study.extra_metrics
     }
     return numbers | ({"extra_metrics": extra} if extra else {})
+
+
+def count_patients(result: Score, part: Examples) -> dict[str, Any]:
+    """Return the numbers of a test with the patients of the cases that count."""
+    numbers = result.numbers()
+    return numbers | {"num_patients": part.patients_of(result.by_case if numbers["num_cases"] else ())}
 
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> Array:

@@ -3,17 +3,21 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from silofl.core.steps import Loss
 from silofl.data.targets import IGNORED
+from silofl.data.volumes import Array
 from silofl.errors import ConfigError, error_text
 from silofl.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study
 
 
-def make_loss(study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False) -> Loss:
+def make_loss(
+    study: Study, annotated: Sequence[int] | None = None, has_ignored: bool = False, targets: Array | None = None
+) -> Loss:
     """Return the study's loss of logits and integer targets.
 
     ``dice_ce`` is Dice plus cross entropy, ``dice`` Dice alone; background does not count in the Dice part. With a
@@ -25,10 +29,30 @@ def make_loss(study: Study, annotated: Sequence[int] | None = None, has_ignored:
         annotated: The labels that a site's label maps show, in rising order, where those are not all of the study's:
             the others count as background then, in the targets and in the network's answer.
         has_ignored: Whether pixels of the targets may be `IGNORED`, which are left out.
+        targets: The classes of the examples that are learnt from, (N,), for ``training.class_weights: balanced``.
     """
+    if study.training.class_weights is not None:
+        return _weigh_classes(_choose_loss(study), weigh_classes(study, targets))
     loss = _choose_loss(study) if annotated is None else _marginalise(_choose_loss(study), annotated)
     loss = _leave_out(loss, study.training.has_batch_dice) if has_ignored else loss
     return _supervise_deeply(loss) if study.model.arguments.get("deep_supervision") else loss
+
+
+def weigh_classes(study: Study, targets: Array | None) -> list[float]:
+    """Return what an example of each class weighs, in the order of the network's answers.
+
+    ``balanced`` is N / (C n_c) for n_c of N examples in class c of the C that there are; 1 for a class without any.
+
+    Args:
+        study: The study, with ``training.class_weights``.
+        targets: The classes of the site's training examples, (N,).
+    """
+    given = study.training.class_weights
+    if isinstance(given, dict):
+        return [given[study.labels[number]] for number in sorted(study.labels)]
+    counts = np.bincount(np.asarray(targets, dtype=np.int64), minlength=study.out_channels)
+    present = np.count_nonzero(counts)
+    return [float(counts.sum() / (present * count)) if count else 1.0 for count in counts]
 
 
 def check_loss(study: Study, image_shape: Sequence[int]) -> None:
@@ -66,6 +90,15 @@ def _choose_loss(study: Study) -> Loss:
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)
+
+
+def _weigh_classes(loss: Loss, weights: Sequence[float]) -> Loss:
+    """Return a loss of classes, the mean over a batch's examples by the weights of their classes."""
+
+    def weighed(logits: Tensor, targets: Tensor) -> Tensor:
+        return loss(logits, targets, weight=torch.tensor(weights, dtype=logits.dtype, device=logits.device))
+
+    return weighed
 
 
 def _supervise_deeply(loss: Loss) -> Loss:

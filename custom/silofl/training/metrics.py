@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Array, Volumes
-from silofl.study_sections import CLASSIFICATION_ONLY
+from silofl.study_sections import CLASSIFICATION_ONLY, RANKED
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -45,7 +46,13 @@ class Score:
 
     @property
     def value(self) -> float:
-        """Mean over the counted cases, or over the labels for balanced accuracy, in [0, 1]; NaN where none counts."""
+        """Mean over the counted cases, or over the labels for balanced accuracy, in [0, 1]; NaN where none counts.
+
+        A metric of the cases' order is of all of them, and NaN where all are of one class.
+        """
+        if self.metric in RANKED:
+            area = mean_area(self.metric, self.probabilities_by_case)
+            return float("nan") if area is None else area
         means = self.by_label if self.metric == "balanced_accuracy" else self.by_case
         return _mean(means.values())
 
@@ -74,18 +81,22 @@ class Score:
 
     @property
     def also(self) -> dict[str, float]:
-        """A classification's accuracy, balanced accuracy and, where it is defined, AUROC; empty for a segmentation."""
+        """A classification's accuracy, balanced accuracy and, where they are defined, AUROC and the study's metric."""
         if self.metric not in CLASSIFICATION_ONLY["metric"] or not self.by_case:
             return {}
-        area = mean_auroc(self.probabilities_by_case)
+        names = dict.fromkeys(("auroc", *({self.metric} & {*RANKED})))
+        areas = {name: mean_area(name, self.probabilities_by_case) for name in names}
         metrics = {"accuracy": _mean(self.by_case.values()), "balanced_accuracy": _mean(self.by_label.values())}
-        return metrics if area is None else metrics | {"auroc": area}
+        return metrics | {name: area for name, area in areas.items() if area is not None}
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that leave the site; they name no case."""
-        value = self.value if self.num_cases else None
+        value = value_or_none(self)
         labels = {str(label): mean for label, mean in self.by_label.items()}
-        numbers = {"value": value, "num_cases": self.num_cases, "num_excluded": self.num_excluded, "labels": labels}
+        # Of cases of one class alone there is no order.
+        counted = 0 if value is None else self.num_cases
+        excluded = self.num_excluded + self.num_cases - counted
+        numbers = {"value": value, "num_cases": counted, "num_excluded": excluded, "labels": labels}
         if self.empty:
             # The value alone does not show them: a stray voxel in such a case makes it count, as 0.
             with_truth = [value for case, value in self.by_case.items() if case not in self.empty]
@@ -253,12 +264,19 @@ def accuracy_by_case(
     return Score.of(by_case, labels_by_case, metric, probabilities_by_case)
 
 
-def mean_auroc(probabilities_by_case: ByLabel[Probabilities]) -> float | None:
-    """Return the mean over classes of the area under the ROC curve of this class against all others.
+def value_or_none(score: Score) -> float | None:
+    """Return a score's value; None where no case counts, or the metric is not defined for those that do."""
+    value = score.value
+    return None if math.isnan(value) else value
+
+
+def mean_area(metric: str, probabilities_by_case: ByLabel[Probabilities]) -> float | None:
+    """Return the mean over classes of the area under a curve of this class against all others.
 
     A class without a positive or without a negative case does not count; None where no class counts.
 
     Args:
+        metric: ``auroc``, under the ROC curve; or ``auprc``, under precision over recall, as the average precision.
         probabilities_by_case: True class -> case -> probability of each class.
     """
     present = sorted(label for label, cases in probabilities_by_case.items() if cases)
@@ -266,13 +284,15 @@ def mean_auroc(probabilities_by_case: ByLabel[Probabilities]) -> float | None:
         return None
     # Imported here because it takes a second, which no segmentation needs.
     import torch
-    from torchmetrics.functional.classification import binary_auroc
+    from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+    measure = {"auroc": binary_auroc, "auprc": binary_average_precision}[metric]
 
     rows = [(label, row) for label in present for row in probabilities_by_case[label].values()]
     truth = torch.tensor([label for label, _ in rows])
     # Not float32, torch's own choice: it rounds sure scores to exactly 1, and equal scores are ties.
     probabilities = torch.tensor([row for _, row in rows], dtype=torch.float64)
-    areas = [float(binary_auroc(probabilities[:, label], (truth == label).long())) for label in present]
+    areas = [float(measure(probabilities[:, label], (truth == label).long())) for label in present]
     # It sums in float32, and may end a hair above 1.
     return _mean(min(area, 1.0) for area in areas)
 
