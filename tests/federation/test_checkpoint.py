@@ -57,7 +57,9 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if "network" in OPTIONS[name] else ()) for name in OPTIONS]
+)
 def test_a_run_that_is_taken_up_from_its_checkpoint_goes_on_the_same(play, tmp_path, name):
     straight, broken = play(folder="straight", **OPTIONS[name]), play(folder="broken", **OPTIONS[name])
     straight.rounds(3)

@@ -94,8 +94,8 @@ def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
 # From 11 sites on without numbers in the cells.
 @pytest.mark.parametrize("count", [1, 10, 11])
 def test_any_number_of_sites_has_a_picture(weights, count):
-    shown = weights(sites=[f"site-{i}" for i in range(count)])
-    assert Image.open(io.BytesIO(draw(WeightsPlot(shown)))).size[0] > 1000
+    image = weights_image(weights(sites=[f"site-{i}" for i in range(count)]))
+    assert Image.open(io.BytesIO(image.png)).size[0] > 1000 and f"{count} sites" in image.alt
 
 
 def has_colour(png, colour):

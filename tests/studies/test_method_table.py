@@ -16,11 +16,6 @@ from silofl.studies.method_table import (
 )
 
 
-def test_a_method_without_any_result_is_a_row_of_dashes(method):
-    table = methods_table([method("fedavg", (0.5, 0.75)), Method("fedprox", {}, unfinished={0: "no disk"})], 1)
-    assert table.rows[1] == ("fedprox", "-", "-", "-", "-")
-
-
 def twice(method, name, *values, **changes):
     """Build a method with the same values at east and west with two seeds, so that the seeds' spread is 0."""
     return method(name, values, values, **changes)
@@ -33,10 +28,12 @@ def test_the_regions_that_are_scored_stand_below_the_table(method):
     assert not any(note.startswith("Regions") for note in methods_notes([plain], [0]))
 
 
-def test_rows_stay_in_the_order_they_were_given(method):
+def test_rows_stay_in_the_order_they_were_given_and_one_without_any_result_has_dashes(method):
     table = methods_table([twice(method, "second", 0.1, 0.1), twice(method, "first", 0.9, 0.9)], 2)
     assert [row[0] for row in table.rows] == ["second", "first", "winner"]
     assert table.columns == ("method", "east", "west", "client average", "pooled", "sites won")
+    table = methods_table([method("fedavg", (0.5, 0.75)), Method("fedprox", {}, unfinished={0: "no disk"})], 1)
+    assert table.rows[1] == ("fedprox", "-", "-", "-", "-")
 
 
 def test_each_site_names_its_winner_and_each_method_its_sites(method):
@@ -144,15 +141,12 @@ def test_a_row_is_compared_where_it_has_every_seed(method):
     assert average == [1, 2]
 
 
-def test_there_are_no_places_without_rows():
-    assert rank_columns([], 1) == []
-
-
 def test_a_site_where_rows_are_level_is_won_by_neither():
     # the third column is an average
     places = [[0], [0, 1], [1]]
     assert [sites_won(places, row, ["east", "west"]) for row in (0, 1)] == [["east"], []]
     assert [sites_level(places, row, ["east", "west"]) for row in (0, 1)] == [["west"], ["west"]]
+    assert rank_columns([], 1) == []
 
 
 FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
@@ -177,8 +171,23 @@ def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(descr
     assert "Reported round of fedavg, fedprox: best validation, round 2." in text
 
 
-def test_a_split_by_slices_is_called_what_it_is(described):
-    assert "Split: by slices, same person in training and test." in notes(described(split_unit="slices"))
+@pytest.mark.parametrize(
+    ("name", "seeds", "changes", "note"),
+    [
+        ("fedavg", (0,), {"split_unit": "slices"}, "Split: by slices, same person in training and test."),
+        ("fedsm", (0, 1), {"threshold": 0.9}, "Threshold gamma of fedsm super: 0.9 (seed 0); 0.9 (seed 1)."),
+        ("fedsm", (0,), {"threshold": 1.0}, "gamma of fedsm super: 1.0, the global model for every case (seed 0)."),
+        ("a", (0,), {"model": "last round, 9: no validation data"}, "Reported round of a: last round, 9: no"),
+        (
+            "fedsm",
+            (0,),
+            {"models": {"east": {"global": 0.5}, "west": {"global": 0.5}}},
+            "fedsm: pooled means of its other models count the super model's cases.",
+        ),
+    ],
+)
+def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, note):
+    assert note in notes(described(name, seeds, **changes), seeds=seeds)
 
 
 def test_what_differs_is_said_of_each_method(described):
@@ -188,20 +197,12 @@ def test_what_differs_is_said_of_each_method(described):
     assert "Normalization: batch (fedavg); instance (fedsm-extra)." in text
 
 
-def test_the_tuned_threshold_of_each_seed_is_said(described):
-    text = notes(described("fedsm", (0, 1), threshold=0.9), seeds=(0, 1))
-    assert "Threshold gamma of fedsm super: 0.9 (seed 0); 0.9 (seed 1)." in text
-
-
-def test_a_threshold_of_1_is_the_global_model(described):
-    text = notes(described("fedsm", (0,), threshold=1.0))
-    assert "Threshold gamma of fedsm super: 1.0, the global model for every case (seed 0)." in text
-
-
-def test_rows_that_need_pooled_data_are_named(described):
+def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):
     centralised = Method("centralised", described().results, needs_pool=True)
     assert "centralised: these rows need the data of all sites pooled" in notes(described(), centralised)
     assert "None of these rows needs data to be pooled." in notes(described())
+    text = notes(described(), described("adafed", recipe=find_recipe("adafed", "paper", {}).as_dict()))
+    assert "adafed: these rows use a pretrained model" in text and "None of these rows needs data" not in text
 
 
 def test_one_seed_is_called_one_seed(described):
@@ -251,18 +252,6 @@ def test_local_training_that_leads_by_less_than_the_spread_is_level(method):
     assert sentence in notes(twice(method, "fedavg", 0.6, 0.6), local, seeds=(0, 1))
 
 
-def test_rows_that_use_a_pretrained_model_are_named(described):
-    recipe = find_recipe("adafed", "paper", {}).as_dict()
-    ours = described("adafed", recipe=recipe)
-    text = notes(described(), ours)
-    assert "adafed: these rows use a pretrained model" in text and "None of these rows needs data" not in text
-
-
-def test_methods_that_report_the_same_round_share_a_sentence(described):
-    same = [described(name, model="last round, 9: no validation data") for name in ("one", "two")]
-    assert "Reported round of one, two: last round, 9: no validation data." in notes(*same)
-
-
 def test_pooled_data_that_lead_are_named(described):
     pooled = Method("centralised", described(sites={"east": 0.9, "west": 0.9}).results, needs_pool=True)
     text = notes(described(), pooled)
@@ -280,10 +269,12 @@ def test_the_averages_beside_the_metric_are_explained(described):
     assert "AUROC" not in notes(described())
 
 
-def test_runs_with_other_metrics_are_not_compared_and_that_is_said(described):
+def test_runs_with_other_metrics_are_not_compared_and_those_that_lack_a_site_are(described):
     methods = [described(), described("other", metric="accuracy")]
     assert not is_comparable(methods)
     assert "No value is marked as the best" in notes(*methods)
+    broken = described("broken", sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})
+    assert is_comparable([described(), described("fedprox"), broken])
 
 
 def test_rows_on_other_data_are_not_compared_however_many_test_cases_they_have(method):
@@ -298,25 +289,12 @@ def test_rows_on_other_data_are_not_compared_however_many_test_cases_they_have(m
         assert [row["sites_won"] for row in methods_values(methods)] == [[], []]
 
 
-def test_a_site_that_is_missing_in_one_run_does_not_keep_the_others_from_being_compared(described):
-    broken = described("broken", sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})
-    assert is_comparable([described(), described("fedprox"), broken])
-
-
-def test_shared_batchnorm_is_said_beside_methods_that_keep_it_at_home(described):
+def test_shared_or_excluded_batchnorm_is_said_of_the_methods_it_concerns(described):
     fedbn = described("fedbn", recipe={"stays_home": "batchnorm"})
     assert "\nfedavg: BatchNorm is shared" in notes(described(), fedbn)
     assert "BatchNorm is shared" not in notes(described(), described("fedprox"))
     beside = described("ditto", recipe={"stays_home": "nothing", "keeps_personal": True})
     assert "\nfedavg: BatchNorm is shared" in notes(described(), beside)
-
-
-def test_batchnorm_that_sites_exclude_is_said_of_the_methods_it_concerns(described):
     sentence = "BatchNorm excluded at east: what some sites still send is mixed over these"
     text = notes(described(batchnorm=sentence), described("fedprox"))
     assert f"\nfedavg: {sentence}." in text and "fedprox: BatchNorm" not in text
-
-
-def test_cases_that_do_not_count_are_said_where_models_are_pooled_by_them(described):
-    text = notes(described("fedsm", models={"east": {"global": 0.5}, "west": {"global": 0.5}}))
-    assert "fedsm: pooled means of its other models count the super model's cases." in text

@@ -95,7 +95,7 @@ def test_a_job_that_did_not_complete_is_code_1(server, silofl, tmp_path):
     assert code == 1 and "has ended, FINISHED:ABORTED" in said
 
 
-def test_the_page_follows_the_job(server, silofl, tmp_path, monkeypatch):
+def test_the_page_follows_the_job(server, silofl, tmp_path, monkeypatch, undrawn):
     server.words, server.rounds = ["RUNNING", "RUNNING", "RUNNING", ENDED], [1, 1, 2]
     pages, write = [], module.write_watched
     monkeypatch.setattr(module, "write_watched", lambda seen, path: pages.append(write(seen, path).read_text()))

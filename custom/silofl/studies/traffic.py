@@ -74,7 +74,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_from += [0] * new
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += size
-        # Differences of models are kept back, so that none is mixed; all else is given: from an answer without it the
+        # Differences of models are kept back, so that none is mixed. All else is given: from an answer without it the
         # server would learn that a site's filter takes BatchNorm out, or that a site keeps back its change of a control
         # variate. An answer without any array would be refused, so there is the smallest one of them at least.
         names = [name for name in expected if name not in message.arrays or name not in kept]
