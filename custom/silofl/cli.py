@@ -52,34 +52,37 @@ def _name_commands(role: str, commands: Mapping[str, tuple[str, str]]) -> dict[s
 
 
 RESEARCHER = {
-    "demo": ("studies.demo", "train on simulated hospitals and write one report"),
-    "import": ("studies.import_data", "turn a known public layout into sites with a dataset.json each"),
-    "new-study": ("studies.new_study", "write a job for own data, from another job and what the data say"),
-    "advise": ("studies.advise", "measure in what the sites' training data differ"),
+    "demo": ("studies.demo", "train on simulated hospitals and write a report"),
+    "import": ("studies.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
+    "new-study": ("studies.new_study", "write a job for your own data, based on another job"),
+    "advise": ("studies.advise", "measure how the sites' training data differ"),
     "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
-    "pretrain": ("studies.pretrain", "train a model on pooled data for AdaFed: simulation only"),
+    "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
     "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
-    "prepare": ("studies.prepare", "make a workspace of nvflare simulator or nvflare poc ready for a job"),
-    "resume": ("studies.resume", "go on with an interrupted simulation"),
+    "prepare": ("studies.prepare", "prepare a workspace of nvflare simulator or nvflare poc for a job"),
+    "resume": ("studies.resume", "continue an interrupted simulation"),
     "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
     "cross-test": ("studies.cross_test", "test each site's model of a run on every site's test data"),
     "report": ("studies.comparison_page", "write report.html of one run, or compare several"),
 }
 LEAD = {
-    "estimate": ("studies.estimate", "say what a job needs of lines, disks, memory and time"),
+    "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
     "run": ("studies.run", "run a job on a network of hospitals as its study lead"),
-    "watch": ("studies.watch", "follow a job that runs on a network, as the lead who submitted it"),
-    "continue": ("studies.continue_run", "go on with a run that was stopped on a network"),
+    "watch": ("studies.watch", "follow a job on a network, as the lead who submitted it"),
+    "continue": ("studies.continue_run", "continue a run that was stopped on a network"),
 }
 HOSPITAL = {
-    "site check": ("hospital.check_site", "say whether a site may join a study, before it does"),
-    "site egress-check": ("hospital.egress_check", "say whether the record of what left is as it was written"),
-    "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient; never its data"),
-    "site prune": ("hospital.prune", "delete old job folders and full logs in this site's kit, as keep_days says"),
+    "site check": ("hospital.check_site", "check whether this site may join a study"),
+    "site egress-check": ("hospital.egress_check", "check that the record of what left was not altered"),
+    "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient, never its data"),
+    "site prune": (
+        "hospital.prune",
+        "delete job folders and full logs in this site's kit that are older than keep_days",
+    ),
 }
 CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
-    "export": ("inference.export", "write a super model for PyTorch alone, in a MONAI bundle"),
+    "export": ("inference.export", "write a super model as a MONAI bundle, which PyTorch loads without SiloFL"),
 }
 # Whose commands -> name -> the command.
 ROLES: Mapping[str, Mapping[str, Command]] = {

@@ -113,7 +113,7 @@ def add_set(parser: argparse.ArgumentParser) -> None:
         type=parse_setting,
         default=[],
         metavar="KEY=VALUE",
-        help="instead of the study's, as training.learning_rate=0.01; may be given again",
+        help="change a key of study.yaml for this run, for example training.learning_rate=0.01; may be repeated",
     )
 
 
@@ -130,18 +130,22 @@ def add_job(parser: argparse.ArgumentParser, purpose: str = "", **options: str) 
         purpose: What it is for, after a comma; for the help.
         options: As for `argparse.ArgumentParser.add_argument`.
     """
-    what = f"job folder, or the name of a bundled job, as harmofl_phantoms{purpose}"
+    what = f"job folder, or name of a bundled job such as harmofl_phantoms{purpose}"
     parser.add_argument("job", type=JOB, metavar="JOB", help=what, **options)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Add ``--data``."""
-    parser.add_argument("--data", type=SITES, help="folder with one folder a site; phantoms/ by default")
+    parser.add_argument(
+        "--data", type=SITES, help="folder with one folder per site (default: phantoms/, for studies of phantoms)"
+    )
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
     """Add ``--cache``."""
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder of decoded images that runs share; in DATA")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="folder for decoded images, which runs share (default: in DATA)"
+    )
 
 
 def add_skip_unreadable(parser: argparse.ArgumentParser) -> None:
@@ -152,30 +156,32 @@ def add_skip_unreadable(parser: argparse.ArgumentParser) -> None:
 
 def add_moved(parser: argparse.ArgumentParser) -> None:
     """Add ``--data`` and ``--cache`` of a command that reads a run's data again."""
-    parser.add_argument("--data", type=SITES, help="folder with one folder a site, where it was moved since the run")
-    cache = "folder of decoded images that runs share, where it is not the run's"
+    parser.add_argument("--data", type=SITES, help="folder with one folder per site, if it was moved since the run")
+    cache = "folder for decoded images (default: the run's)"
     parser.add_argument("--cache", type=Path, metavar="DIR", help=cache)
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--json`` for a command that prints ``what`` as JSON."""
-    parser.add_argument("--json", action="store_true", help=f"{what} on standard output, the rest on stderr")
+    parser.add_argument("--json", action="store_true", help=f"print {what} on standard output, all else on stderr")
 
 
 def add_rounds(parser: argparse.ArgumentParser) -> None:
     """Add ``--rounds``."""
-    parser.add_argument("--rounds", type=parse_count, help="instead of the study's")
+    parser.add_argument("--rounds", type=parse_count, help="number of rounds (default: from study.yaml)")
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """Add ``--seed``."""
-    parser.add_argument("--seed", type=parse_natural, help="instead of the study's")
+    parser.add_argument("--seed", type=parse_natural, help="seed of everything random (default: from study.yaml)")
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads`` and ``--alone``, which decide how sites run on this machine."""
-    parser.add_argument("--threads", type=parse_count, help="sites at a time; all by default")
-    parser.add_argument("--alone", action="store_true", help="all sites in one process, without NVFlare: same weights")
+    parser.add_argument("--threads", type=parse_count, help="number of sites that train at a time (default: all)")
+    parser.add_argument(
+        "--alone", action="store_true", help="train all sites in one process, without NVFlare; the weights are the same"
+    )
 
 
 def check_backend(options: argparse.Namespace) -> None:
@@ -190,20 +196,20 @@ def check_backend(options: argparse.Namespace) -> None:
 
 def add_pretrained(parser: argparse.ArgumentParser) -> None:
     """Add ``--pretrained``."""
-    what = "pretrained model, for studies that need one"
+    what = "pretrained model, for a study that needs one"
     parser.add_argument("--pretrained", type=expect_path("a pretrained model"), metavar="FILE", help=what)
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
     """Add ``--weights``."""
-    what = "weights that everybody starts from: a .pt or .safetensors file, a finished run, or a MONAI bundle"
+    what = "initial weights: a .pt or .safetensors file, a finished run, or a MONAI bundle"
     path = expect_path("a file of weights, a bundle or a finished run")
     parser.add_argument("--weights", type=path, metavar="FILE|DIR", help=what)
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add ``--trust-code``."""
-    words = "let the job's own code run, its app/custom, and others' classes that it names"
+    words = "run code that the job brings (app/custom) or names"
     parser.add_argument("--trust-code", action="store_true", help=words)
 
 

@@ -318,7 +318,7 @@ class TrainingSettings(Section):
         is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
         betas: Of ``adam`` and ``adamw``.
         weight_decay: Of the base optimiser.
-        batch_size: A last single image joins the batch before it.
+        batch_size: Images in a batch; a last single one joins the batch before it.
         drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one
             channel is always kept (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data per round, the papers' E.

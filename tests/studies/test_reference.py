@@ -84,7 +84,7 @@ def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
 
 def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_their_own_class():
     assert list(all_keys(Choices)) == [
-        Key("rounds", "whole number above 0", None, "How many.", None),
+        Key("rounds", "count", None, "How many.", None),
         Key("amplitude", "", None, "The spectrum of the images.", Amplitude),
         Key(
             "amplitude.band",
@@ -100,9 +100,9 @@ def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_t
 def test_a_default_is_bold_among_the_values_or_behind_them():
     page = study_page()
     assert "- `device` (**`auto`**, `cpu`, `cuda`): " in page
-    assert "- `guard` (**`true`**, `false`): " in page
-    assert "- `data.channels` (whole number above 0, at most 4096; **`1`**): " in page
-    assert "- `rounds` (whole number above 0; required): " in page
+    assert "- `guard` (**true**, false): " in page
+    assert "- `data.channels` (count, at most 4096; **`1`**): " in page
+    assert "- `rounds` (count; required): " in page
     assert "- `continue_run` (name): " in page
 
 
@@ -117,7 +117,7 @@ def test_a_dataclass_is_read_as_a_section_is():
         ("seed", "whole number from 0"),
         ("name", "name"),
         ("labels", "whole number: text, ..."),
-        ("torch_threads", "whole number above 0, at most 1024"),
+        ("torch_threads", "count, at most 1024"),
     ],
 )
 def test_a_type_is_told_in_words(name, values):
@@ -125,8 +125,8 @@ def test_a_type_is_told_in_words(name, values):
 
 
 def test_bounds_of_both_kinds_are_told():
-    assert describe_values(Annotated[float, Field(gt=0, le=1)]) == "number above 0, at most 1"
+    assert describe_values(Annotated[float, Field(gt=0, le=1)]) == "above 0, at most 1"
     assert describe_values(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith(
-        "list of six: whole"
+        "list of six: count"
     )
-    assert describe_values(bool | None) == "`true`, `false`"
+    assert describe_values(bool | None) == "true, false"

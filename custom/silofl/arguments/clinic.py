@@ -12,16 +12,27 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl predict``."""
     parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
     parser.add_argument(
-        "inputs", nargs="+", metavar="INPUT", help="image file or DICOM series folder; NAME=FILE,NAME=FILE of contrasts"
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="one case: an image file, a DICOM series folder, or NAME=FILE,NAME=FILE for several contrasts",
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or an earlier prediction's")
-    parser.add_argument("--picture", action="store_true", help="also an overlay of each input, as PNG")
-    parser.add_argument("--dicom-seg", action="store_true", help="also a DICOM segmentation of each DICOM input")
-    parser.add_argument("--by-folder", action="store_true", help="call results by each input's folder, not by its file")
-    parser.add_argument("--site", help="the site whose model answers, or global, instead of the selector's choice")
-    parser.add_argument("--threshold", type=float, help="score above which a site's model answers, from 0 to 1")
-    parser.add_argument("--batch-size", type=parse_count, help="slices at a time; the answer is the same")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
+    parser.add_argument("--picture", action="store_true", help="also draw the labels over each input, as PNG")
+    parser.add_argument("--dicom-seg", action="store_true", help="also write a DICOM segmentation of each DICOM input")
+    parser.add_argument(
+        "--by-folder", action="store_true", help="name the results after each input's folder instead of its file"
+    )
+    parser.add_argument("--site", help="use this site's model, or global, instead of the selector's choice")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        help="selector's score, 0 to 1, above which a site's model answers (default: the super model's)",
+    )
+    parser.add_argument("--batch-size", type=parse_count, help="number of slices at a time; the answer is the same")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
+    )
     add_json(parser, "the record")
 
 

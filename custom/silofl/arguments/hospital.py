@@ -15,7 +15,7 @@ SITE_CONFIG = expect_path("a site.yaml")
 
 def _add_kit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kit", type=KIT, required=True, help="the site's startup kit, in which NVFlare runs")
-    site_config = "site.yaml; the kit's local/site.yaml by default"
+    site_config = "the site's site.yaml (default: local/site.yaml in the kit)"
     parser.add_argument("--site-config", type=SITE_CONFIG, metavar="FILE", help=site_config)
 
 
@@ -30,18 +30,18 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         help="the study's study.yaml",
     )
     parser.add_argument(
-        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, as tls,clock"
+        "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,clock"
     )
     parser.add_argument(
         "--strict",
         type=parse_names,
         default=[],
         metavar="NAMES",
-        help="checks whose warnings end with 1 too, as certificate",
+        help="checks whose warnings also fail, for example certificate",
     )
     clean = "new file for dataset.json without the cases that cannot be read"
     parser.add_argument("--write-clean", type=Path, metavar="FILE", help=clean)
-    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def parse_hash(text: str) -> str:
@@ -61,7 +61,7 @@ def add_egress_check(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"{FILE} of a run, or the run's folder in state_dir",
     )
-    noted = "a last hash that was noted elsewhere at an earlier time"
+    noted = "an earlier last hash, noted elsewhere: check that all records up to it are unchanged"
     parser.add_argument("--noted", type=parse_hash, metavar="HASH", help=noted)
 
 
@@ -74,18 +74,29 @@ def parse_patient(text: str) -> str:
 
 def add_forget(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl site forget``."""
-    parser.add_argument("study", metavar="STUDY", nargs="?", help="name of the study; with --patient all by default")
-    parser.add_argument("--site-config", type=SITE_CONFIG, default=Path("local/site.yaml"), help="the site's site.yaml")
-    parser.add_argument("--site", metavar="NAME", help="of this site, where {site} stands in site.yaml")
-    patient = "only this patient, whom dataset.json must name no more"
+    parser.add_argument(
+        "study", metavar="STUDY", nargs="?", help="name of the study (with --patient the default is all)"
+    )
+    parser.add_argument(
+        "--site-config",
+        type=SITE_CONFIG,
+        default=Path("local/site.yaml"),
+        help="the site's site.yaml (default: local/site.yaml)",
+    )
+    parser.add_argument("--site", metavar="NAME", help="name of this site, if site.yaml contains {site}")
+    patient = "delete this patient only; first take the patient out of every dataset.json"
     parser.add_argument("--patient", type=parse_patient, metavar="ID", help=patient)
     parser.add_argument(
-        "--cases", type=parse_names, default=[], metavar="NAMES", help="the patient's cases, where no cache knows them"
+        "--cases",
+        type=parse_names,
+        default=[],
+        metavar="NAMES",
+        help="names of the patient's cases, if no cache has them any more",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="delete without asking")
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl site prune``."""
     _add_kit(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be deleted")

@@ -41,9 +41,11 @@ PLACE = "{site}"
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl demo``."""
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of phantoms, runs and report")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), help="folder for phantoms, runs and report (default: demo)"
+    )
     add_rounds(parser)
-    parser.add_argument("--seed", type=parse_natural, help="of phantoms and training, instead of 0")
+    parser.add_argument("--seed", type=parse_natural, help="seed of phantoms and training (default: 0)")
 
 
 def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
@@ -88,46 +90,59 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
     parser.epilog = "\n".join(["layouts:", *listed, "", ending])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "form of the set, named below"}
+    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "the set's form of files, one of those below"}
     parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
-    parser.add_argument("source", type=expect_path("the downloaded set"), metavar="SOURCE", help="the downloaded set")
+    parser.add_argument(
+        "source", type=expect_path("the downloaded set"), metavar="SOURCE", help="folder or file of the downloaded set"
+    )
     target = "new folder for the sites; without it dicom and bids list what SOURCE holds"
     parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
-    labels = "names in the order of the labels' numbers, as organ,lesion; with values in the masks 1=organ,4=lesion"
+    labels = (
+        "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion"
+    )
     parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
-    image_pattern = "where a site's images lie, as images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
+    image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
     parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
-    parser.add_argument("--mask-pattern", metavar="PATTERN", help="where its masks lie, as {case}/seg.nii.gz")
+    parser.add_argument(
+        "--mask-pattern", metavar="PATTERN", help="path of a site's masks, for example {case}/seg.nii.gz"
+    )
     resample = "bring masks on another grid to that of their image, by the nearest voxel"
     parser.add_argument("--resample-masks", action="store_true", default=None, help=resample)
-    parser.add_argument("--seed", type=parse_natural, default=0, help="of every random choice")
-    parser.add_argument("--partition", choices=PARTITIONS, help="how examples of classes come to sites")
+    parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
+    parser.add_argument("--partition", choices=PARTITIONS, help="how a classification set is divided among sites")
     parser.add_argument("--sites", type=parse_count, help="number of sites to make")
-    parser.add_argument("--alpha", type=float, help="of dirichlet: small values differ more")
+    parser.add_argument("--alpha", type=float, help="with dirichlet: the smaller, the more the sites differ")
     # None where not given, as for all options that a partition may not use.
-    parser.add_argument("--equal-sizes", action="store_true", default=None, help="of dirichlet: of all sites")
-    parser.add_argument("--shards", type=parse_count, help="of shards: for each site")
     parser.add_argument(
-        "--test", type=parse_share, help="share of a site's patients, recordings or examples for the test"
+        "--equal-sizes", action="store_true", default=None, help="with dirichlet: give all sites equally many examples"
     )
-    parser.add_argument("--validation", type=parse_share, help="share of the others for validation")
-    parser.add_argument("--truncate", action="store_true", help="cut every site to the smallest's training examples")
-    parser.add_argument("--json", action="store_true", help="the counts as JSON")
+    parser.add_argument("--shards", type=parse_count, help="with shards: number of shards per site")
+    parser.add_argument(
+        "--test", type=parse_share, help="share of each site's patients, recordings or examples for the test"
+    )
+    parser.add_argument("--validation", type=parse_share, help="share of the rest for validation")
+    parser.add_argument(
+        "--truncate", action="store_true", help="cut every site to as many training examples as the smallest site has"
+    )
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
 
 
 def add_new_study(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl new-study``."""
-    parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder, whose name the study gets")
+    parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder; the study gets its name")
     parser.add_argument(
         "--from",
         dest="job",
         type=JOB,
         required=True,
         metavar="JOB",
-        help="job folder or name of a bundled job, whose algorithm and training it takes",
+        help="take algorithm and training from this job folder or bundled job",
     )
     parser.add_argument(
-        "--data", type=SITES, required=True, help="folder with one folder a site, or one site's, each with dataset.json"
+        "--data",
+        type=SITES,
+        required=True,
+        help="folder with one folder per site, or the folder of one site, each with dataset.json",
     )
 
 
@@ -138,27 +153,29 @@ def _read_sites(text: str) -> Path:
 
 def add_advise(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl advise``."""
-    add_job(parser, ", whose study prepares the images and names the network")
+    add_job(parser, "; its study prepares the images and names the network")
     parser.add_argument(
-        "--data", type=_read_sites, help="folder with one folder a site, or DIR/{site}; phantoms/ by default"
+        "--data",
+        type=_read_sites,
+        help="folder with one folder per site, or DIR/{site} (default: phantoms/, for studies of phantoms)",
     )
     add_cache(parser)
     add_pretrained(parser)
     add_weights(parser)
     add_seed(parser)
     add_set(parser)
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON on standard output")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl plan``."""
-    add_job(parser, ", whose study the plan begins with")
-    parser.add_argument("--data", type=SITES, help="folder with one folder a site; phantoms/ by default")
-    found = expect_path("a JSON file, plan.json of a run in a network")
+    add_job(parser, "; the plan starts from its study")
     parser.add_argument(
-        "--plan", type=found, metavar="FILE", help="plan.json of a run in a network, in place of --data"
+        "--data", type=SITES, help="folder with one folder per site (default: phantoms/, for studies of phantoms)"
     )
-    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="new job folder with the planned study")
+    found = expect_path("a JSON file, plan.json of a run in a network")
+    parser.add_argument("--plan", type=found, metavar="FILE", help="plan.json of a run in a network, instead of --data")
+    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="write the planned study into this new job folder")
     add_set(parser)
     add_json(parser, "the plan as JSON")
 
@@ -169,9 +186,11 @@ def add_pretrain(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     add_cache(parser)
     parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
-    parser.add_argument("--share", type=float, default=0.2, help="of each site's training examples; 0.2 by default")
     parser.add_argument(
-        "--epochs", type=parse_count, help="passes over them; the study's rounds x local epochs by default"
+        "--share", type=float, default=0.2, help="share of each site's training examples to pool (default: 0.2)"
+    )
+    parser.add_argument(
+        "--epochs", type=parse_count, help="passes over them (default: the study's rounds times local epochs)"
     )
     add_seed(parser)
     add_set(parser)
@@ -187,25 +206,31 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     add_rounds(parser)
     add_seed(parser)
     add_set(parser)
-    parser.add_argument("--sites", type=parse_names, default=[], help="sites that take part, as a,b; all by default")
+    parser.add_argument(
+        "--sites", type=parse_names, default=[], help="sites that take part, for example a,b (default: all)"
+    )
     add_backend(parser)
     add_pretrained(parser)
     add_weights(parser)
     add_trust(parser)
-    parser.add_argument("--leave-out", metavar="SITE", help="does not train; then tests the super model")
+    parser.add_argument(
+        "--leave-out", metavar="SITE", help="exclude SITE from training, then test the super model on it"
+    )
     add_json(parser, "results.json")
 
 
 def add_prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl prepare``."""
-    where = "of nvflare simulator, made where it is not there"
+    where = "folder for nvflare simulator, created if missing"
     parser.add_argument("workspace", type=Path, nargs="?", metavar="WORKSPACE", help=where)
     add_job(parser)
-    poc = "prepare the workspace of nvflare poc instead, after nvflare poc prepare"
+    poc = "prepare the workspace of nvflare poc instead; call nvflare poc prepare first"
     parser.add_argument("--poc", action="store_true", help=poc)
     add_data(parser)
     add_cache(parser)
-    parser.add_argument("--sites", type=parse_names, default=[], help="that may take part, as a,b; all by default")
+    parser.add_argument(
+        "--sites", type=parse_names, default=[], help="sites that may take part, for example a,b (default: all)"
+    )
     add_trust(parser)
 
 
@@ -259,27 +284,34 @@ def _parse_methods(text: str) -> list[str]:
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl compare``."""
-    head = "methods, or ALGORITHM:PRESET; with -pretrained at the end it begins with the pretrained model:"
+    head = "methods (also as ALGORITHM:PRESET; add -pretrained to start from the pretrained model):"
     parser.epilog = "\n  ".join([head, *method_names()])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    jobs = "job folder or bundled job's name; methods take the first's study"
+    jobs = "job folder or name of a bundled job; --methods use the study of the first"
     parser.add_argument("jobs", type=JOB, nargs="+", metavar="JOB", help=jobs)
     add_data(parser)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and the table; goes on in it")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the runs and the table; finished runs in it are reused"
+    )
     add_cache(parser)
     add_skip_unreadable(parser)
-    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="as 0,1,2, which is the default")
+    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="seeds (default: 0,1,2)")
     parser.add_argument(
-        "--methods", type=_parse_methods, default=[], help="in the first job's study, as a,b; named below"
+        "--methods",
+        type=_parse_methods,
+        default=[],
+        help="further rows, for example a,b: methods listed below, in the first job's study",
     )
     add_pretrained(parser)
     add_weights(parser)
     parser.add_argument(
-        "--pooled", action="store_true", help="also train on all sites' data in one place: simulation only"
+        "--pooled", action="store_true", help="also train on the data of all sites in one place (simulation only)"
     )
     add_rounds(parser)
     parser.add_argument(
-        "--equal-rounds", action="store_true", help="extra rounds, as of fine-tuning, count among the study's rounds"
+        "--equal-rounds",
+        action="store_true",
+        help="count extra rounds, such as those of fine-tuning, among the study's rounds",
     )
     add_set(parser)
     parser.add_argument(
@@ -288,7 +320,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         action=_Row,
         default={},
         metavar="NAME",
-        help="a row of the first job's study with what was --set before it; --set after the last --as is for all rows",
+        help="add a row NAME: the first job's study with the --set before it; --set after the last --as is for all rows",
     )
     parser.add_argument(
         "--sweep",
@@ -296,16 +328,20 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         type=parse_swept_key,
         default=[],
         metavar="KEY=V1,V2,...",
-        help="every row with each value, as algorithm.softpull.self_weight=0.5,0.7, or data=DIR1,DIR2; again: a grid",
+        help="run every row with each value of a key, or with data=DIR1,DIR2; if repeated, with every combination",
     )
     parser.add_argument(
         "--total-epochs",
         type=parse_count,
         metavar="N",
-        help=f"with --sweep {EPOCHS}: N over the local epochs are the rounds",
+        help=f"with --sweep {EPOCHS}: set the rounds to N divided by the local epochs",
     )
     parser.add_argument(
-        "--processes", type=parse_count, default=1, metavar="N", help="runs at a time, each in a process"
+        "--processes",
+        type=parse_count,
+        default=1,
+        metavar="N",
+        help="number of runs at a time, each in a process (default: 1)",
     )
     add_backend(parser)
     add_json(parser, "table.json")
@@ -321,4 +357,4 @@ def add_cross_test(parser: argparse.ArgumentParser) -> None:
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl report``."""
     parser.add_argument("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
-    parser.add_argument("--out", type=Path, help="of the comparison of several runs; comparison.html by default")
+    parser.add_argument("--out", type=Path, help="page that compares several runs (default: comparison.html)")

@@ -42,15 +42,15 @@ class Tested:
 
     Attributes:
         cases: Site -> test cases that count.
-        patients: Site -> patients of these cases; null where a case's patient is not known.
-        excluded_cases: Site -> test cases left out because truth and prediction are both empty.
+        patients: Site -> patients of these cases; null where one is not known.
+        excluded_cases: Site -> test cases left out: truth and prediction are both empty.
         by_label: Site -> label or region -> its mean value; the recall of a class.
-        validation: Site -> its validation score of the reported model, or of the site's own part of a super model.
+        validation: Site -> validation score of the reported model, or of the site's own part of a super model.
         empty_cases: Segmentation: site -> test cases without any label in truth.
         false_positive_cases: Site -> empty cases in which a label is predicted; they count as 0.
         with_truth: Site -> mean over its other cases, where it has empty ones.
         surface: Segmentation: site -> surface distances of its test.
-        extra_metrics: Segmentation: site -> a package's metric, as the study names it -> its test score.
+        extra_metrics: Segmentation: site -> a package's metric -> its test score.
     """
 
     cases: Counts
@@ -133,27 +133,27 @@ class Results:
         preset: Its preset.
         recipe: Its settings, each under its key of study.yaml.
         seed: The study's seed.
-        rounds: The study's rounds without extra ones.
+        rounds: Its rounds without extra ones.
         metric: The metric of all values, as in study.yaml.
         labels: Label's number -> its name.
         regions: Region -> its labels' numbers, where regions are scored instead of labels.
         normalization: Kind of the network's normalisation layers.
-        split_unit: What training, validation and test data of a site do not share, as in study.yaml.
-        version: Version of silofl that wrote the file.
+        split_unit: What training, validation and test data of a site do not share.
+        version: Of silofl, which wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
         best_round: The reported round, from 1.
         model: How the reported round was chosen.
-        sites: Site -> the metric, mean over its test cases; null where it tested nothing.
+        sites: Site -> the metric, mean over its test cases; null without a test.
         mean: Mean over the sites that have a value.
-        spread: Their standard deviation, with their number as divisor.
+        spread: Their standard deviation, divided by their number.
         pooled: The metric over all test cases of all sites.
         run: The run's id.
         was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
-        everyone: Simulated classification: the sites' models on the test data of all sites.
+        everyone: Simulated classification: the sites' models on all sites' test data.
         joining: Site -> the model that it kept, against the one that it trained alone.
         unchosen: Site -> why it chose no model.
         ended_early: Why federation.patience ended the run early.

@@ -26,8 +26,10 @@ from silofl.schema import read_meanings, read_summary
 from silofl.settings import NAME, flatten_keys
 from silofl.study import Study
 
-WORDS = {int: "whole number", float: "number", str: "text", bool: "`true`, `false`", Any: "anything"}
+WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}
 NUMBERS = {2: "two", 6: "six"}
+# A whole number above 0.
+COUNT = "count"
 # The default of a key that may be left out and then has no value.
 UNSET = "unset"
 # A larger bound only catches slips of the pen; a reader learns nothing from it.
@@ -139,7 +141,8 @@ def study_page() -> str:
         "# study.yaml",
         "",
         "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job.",
-        "Defaults are bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`.",
+        "Defaults are bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`, a *count* is a",
+        "whole number above 0.",
         "`silofl simulate`, `compare` and `estimate` set keys for one run: `--set training.learning_rate=0.01`.",
         "`--set algorithm.name=ditto` also drops the job's other keys of `algorithm`. What a site decides is in its",
         "[site.yaml](../site_configs/README.md#siteyaml). `make docs` writes this page from the settings' docstrings.",
@@ -170,8 +173,7 @@ def _algorithm_page(settings: type) -> list[str]:
         lines += [f"- **{answer.section}**: {read_summary(answer)}"]
         lines += [f"  {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
     lines += [""]
-    lines += ["### Presets", "", "What presets choose instead of the defaults above; the others have no row:", ""]
-    lines += ["| algorithm | preset | keys |", "|---|---|---|"]
+    lines += ["### Presets", "", "What presets choose instead of the defaults above; the others are not listed:", ""]
     base = _preset_values(Recipe())
     base |= {f"{one.section}.{key}": value for one in all_ingredients() for key, value in _defaults(one).items()}
     for name in algorithm_names():
@@ -181,7 +183,7 @@ def _algorithm_page(settings: type) -> list[str]:
             differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
             if differing:
                 chosen.setdefault(", ".join(differing), []).append(preset)
-        lines += [f"| {name} | {', '.join(presets)} | {keys} |" for keys, presets in chosen.items()]
+        lines += [f"- {name}, {', '.join(presets)}: {keys}" for keys, presets in chosen.items()]
     return [*lines, ""]
 
 
@@ -216,8 +218,9 @@ def _mark_default(key: Key) -> str:
     """Return a key's values with its default in bold, which stands behind them where it is none of those listed."""
     if key.default in (None, UNSET):
         return key.values if key.default else f"{key.values}; required"
-    shown = f"`{key.default}`"
-    return key.values.replace(shown, f"**{shown}**", 1) if shown in key.values else f"{key.values}; **{shown}**"
+    named = key.values.split(", ")
+    shown = next((one for one in (f"`{key.default}`", key.default) if one in named), None)
+    return key.values.replace(shown, f"**{shown}**", 1) if shown else f"{key.values}; **`{key.default}`**"
 
 
 def _defaults(section: type) -> dict[str, Any]:
@@ -250,7 +253,9 @@ def _collect_constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
 def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
     told = [one for one in constraints if max(getattr(one, "le", 0), getattr(one, "lt", 0)) < TOLD]
     bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
-    if bounds[Gt]:
+    if text == WORDS[int] and bounds[Gt] and bounds[Gt].gt == 0:
+        text = COUNT
+    elif bounds[Gt]:
         text += f" above {bounds[Gt].gt}"
     elif bounds[Ge]:
         text += f" from {bounds[Ge].ge}"
@@ -258,6 +263,8 @@ def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
         text += f" to below {bounds[Lt].lt}"
     if bounds[Le]:
         text += f", at most {bounds[Le].le}" if bounds[Gt] else f" to {bounds[Le].le}"
+    # A bound says by itself that it is of a number.
+    text = text.removeprefix(f"{WORDS[float]} ")
     if any(getattr(constraint, "pattern", None) == NAME for constraint in constraints):
         text = "name"
     least, most = (next((c for c in constraints if isinstance(c, kind)), None) for kind in (MinLen, MaxLen))

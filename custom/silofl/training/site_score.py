@@ -101,8 +101,8 @@ class SiteScore:
     Attributes:
         value: The study's metric, mean over the cases that count; null where none counts.
         num_cases: Cases that count.
-        num_excluded: Cases left out because truth and prediction are both empty.
-        num_patients: Test: patients of the cases that count; null where a case's patient is not known.
+        num_excluded: Cases left out: truth and prediction are both empty.
+        num_patients: Test: patients of the cases that count; null where one is not known.
         labels: Label's number, or region -> its mean value; the recall of a class.
         also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
@@ -111,8 +111,8 @@ class SiteScore:
         num_empty: Segmentation: cases without any label in truth; null where there is none.
         num_false_positive: Empty cases in which a label is predicted; they count as 0.
         value_with_truth: Mean over the other cases; null without them, or without empty ones.
-        surface: Segmentation, in the test: surface distances.
-        extra_metrics: Segmentation, in the test: a package's metric, as the study names it -> its score.
+        surface: Segmentation, in the test.
+        extra_metrics: Segmentation, in the test: a package's metric -> its score.
     """
 
     value: Value | None
