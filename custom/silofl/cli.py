@@ -79,6 +79,7 @@ HOSPITAL = {
 }
 CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
+    "evaluate": ("studies.evaluate", "test a trained model on a site's labelled cases"),
     "export": ("inference.export", "write a super model for PyTorch alone, in a MONAI bundle"),
 }
 # Whose commands -> name -> the command.

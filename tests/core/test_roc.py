@@ -9,7 +9,7 @@ from torchmetrics.functional.classification import binary_sensitivity_at_specifi
 from silofl.core.roc import compare_aurocs, find_operating_point, measure_areas, measure_auroc
 from silofl.training.metrics import mean_auroc
 
-# Patients with an ovarian tumour: albumin, total protein, Krebs-Goplerud score, and whether surgery helped. They are the
+# Patients with an ovarian tumour: albumin, total protein, Krebs-Goplerud score, and whether surgery helped. It is the
 # data of DeLong et al. 1988 as SAS's documentation of PROC LOGISTIC prints them, with the results.
 OVARIAN = """
 3.0 5.8 10 0  3.2 6.3 5 1  3.9 6.8 3 1  2.8 4.8 6 0  3.2 5.8 3 1  0.9 4.0 5 0  2.5 5.7 8 0  1.6 5.6 5 1  3.8 5.7 5 1

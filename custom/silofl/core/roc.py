@@ -143,9 +143,10 @@ def measure_areas(
     units_10, units_01, all_units = len({*of_positive.tolist()}), len({*of_negative.tolist()}), len(number_of)
     if min(units_10, units_01) < 2:
         return areas, None
-    d10, d01 = np.zeros((2, len(scores), all_units))
-    np.add.at(d10, (slice(None), of_positive), above - areas[:, None])
-    np.add.at(d01, (slice(None), of_negative), below - areas[:, None])
+    d10, d01 = (
+        np.stack([np.bincount(kind, row, all_units) for row in shares - areas[:, None]])
+        for kind, shares in ((of_positive, above), (of_negative, below))
+    )
     s10 = units_10 / ((units_10 - 1) * num_positive) * d10 @ d10.T
     s01 = units_01 / ((units_01 - 1) * num_negative) * d01 @ d01.T
     s11 = all_units / (all_units - 1) * d10 @ d01.T

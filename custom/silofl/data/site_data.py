@@ -1,6 +1,6 @@
 """Load a site's data folder as arrays for training, validation and test."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -43,17 +43,28 @@ class SiteData:
             DataError: An image cannot be read any more.
         """
         records = () if self.manifest is None else self.manifest.training
-        forms = [self._read_form(records[i]) for i in _sample_evenly(len(records), FILES)]
+        forms = [self.read_form(records[i]) for i in _sample_evenly(len(records), FILES)]
         end_decoder()
         return measure_domain(forms, (self.training.images[i] for i in _sample_evenly(len(self.training), MEASURED)))
 
-    def _read_form(self, record: Record) -> Form:
+    def read_form(self, record: Record) -> Form:
+        """Return the form of a case's image in its file.
+
+        Raises:
+            DataError: The image cannot be read any more.
+        """
         # Of the first file alone: the contrasts of a case lie on one grid.
         path, name = self.manifest.source(record).first
         return read_form(path, read_image(path, name, record.index), name)
 
 
-def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bool = True) -> SiteData:
+def load_site_data(
+    folder: Path,
+    study: Study,
+    cache_dir: Path,
+    has_progress: bool = True,
+    needed: Sequence[str] = ("training", "test"),
+) -> SiteData:
     """Read a site's data once, cache it, and open the cache; what it holds of the same data in an older state goes.
 
     Args:
@@ -61,13 +72,14 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
         study: The study that the data must fit and that says how they are prepared.
         cache_dir: Where prepared arrays are kept; later calls with the same data and settings decode nothing.
         has_progress: Whether a terminal shows a progress bar while files are read.
+        needed: The parts that must have a case.
 
     Raises:
         DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
             the only training image cannot be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
-    manifest = read_manifest(folder, study)
+    manifest = read_manifest(folder, study, needed)
     prepare = partial(_prepare_cases, manifest, study, has_progress)
     source = describe_source(manifest)
     parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
@@ -82,8 +94,9 @@ def load_site_data(folder: Path, study: Study, cache_dir: Path, has_progress: bo
             "images to dataset.json, or choose another model.normalization for the study"
         )
     missing = manifest.missing(study.data.channel_names)
+    shown = next(part for part in (data.training, data.validation, data.test) if len(part))
     for one in study.recipe.ingredients:
-        one.check_data(data.training.image_shape, missing)
+        one.check_data(shown.image_shape, missing)
     return data
 
 
