@@ -106,6 +106,7 @@ WRONG = {
     "site forget": ["study", "--site-config", NONE, "--site-config"],
     "site prune": ["--kit", NONE, "--kit"],
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
+    "evaluate": [NONE, ".", "--out", "out", "MODEL"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
 }
 

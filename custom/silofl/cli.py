@@ -82,6 +82,7 @@ HOSPITAL = {
 }
 CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
+    "evaluate": ("studies.evaluate", "test a trained model on a site's labelled cases"),
     "export": ("inference.export", "write a super model as a MONAI bundle, which PyTorch loads without SiloFL"),
 }
 # Whose commands -> name -> the command.

@@ -213,7 +213,7 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
     by_case = {case: wanted[rows].mean() for case, rows in group_positions(part.cases).items()}
     # Two windows are a recording, in each part.
-    unit_of, tested = (find_units(getattr(data, one), getattr(data.manifest, one)).unit_of for one in PARTS)
+    unit_of, tested = (find_units(getattr(data, one).patient_of, getattr(data.manifest, one)).unit_of for one in PARTS)
     num_units, num_tested = (len({*one.values()}) for one in (unit_of, tested))
     assert num_units <= (len(unit_of) + 1) // 2 and found[0].shape == (len(SHARES), 1, num_units)
     np.testing.assert_allclose(found[0][0, 0], average_by_unit(by_case, unit_of), rtol=1e-6)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import add_json, expect_path, parse_count
+from silofl.options import add_json, expect_path, parse_count, parse_share
 
 SUPER_MODEL = expect_path("the folder of a super model")
 
@@ -34,6 +34,24 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
     )
     add_json(parser, "the record")
+
+
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl evaluate``."""
+    parser.add_argument(
+        "model", type=SUPER_MODEL, metavar="MODEL", help="folder of a super model, or what a site keeps, chosen/"
+    )
+    data = expect_path("the folder of a site's labelled cases, with a dataset.json")
+    parser.add_argument("data", type=data, metavar="DATA", help="a site's folder of labelled cases, with dataset.json")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the numbers and the page")
+    parts = ("all", "training", "validation", "test")
+    parser.add_argument("--part", choices=parts, default="all", help="the cases of dataset.json; all by default")
+    parser.add_argument(
+        "--specificity", type=parse_share, default=0.9, help="of a class, that a threshold is chosen for; 0.9"
+    )
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder that keeps decoded images; none by default")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
+    add_json(parser, "evaluation.json")
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -78,24 +78,27 @@ class Manifest:
         return {"training": self.training, "validation": self.validation, "test": self.test}
 
 
-def read_manifest(folder: Path, study: Study) -> Manifest:
+def read_manifest(folder: Path, study: Study, needed: Sequence[str] = ("training", "test")) -> Manifest:
     """Read and check the dataset.json of a site's data folder.
 
     Args:
         folder: The site's data folder.
         study: The study whose task, labels and split unit the data must have.
+        needed: The parts that must have a case.
 
     Raises:
-        DataError: The file is missing, unreadable or not JSON; it does not fit the study; a part is empty; a path
-            leaves the folder or leads nowhere; two parts share a patient, a recording, a case or an image.
+        DataError: The file is missing, unreadable or not JSON; it does not fit the study; a part that needs a case has
+            none; a path leaves the folder or leads nowhere; two parts share a patient, a recording, a case or an image.
     """
     content, digest = _read_with_digest(folder)
     _check_fits(content, study)
     annotated = _parse_annotated_labels(content, study)
     parts = {part: _parse_records(content.get(part, []), part, study) for part in PARTS}
-    for part in ("training", "test"):
+    for part in needed:
         if not parts[part]:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
+    if not any(parts.values()):
+        raise DataError(f"{FILE_NAME} must have at least one case, not 0; list the cases in test")
     places = _locate_files(folder, parts)
     names = parse_channel_names(content)
     faults = Faults()

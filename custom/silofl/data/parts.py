@@ -62,6 +62,11 @@ class Examples:
         """The number of different patients; those whom nobody knows count as none."""
         return len({*self.patients} - {None})
 
+    @property
+    def patient_of(self) -> dict[str, str | None]:
+        """Case -> its patient."""
+        return dict(zip(self.cases, self.patients, strict=True))
+
     def patients_of(self, cases: Collection[str]) -> int | None:
         """Return the number of different patients of some cases; None where nobody knows one of them."""
         wanted = set(cases)

@@ -1,6 +1,6 @@
 """Load a site's data folder as arrays for training, validation and test."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -76,6 +76,14 @@ class SiteData:
         end_decoder()
         return found
 
+    def read_form(self, record: Record) -> Form:
+        """Return the form of a case's image in its file.
+
+        Raises:
+            DataError: The image cannot be read any more.
+        """
+        return self._look_at(record)[0]
+
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
         # Of the first file alone: the contrasts of a case lie on one grid.
         path, name = self.manifest.source(record).first
@@ -84,7 +92,12 @@ class SiteData:
 
 
 def load_site_data(
-    folder: Path, study: Study, cache_dir: Path, has_progress: bool = True, skip_unreadable: float = 0.0
+    folder: Path,
+    study: Study,
+    cache_dir: Path,
+    has_progress: bool = True,
+    skip_unreadable: float = 0.0,
+    needed: Sequence[str] = ("training", "test"),
 ) -> SiteData:
     """Read a site's data once, cache it, and open the cache; what it holds of the same data in an older state goes.
 
@@ -94,13 +107,14 @@ def load_site_data(
         cache_dir: Where prepared arrays are kept; later calls with the same data and settings decode nothing.
         has_progress: Whether a terminal shows a progress bar while files are read.
         skip_unreadable: Share of all cases that may be left out because they cannot be read, in [0, 1).
+        needed: The parts that must have a case.
 
     Raises:
         DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
             the only training image cannot be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
-    manifest = read_manifest(folder, study)
+    manifest = read_manifest(folder, study, needed)
     unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
     prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
     source = describe_source(manifest)
@@ -110,7 +124,7 @@ def load_site_data(
     if len(manifest.labels_annotated) < len(study.labels):
         parts = {name: replace(part, annotated=manifest.labels_annotated) for name, part in parts.items()}
     absent = unreadable.find_absent(manifest, {case for part in parts.values() for case in part.cases})
-    for name in ("training", "test"):
+    for name in needed:
         if not len(parts[name]):
             raise DataError(f"{name} must hold a case that can be read, not 0 beside {len(absent)} that cannot")
     manifest = manifest.without(absent)
@@ -118,14 +132,20 @@ def load_site_data(
     if manifest.ignored is not None:
         parts = {name: replace(part, has_ignored=True) for name, part in parts.items()}
     data = SiteData(**parts, manifest=manifest, unreadable=reasons, num_lost=num_lost, background=study.data.background)
-    if len(data.training) == 1 and not study.data.patches and study.model.normalization.startswith("batch"):
+    if (
+        len(data.training) == 1
+        and "training" in needed
+        and not study.data.patches
+        and study.model.normalization.startswith("batch")
+    ):
         raise DataError(
             "training must hold at least 2 images for BatchNorm, which cannot learn from a batch of one, not 1; add "
             "images to dataset.json, or choose another model.normalization for the study"
         )
     missing = manifest.missing(study.data.channel_names)
+    shown = next(part for part in (data.training, data.validation, data.test) if len(part))
     for one in study.recipe.ingredients:
-        one.check_data(data.training.image_shape, missing)
+        one.check_data(shown.image_shape, missing)
     return data
 
 

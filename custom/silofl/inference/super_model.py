@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.data.contrasts import Case, build_source
+from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
 from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
@@ -231,22 +232,52 @@ class SuperModel:
         case = Path(case) if isinstance(case, str) else case
         prepared = None if isinstance(case, np.ndarray) else self._prepare_case(case)
         images = case if prepared is None else prepared.images
+        self.check_is_not_alone(images)
+        answer = self.answer(images, batch_size, threshold, site)
+        find = self._predict_class if self.contents.study.task == "classification" else self._predict_label_map
+        domain = self.contents.domain
+        doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
+        has_beside = site is None and self.contents.beside is not None
+        beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
+        beside |= {"bias": self._find_bias(site)}
+        warnings = self.list_warnings(answer, doubts, threshold)
+        return replace(find(answer, prepared), **beside, warnings=warnings)
+
+    def check_is_not_alone(self, images: NDArray) -> None:
+        """Refuse a case of one image where the network's answer depends on the other images of its batch.
+
+        Raises:
+            DataError: It is one.
+        """
         if len(images) == 1 and self.contents.study.model.normalization == "batch_stateless":
             raise DataError(
                 "a single image must not be predicted alone by a network with model.normalization batch_stateless, "
                 "whose answer depends on the other images of its batch; train one with batch, group or instance"
             )
-        answer = self.answer(images, batch_size, threshold, site)
-        find = self._predict_class if self.contents.study.task == "classification" else self._predict_label_map
-        domain = self.contents.domain
-        doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
+
+    def compare_images(self, images: NDArray, form: Form) -> list[str]:
+        """Return how a case differs from the training images, as sentences.
+
+        Args:
+            images: (n, C, *spatial), prepared.
+            form: That of its file.
+        """
+        return self.contents.domain.doubts(images, form, self._steps.is_turning)
+
+    def list_warnings(
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None
+    ) -> tuple[str, ...]:
+        """Return why an answer may mean nothing, as sentences.
+
+        Args:
+            answer: Of `answer`.
+            doubts: How its image differs from the training images.
+            threshold: That of the answer.
+        """
         gamma = self.contents.threshold if threshold is None else threshold
         # No score is above 1: that the global model answers says nothing of the case.
         own = [FALLBACK] if answer.is_fallback and gamma < 1 else []
-        has_beside = site is None and self.contents.beside is not None
-        beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
-        beside |= {"bias": self._find_bias(site)}
-        return replace(find(answer, prepared), **beside, warnings=(*own, *self._not_learnt, *doubts))
+        return (*own, *self._not_learnt, *doubts)
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.

@@ -231,7 +231,7 @@ class SiteGuard(SitePart):
 
     def _find_units(self, part: str) -> Units:
         data = self.work.data
-        return find_units(getattr(data, part), getattr(data.manifest, part) if data.manifest else ())
+        return find_units(getattr(data, part).patient_of, getattr(data.manifest, part) if data.manifest else ())
 
     def _choose_and_test(self) -> dict[str, Any]:
         work, units = self.work, self._find_units("validation")

@@ -120,7 +120,7 @@ class CaseGrid:
                 draw_outlines(axes, masks[place], self.labels)
             value = f"{short_metric(self.metric)} {shown.values[place]:.3f}"
             write_title(grid[0, column], f"{rank}: {value}", str(shown.cases[place]))
-        _name_rows(grid[:, 0], ("image", *rows))
+        name_rows(grid[:, 0], ("image", *rows))
         return add_label_legend(figure, self.labels)
 
 
@@ -151,7 +151,7 @@ class BeforeAfter:
             show_image(grid[0, column], shown.images[place], self.window)
             show_image(grid[1, column], shown.normalized[place], self.window)
             write_title(grid[0, column], site, str(shown.cases[place]))
-        _name_rows(grid[:, 0], ("before", "after"))
+        name_rows(grid[:, 0], ("before", "after"))
         return figure
 
 
@@ -281,7 +281,8 @@ def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) ->
     )
 
 
-def _name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
+def name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
+    """Write a name at the left of each row of panels."""
     for axes, name in zip(column, names, strict=True):
         axes.set_ylabel(name, fontsize=11, color=INK)
 

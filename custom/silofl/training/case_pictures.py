@@ -63,7 +63,7 @@ def write_pictures(
         return
     cases = [ordered[0], ordered[len(ordered) // 2], ordered[-1], _typical_case(part, by_case)]
     is_ranked = np.array([True, True, True, False])
-    panes = [_draw_panes(model, part, predictions, _largest_slice(part, case), shown) for case in cases]
+    panes = [_draw_panes(model, part, predictions, find_largest_slice(part, case), shown) for case in cases]
     pictures = {name: _stack_padded([pane[name] for pane in panes]) for name in panes[0]}
     values = np.array([by_case[case] for case in cases])
     pictures |= {"values": values, "cases": np.array(cases), "is_ranked": is_ranked}
@@ -84,8 +84,8 @@ def add_kept(path: Path, part: Examples, predictions: Array, by_case: Mapping[st
     with np.load(path, allow_pickle=False) as arrays:
         pictures = dict(arrays.items())
     cases = pictures["cases"].tolist()
-    rows = [_largest_slice(part, case) for case in cases]
-    shown = [_show_plane(predictions[row], part, row) for row in rows]
+    rows = [find_largest_slice(part, case) for case in cases]
+    shown = [show_plane(predictions[row], part, row) for row in rows]
     kept = {"kept": _stack_padded(shown), "kept_values": np.array([by_case.get(case, np.nan) for case in cases])}
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures | kept))
 
@@ -104,10 +104,10 @@ def _draw_panes(
         "truths": np.where(truth == IGNORED, 0, truth),
         "predictions": predictions[chosen],
     }
-    return {name: _show_plane(array, part, chosen) for name, array in panes.items()}
+    return {name: show_plane(array, part, chosen) for name, array in panes.items()}
 
 
-def _show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
+def show_plane(array: NDArray, part: Examples, chosen: int) -> NDArray:
     """Return an array of one example (..., *spatial) as it is shown: of a volume its slice with the most labels."""
     truth = part.targets[chosen]
     is_volume = truth.ndim == 3
@@ -134,6 +134,7 @@ def _typical_case(part: Examples, cases: Collection[str]) -> str:
     return sorted(labelled, key=lambda case: (sizes[case], case))[len(labelled) // 2]
 
 
-def _largest_slice(part: Examples, case: str) -> int:
+def find_largest_slice(part: Examples, case: str) -> int:
+    """Return the row of a case with the most labels."""
     members = [i for i, name in enumerate(part.cases) if name == case]
     return max(members, key=lambda i: int(np.count_nonzero(find_labelled(part.targets[i]))))

@@ -1,4 +1,4 @@
-"""The independent units of a part of a site's data: patients where they are known, else recordings, else cases."""
+"""The independent units of a site's cases: patients where they are known, else recordings, else cases."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.parts import Examples
 from silofl.data.records import Record
 from silofl.training.metrics import group_positions
 
 
 @dataclass(frozen=True)
 class Units:
-    """What counts once in a comparison on a part of a site's data.
+    """What counts once in a comparison on a site's cases.
 
     Attributes:
         name: ``patient``, ``recording`` or ``case``.
@@ -26,17 +25,16 @@ class Units:
     is_one_person: bool = False
 
 
-def find_units(part: Examples, records: Iterable[Record] = ()) -> Units:
-    """Return the largest independent units that are known of a part's cases.
+def find_units(patient_of: Mapping[str, str | None], records: Iterable[Record] = ()) -> Units:
+    """Return the largest independent units that are known of some cases.
 
     Patients, where all are known and there are several; else recordings, where all are known; else cases, of which
     those of one known patient count once beside others whose patient nobody knows.
 
     Args:
-        part: The part, with the patient of each case.
-        records: The part's records, which know the recordings.
+        patient_of: Case -> its patient, or None.
+        records: The cases' records, which know the recordings.
     """
-    patient_of = dict(zip(part.cases, part.patients, strict=True))
     patients = {*patient_of.values()}
     if len(patients) > 1 and None not in patients:
         return Units("patient", patient_of)

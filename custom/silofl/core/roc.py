@@ -1,0 +1,178 @@
+"""The ROC curve: its area with an interval, the comparison of two models, and the sensitivity at a specificity.
+
+DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating Characteristic
+Curves, Biometrics 1988; by ranks as in Sun and Xu, Fast Implementation of DeLong's Algorithm, IEEE Signal Processing
+Letters 2014; of patients with several cases as in Obuchowski, Nonparametric Analysis of Clustered ROC Curve Data,
+Biometrics 1997, which is DeLong's where each has one.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.intervals import Interval
+
+# Of the normal distribution: 95 % lie within so many deviations.
+NORMAL_95 = 1.959963984540054
+# Of a specificity, which is a quotient of counts.
+ROUNDING = 1e-9
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Area:
+    """The area under a ROC curve.
+
+    Attributes:
+        value: The probability that a positive case has a higher score than a negative one; equal scores count half.
+        interval: Its 95 % interval, within [0, 1]; None where the units show no spread.
+    """
+
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class AreaDifference:
+    """Two models' areas on the same cases.
+
+    Attributes:
+        difference: The second's minus the first's.
+        interval: Its 95 % interval; None where the units show no spread.
+        p_value: Two-sided, of both being equal; None without an interval.
+    """
+
+    difference: float
+    interval: Interval | None
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A threshold at and above which a case is called positive.
+
+    Attributes:
+        threshold: Of the score; None where no case may be called positive.
+        sensitivity: Share of the positive cases that are called so.
+        specificity: Share of the negative cases that are not.
+    """
+
+    threshold: float | None
+    sensitivity: float
+    specificity: float
+
+
+def measure_auroc(
+    scores: Floats, is_positive: NDArray[np.bool_], units: Sequence[Hashable] | None = None
+) -> Area | None:
+    """Return the area under the ROC curve with DeLong's interval; None without a positive or a negative case.
+
+    Args:
+        scores: Of each case, shape (N,).
+        is_positive: Whether a case is one of the class, shape (N,).
+        units: The patient of each case; each case is a patient of its own where None.
+    """
+    if is_positive.all() or not is_positive.any():
+        return None
+    areas, covariance = measure_areas(scores[None], is_positive, units)
+    margin = None if covariance is None else NORMAL_95 * sqrt(covariance[0, 0])
+    value = float(areas[0])
+    return Area(value, (max(value - margin, 0.0), min(value + margin, 1.0)) if margin else None)
+
+
+def compare_aurocs(
+    first: Floats, second: Floats, is_positive: NDArray[np.bool_], units: Sequence[Hashable] | None = None
+) -> AreaDifference | None:
+    """Compare two models' areas on the same cases by DeLong's test; None without a positive or a negative case.
+
+    Args:
+        first: Scores of a model, shape (N,).
+        second: Scores of the other.
+        is_positive: As for `measure_auroc`.
+        units: As for `measure_auroc`.
+    """
+    # Imported here: it takes long, and only a comparison needs it.
+    from scipy.stats import norm
+
+    if is_positive.all() or not is_positive.any():
+        return None
+    areas, covariance = measure_areas(np.stack([first, second]), is_positive, units)
+    difference = float(areas[1] - areas[0])
+    variance = 0.0 if covariance is None else float(np.array([-1, 1]) @ covariance @ np.array([-1, 1]))
+    # Of equal scores it is 0, or less by rounding.
+    if variance <= ROUNDING**2:
+        return AreaDifference(difference, None, None)
+    deviation = sqrt(variance)
+    interval = (difference - NORMAL_95 * deviation, difference + NORMAL_95 * deviation)
+    return AreaDifference(difference, interval, float(2 * norm.sf(abs(difference) / deviation)))
+
+
+def measure_areas(
+    scores: Floats, is_positive: NDArray[np.bool_], units: Sequence[Hashable] | None = None
+) -> tuple[Floats, Floats | None]:
+    """Return the areas of several models' scores and their covariance, of fewer than two units of a kind None.
+
+    With V10 of a positive case the share of negative ones below it, V01 of a negative case the share of positive ones
+    above it, and D10, D01 the sums over a unit of V10 - area and V01 - area, for P positive and N negative cases:
+
+        S10 = I10 / ((I10 - 1) P) D10 D10',  S01 = I01 / ((I01 - 1) N) D01 D01',  S11 = I / (I - 1) D10 D01'
+        covariance = S10 / P + S01 / N + (S11 + S11') / (P N)
+
+    where I10, I01 and I count the units with a positive case, with a negative one, and all.
+
+    Args:
+        scores: Shape (models, N).
+        is_positive: Shape (N,), with positive and negative cases.
+        units: As for `measure_auroc`.
+    """
+    from scipy.stats import rankdata
+
+    positive, negative = scores[:, is_positive], scores[:, ~is_positive]
+    num_positive, num_negative = positive.shape[1], negative.shape[1]
+    ranks = rankdata(scores, axis=1)
+    above = (ranks[:, is_positive] - rankdata(positive, axis=1)) / num_negative
+    below = 1 - (ranks[:, ~is_positive] - rankdata(negative, axis=1)) / num_positive
+    areas = above.mean(axis=1)
+    number_of: dict[Hashable, int] = {}
+    known = range(len(is_positive)) if units is None else units
+    numbers = np.array([number_of.setdefault(unit, len(number_of)) for unit in known])
+    of_positive, of_negative = numbers[is_positive], numbers[~is_positive]
+    units_10, units_01, all_units = len({*of_positive.tolist()}), len({*of_negative.tolist()}), len(number_of)
+    if min(units_10, units_01) < 2:
+        return areas, None
+    d10, d01 = (
+        np.stack([np.bincount(kind, row, all_units) for row in shares - areas[:, None]])
+        for kind, shares in ((of_positive, above), (of_negative, below))
+    )
+    s10 = units_10 / ((units_10 - 1) * num_positive) * d10 @ d10.T
+    s01 = units_01 / ((units_01 - 1) * num_negative) * d01 @ d01.T
+    s11 = all_units / (all_units - 1) * d10 @ d01.T
+    return areas, s10 / num_positive + s01 / num_negative + (s11 + s11.T) / (num_positive * num_negative)
+
+
+def find_operating_point(scores: Floats, is_positive: NDArray[np.bool_], specificity: float) -> OperatingPoint | None:
+    """Return the point of most sensitivity at a specificity, the most specific of equals; None without both kinds.
+
+    Args:
+        scores: Of each case, shape (N,).
+        is_positive: Whether a case is one of the class, shape (N,).
+        specificity: The least that is wanted, in [0, 1].
+    """
+    if is_positive.all() or not is_positive.any():
+        return None
+    thresholds = np.unique(scores)[::-1]
+    # How many lie at or above each threshold; of the first, which nothing reaches, none.
+    called_positive, called_negative = (
+        np.concatenate([[0], len(kind) - np.searchsorted(np.sort(kind), thresholds)])
+        for kind in (scores[is_positive], scores[~is_positive])
+    )
+    sensitivities = called_positive / is_positive.sum()
+    specificities = 1 - called_negative / (~is_positive).sum()
+    is_allowed = specificities >= specificity - ROUNDING
+    # The first of equals: thresholds fall.
+    best = int(np.argmax(np.where(is_allowed, sensitivities, -1)))
+    threshold = float(thresholds[best - 1]) if best else None
+    return OperatingPoint(threshold, float(sensitivities[best]), float(specificities[best]))

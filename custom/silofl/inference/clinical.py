@@ -1,0 +1,212 @@
+"""The numbers that clinics ask for, over the cases that a model answered."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.calibration import expected_calibration_error, group_by_confidence
+from silofl.core.intervals import Estimate, Rows, Sample
+from silofl.core.lesions import measure_agreement
+from silofl.core.roc import find_operating_point, measure_auroc
+from silofl.inference.card import rule_sentence
+from silofl.inference.directory import read_versions
+from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
+from silofl.inference.evaluation import Calibration, ClassScore, Evaluation, LabelScore
+from silofl.inference.super_model import SuperModel
+from silofl.study import Study
+from silofl.training.metrics import Score
+
+Floats = NDArray[np.float64]
+
+
+def measure_evaluation(
+    model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
+) -> Evaluation:
+    """Return all numbers of a model's evaluation.
+
+    Args:
+        model: The model.
+        fingerprint: Its own.
+        site: The cases that it was given.
+        cases: Those that it answered, at least one.
+        specificity: Of a class, for which a threshold is chosen.
+    """
+    contents, unit_of = model.contents, site.units.unit_of
+    study, score = contents.study, Score.merged({case.case: case.score for case in cases})
+    measured = _measure_classification if study.task == "classification" else _measure_segmentation
+    return Evaluation(
+        fingerprint=fingerprint,
+        study=study.name,
+        task=study.task,
+        metric=study.metric,
+        rule=rule_sentence(contents),
+        quality=model.quality,
+        parts=tuple(site.parts),
+        num_cases=len(cases),
+        num_refused=site.num_cases - len(cases),
+        unit=site.units.name,
+        num_units=len({unit_of[case.case] for case in cases}),
+        value=measure_value(score, unit_of),
+        num_excluded=score.num_excluded,
+        answers=dict(Counter(case.model for case in cases)),
+        warnings=dict(Counter(warning.partition(":")[0] for case in cases for warning in case.warnings)),
+        versions=read_versions(),
+        **measured(site, cases, score, study, specificity),
+    )
+
+
+def _measure_segmentation(
+    site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study, _: float
+) -> dict[str, Any]:
+    units = {"distance_unit": "mm", "size_unit": "ml"} if site.has_sizes else {}
+    empty = {"num_empty": len(score.empty), "num_false_positive": sum(score.empty.values())} if score.empty else {}
+    labels = measure_labels(cases, site.units.unit_of, study)
+    return {"labels": labels, "distance_unit": "pixels", "size_unit": "pixels"} | units | empty
+
+
+def _measure_classification(
+    site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study, specificity: float
+) -> dict[str, Any]:
+    rows = ClassRows(score, site.units.unit_of)
+    found = {"classes": rows.measure_classes(study, specificity), "confusion": rows.count_answers(study)}
+    also = measure_also(score, site.units.unit_of)
+    if len(study.labels) == 2 and "auroc" in also:
+        # Each class's is the other's.
+        also["auroc"] = found["classes"][study.labels[max(study.labels)]].auroc
+    return found | {"also": also, "specificity": specificity, "calibration": rows.measure_calibration()}
+
+
+def measure_value(score: Score, unit_of: Mapping[str, str]) -> Estimate:
+    """Return the study's metric over all cases; without an interval where it is none that this file knows.
+
+    Args:
+        score: Of all cases.
+        unit_of: Case -> its unit.
+    """
+    found = measure_also(score, unit_of)
+    if score.metric in found:
+        return found[score.metric]
+    if score.metric.startswith("dice"):
+        return Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
+    return Estimate(score.value if score.num_cases else None, None, score.num_cases)
+
+
+def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate]:
+    """Return accuracy, balanced accuracy and AUROC of a classification; nothing of a segmentation."""
+    if not score.also:
+        return {}
+    rows = [(label, case, right) for label, cases in score.labels_by_case.items() for case, right in cases.items()]
+    labels, right = np.array([label for label, *_ in rows]), np.array([one for *_, one in rows])
+
+    def recall(chosen: Rows) -> float:
+        found = labels[chosen]
+        return float(np.mean([right[chosen][found == label].mean() for label in np.unique(found)]))
+
+    balanced = Sample([unit_of[case] for _, case, _ in rows]).estimate(recall, np.ones(len(rows), bool))
+    accuracy = Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
+    area = score.also.get("auroc")
+    found = {"accuracy": accuracy, "balanced_accuracy": balanced}
+    return found if area is None else found | {"auroc": Estimate(area, None, len(rows))}
+
+
+def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> dict[str, LabelScore]:
+    """Return the scores of each label, or region, by its name, over the cases whose label maps show it."""
+    keys = dict.fromkeys(key for case in cases for key in case.labels)
+    sample = Sample([unit_of[case.case] for case in cases])
+    return {study.labels.get(key, key): _measure_label(key, cases, sample) for key in keys}
+
+
+def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> LabelScore:
+    known = [case.labels.get(key) for case in cases]
+
+    def collect(find: Any) -> Floats:  # noqa: ANN401 - from measures to a number or None
+        values = [None if one is None else find(one) for one in known]
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+    dice = np.array([case.score.labels_by_case.get(key, {}).get(case.case, np.nan) for case in cases])
+    true, found = collect(lambda one: one.lesions.num_true), collect(lambda one: one.lesions.num_found)
+    has_any: list[LabelMeasures] = [one for one in known if one is not None and (one.predicted or one.true)]
+    return LabelScore(
+        dice=sample.mean(dice),
+        hd95=sample.mean(collect(lambda one: one.distances and one.distances[0])),
+        surface_dice=sample.mean(collect(lambda one: one.distances and one.distances[1])),
+        num_lesions=int(np.nansum(true)),
+        lesion_sensitivity=sample.ratio(np.nan_to_num(found), np.nan_to_num(true)),
+        false_lesions=sample.mean(collect(lambda one: one.lesions.num_false)),
+        size_error=measure_agreement([one.predicted for one in has_any], [one.true for one in has_any]),
+    )
+
+
+class ClassRows:
+    """The cases of a classification: of each its true class and its mean probabilities.
+
+    Args:
+        score: Of all cases, with their probabilities.
+        unit_of: Case -> its unit.
+    """
+
+    def __init__(self, score: Score, unit_of: Mapping[str, str]) -> None:
+        rows = [
+            (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
+        ]
+        self.truth = np.array([label for label, *_ in rows])
+        self.probabilities = np.array([row for *_, row in rows])
+        self.answers = self.probabilities.argmax(axis=1)
+        self.units = [unit_of[case] for _, case, _ in rows]
+        self.sample = Sample(self.units)
+
+    def measure_classes(self, study: Study, specificity: float) -> dict[str, ClassScore]:
+        """Return the scores of each class against all others by its name; of two classes the second's alone."""
+        labels = sorted(study.labels)
+        chosen = labels[1:] if len(labels) == 2 else labels
+        return {study.labels[label]: self._measure_class(label, specificity) for label in chosen}
+
+    def _measure_class(self, label: int, specificity: float) -> ClassScore:
+        # Imported here because it takes a second, which no segmentation needs.
+        from sklearn.metrics import average_precision_score
+
+        scores, is_positive = self.probabilities[:, label], self.truth == label
+        area = measure_auroc(scores, is_positive, self.units)
+        point = find_operating_point(scores, is_positive, specificity)
+        everybody = np.full(len(scores), area is not None)
+
+        def precision(rows: Rows) -> float:
+            return float(average_precision_score(is_positive[rows], scores[rows])) if _has_both(rows) else np.nan
+
+        def sensitivity(rows: Rows) -> float:
+            # The threshold is chosen anew: that it was chosen on these cases is part of what is not known.
+            found = find_operating_point(scores[rows], is_positive[rows], specificity)
+            return np.nan if found is None else found.sensitivity
+
+        def _has_both(rows: Rows) -> bool:
+            return 0 < int(is_positive[rows].sum()) < len(rows)
+
+        return ClassScore(
+            recall=self.sample.mean(np.where(is_positive, (self.answers == label).astype(np.float64), np.nan)),
+            auroc=Estimate(area.value, area.interval, len(scores)) if area else Estimate(None, None, 0),
+            average_precision=self.sample.estimate(precision, everybody),
+            sensitivity=replace(self.sample.estimate(sensitivity, everybody), num_cases=int(is_positive.sum())),
+            threshold=point.threshold if point else None,
+        )
+
+    def count_answers(self, study: Study) -> dict[str, dict[str, int]]:
+        """Return true class -> answered class -> cases, by their names."""
+        counts = Counter(zip(self.truth.tolist(), self.answers.tolist(), strict=True))
+        return {
+            name: {other: counts[label, said] for said, other in sorted(study.labels.items())}
+            for label, name in sorted(study.labels.items())
+        }
+
+    def measure_calibration(self) -> Calibration:
+        """Return how far the model's confidence is from its accuracy."""
+        confidences, is_right = self.probabilities.max(axis=1), self.answers == self.truth
+
+        def error(rows: Rows) -> float:
+            return expected_calibration_error(group_by_confidence(confidences[rows], is_right[rows]))
+
+        bins = tuple(group_by_confidence(confidences, is_right))
+        return Calibration(self.sample.estimate(error, np.ones(len(confidences), bool)), bins)

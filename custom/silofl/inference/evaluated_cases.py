@@ -1,0 +1,158 @@
+"""A model's answers to a site's labelled cases, each as a clinic would get it, with its score."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.lesions import LesionCounts, count_lesions
+from silofl.data.domain import Form
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData
+from silofl.errors import DataError
+from silofl.inference.geometry import check_is_not_blank, decide_labels
+from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
+from silofl.inference.super_model import SuperModel
+from silofl.training.evaluation import score_predictions, select_regions
+from silofl.training.metrics import Label, Score, group_positions, mask_labels
+from silofl.training.surface import surface_by_case
+from silofl.training.units import Units, find_units
+
+
+@dataclass(frozen=True)
+class LabelMeasures:
+    """What is measured of a label, or region, in one case.
+
+    Attributes:
+        lesions: Its connected components.
+        predicted: Its predicted size, in millilitres, or in pixels where a voxel's size is not known.
+        true: Its true size.
+        distances: HD95 and surface Dice; None where truth or prediction lacks it.
+    """
+
+    lesions: LesionCounts
+    predicted: float
+    true: float
+    distances: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class EvaluatedCase:
+    """A case with its answer's score.
+
+    Attributes:
+        case: Its name.
+        part: The part of the site's data.
+        model: Whose model answered.
+        warnings: Why the answer may mean nothing.
+        score: The study's metric of this case.
+        labels: Segmentation: label, or region -> its measures.
+    """
+
+    case: str
+    part: str
+    model: str
+    warnings: tuple[str, ...]
+    score: Score
+    labels: Mapping[Label, LabelMeasures]
+
+
+@dataclass(frozen=True)
+class RefusedCase:
+    """A case that the model does not answer.
+
+    Attributes:
+        case: Its name.
+        part: The part of the site's data.
+        reason: One sentence.
+    """
+
+    case: str
+    part: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SiteCases:
+    """The labelled cases of a site that are evaluated.
+
+    Attributes:
+        data: The site's data, which know the images' files.
+        parts: Name of a part -> its examples.
+        units: What counts once in an interval.
+    """
+
+    data: SiteData
+    parts: Mapping[str, Examples]
+    units: Units
+
+    @classmethod
+    def of(cls, data: SiteData, names: Sequence[str]) -> Self:
+        """Take the parts of some names that hold a case."""
+        parts = {name: part for name in names if len(part := getattr(data, name))}
+        patients = {case: patient for part in parts.values() for case, patient in part.patient_of.items()}
+        records = [record for name in parts for record in data.manifest.parts[name]]
+        return cls(data, parts, find_units(patients, records))
+
+    @property
+    def num_cases(self) -> int:
+        """How many they are."""
+        return len(self.units.unit_of)
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether all state their voxels' size: sizes and distances are then in millilitres and mm."""
+        return all(part.spacings.keys() >= {*part.cases} for part in self.parts.values())
+
+    def select(self, name: str, case: str) -> Examples:
+        """Return the examples of one case of a part."""
+        part = self.parts[name]
+        return part.select_rows([row for row, one in enumerate(part.cases) if one == case])
+
+
+def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
+    """Answer each case as `SuperModel.predict` does, and score it on its prepared images."""
+    for name, part in site.parts.items():
+        records = {record.case: record for record in site.data.manifest.parts[name]}
+        for case, rows in group_positions(part.cases).items():
+            try:
+                form = site.data.read_form(records[case])
+                model.contents.domain.check(form, f"case {case!r}")
+                yield _evaluate_case(model, part.select_rows(rows), name, form, site.has_sizes)
+            except DataError as error:
+                yield RefusedCase(case, name, str(error))
+
+
+def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]:
+    """Return a model's answer to the examples of one case, and their labels or classes.
+
+    Raises:
+        DataError: The images are blank, or have not the form of the training images.
+    """
+    images = np.asarray(case.images)
+    check_is_not_blank(images, f"case {case.cases[0]!r}")
+    model.check_is_not_alone(images)
+    answer = model.answer(images, model.contents.study.training.batch_size)
+    return answer, decide_labels(answer.probabilities)
+
+
+def _evaluate_case(model: SuperModel, case: Examples, part: str, form: Form, has_sizes: bool) -> EvaluatedCase:
+    study = model.contents.study
+    answer, said = answer_case(model, case)
+    warnings = model.list_warnings(answer, model.compare_images(np.asarray(case.images), form))
+    score = score_predictions(said, case, study, answer.probabilities)
+    regions = select_regions(case, study) if study.task == "segmentation" else {}
+    labels = {name: _measure_label(said, labels, case, has_sizes) for name, labels in regions.items()}
+    return EvaluatedCase(case.cases[0], part, answer.model, warnings, score, labels)
+
+
+def _measure_label(said: NDArray, labels: tuple[int, ...], case: Examples, has_sizes: bool) -> LabelMeasures:
+    name, truth = case.cases[0], np.asarray(case.targets)
+    masks = mask_labels(said, labels), mask_labels(truth, labels)
+    spacings = {name: case.spacings[name]} if has_sizes else {}
+    size = float(np.prod(spacings[name])) / MM3_IN_ML if has_sizes else 1.0
+    lesions = count_lesions(*masks, is_one_volume=case.slices[0] is not None)
+    distances = surface_by_case(said, truth, case.cases, [labels], spacings)[name]
+    return LabelMeasures(lesions, *(size * int(mask.sum()) for mask in masks), distances)

@@ -1,0 +1,130 @@
+"""The record of a model's evaluation on labelled cases of a site, ``evaluation.json``: it names no case or patient."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from silofl.core.calibration import ReliabilityBin
+from silofl.core.intervals import Estimate
+from silofl.core.lesions import Agreement
+from silofl.schema import declare_optional
+from silofl.training.site_score import Counts
+
+FILE = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How well a model segments one label, or region.
+
+    Attributes:
+        dice: Mean over the cases in which truth or prediction has it.
+        hd95: 95th percentile of the distances between both surfaces, mean over the cases in which both have it.
+        surface_dice: Share of both surfaces within 2 mm, or 2 pixels, of the other; the same mean.
+        num_lesions: Connected components in truth.
+        lesion_sensitivity: Share of them of which at least one voxel is predicted.
+        false_lesions: Predicted components without a voxel of a true one, per case.
+        size_error: Predicted minus true size of each case, in `size_unit`; null where no case has it.
+    """
+
+    dice: Estimate
+    hd95: Estimate
+    surface_dice: Estimate
+    num_lesions: int
+    lesion_sensitivity: Estimate
+    false_lesions: Estimate
+    size_error: Agreement | None
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How well a model tells one class from all others.
+
+    Attributes:
+        recall: Share of its cases that are called so.
+        auroc: Area under the ROC curve, with DeLong's interval.
+        average_precision: Area under the precision-recall curve.
+        sensitivity: Share of its cases with at least the threshold's probability.
+        threshold: The probability that gives the most sensitivity at the specificity, chosen on these very cases; null
+            where none is high enough.
+    """
+
+    recall: Estimate
+    auroc: Estimate
+    average_precision: Estimate
+    sensitivity: Estimate
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Whether a model is as often right as it is sure.
+
+    Attributes:
+        error: Expected calibration error of the class that is answered, over ten bins.
+        bins: Those with a case.
+    """
+
+    error: Estimate
+    bins: tuple[ReliabilityBin, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The content of evaluation.json.
+
+    Attributes:
+        fingerprint: Of the model.
+        study: Name of the study that trained it.
+        task: The study's.
+        metric: The study's.
+        rule: Whose model answers.
+        quality: What the model's own test said; empty where not known.
+        parts: Parts of the site's data whose cases are counted.
+        num_cases: Cases that were answered.
+        num_refused: Cases that were not, as `predict` would refuse them.
+        unit: What counts once in an interval: patient, recording or case.
+        num_units: How many of them were answered.
+        value: The study's metric.
+        num_excluded: Cases that do not count: a segmentation's without any label in truth and prediction.
+        num_empty: Segmentation: cases without any label in truth.
+        num_false_positive: Those of them in which a label is predicted.
+        answers: Name of a model, or of several together -> cases that it answered.
+        warnings: What `predict` warns of -> cases.
+        labels: Segmentation: label, or region -> its scores.
+        distance_unit: Of HD95.
+        size_unit: Of sizes.
+        classes: Classification: class -> its scores; of two classes the second alone.
+        also: Classification: accuracy, balanced_accuracy and auroc.
+        specificity: Classification: the one that thresholds are chosen for.
+        confusion: Classification: true class -> answered class -> cases.
+        calibration: Classification: of the probabilities.
+        versions: Library -> its version.
+    """
+
+    fingerprint: str
+    study: str
+    task: str
+    metric: str
+    rule: str
+    quality: str
+    parts: tuple[str, ...]
+    num_cases: int
+    num_refused: int
+    unit: str
+    num_units: int
+    value: Estimate
+    num_excluded: int
+    answers: Counts
+    warnings: Counts
+    versions: Mapping[str, str]
+    num_empty: int | None = declare_optional()
+    num_false_positive: int | None = declare_optional()
+    labels: Mapping[str, LabelScore] | None = declare_optional()
+    distance_unit: Literal["mm", "pixels"] | None = declare_optional()
+    size_unit: Literal["ml", "pixels"] | None = declare_optional()
+    classes: Mapping[str, ClassScore] | None = declare_optional()
+    also: Mapping[str, Estimate] | None = declare_optional()
+    specificity: float | None = declare_optional()
+    confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
+    calibration: Calibration | None = declare_optional()

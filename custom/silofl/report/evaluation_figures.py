@@ -1,0 +1,188 @@
+"""Figures of an evaluation: the worst cases, sizes against the truth, and confidence against accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numpy.typing import NDArray
+
+from silofl.core.calibration import BINS
+from silofl.inference.evaluation import Calibration, LabelScore
+from silofl.report.canvas import INK, LINE_COLOURS, MUTED, PageImage, PlotData, lay_out_panels, make_image, style_axes
+from silofl.report.canvas import make_panels as make_grid
+from silofl.report.result_pictures import (
+    add_label_legend,
+    draw_outlines,
+    grey_window,
+    make_trimmed_image,
+    name_rows,
+    panel_inches,
+    show_image,
+    write_title,
+)
+from silofl.report.tables import format_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Wide enough for the title of a panel.
+LEAST_PANEL = 3.2
+SIZES_CAPTION = (
+    "Each point is a case: predicted minus true size, over the mean of both. The line is the mean difference; between "
+    "the dashed lines lie about 95 % of cases like these (Bland and Altman's limits of agreement)."
+)
+RELIABILITY_CAPTION = (
+    "Each point is the cases whose answer has a probability in one tenth of the scale, the larger the more they are. "
+    "On the dashed line a model is as often right as it is sure; below it, it is too sure."
+)
+
+
+@dataclass(frozen=True)
+class CasePicture:
+    """A case as it is shown.
+
+    Attributes:
+        title: Its value, or its classes.
+        case: Its name.
+        image: (C, H, W).
+        truth: Its label map (H, W); None of a class.
+        prediction: The predicted one.
+    """
+
+    title: str
+    case: str
+    image: NDArray
+    truth: NDArray | None = None
+    prediction: NDArray | None = None
+
+
+@dataclass(frozen=True)
+class WorstCases:
+    """The cases with the worst answers.
+
+    Attributes:
+        pictures: The worst first, at least one.
+        labels: Number -> name; empty where classes are answered.
+    """
+
+    pictures: Sequence[CasePicture]
+    labels: Mapping[int, str]
+
+    def data(self) -> PlotData:
+        """Return one row per case."""
+        return PlotData("worst_cases", ("case", "what"), tuple((one.case, one.title) for one in self.pictures))
+
+    def draw(self, width: float) -> Figure:
+        """Draw each image, and below it the outlines of truth and prediction; few enough for any width."""
+        names = ("image", "truth", "prediction") if self.labels else ("image",)
+        size = panel_inches(len(names), len(self.pictures))
+        figure, grid = make_grid(len(names), len(self.pictures), size, "compressed")
+        for column, one in enumerate(self.pictures):
+            window = grey_window([one.image])
+            for row, mask in enumerate((None, one.truth, one.prediction)[: len(names)]):
+                show_image(grid[row, column], one.image, window)
+                if mask is not None:
+                    draw_outlines(grid[row, column], mask, self.labels)
+            write_title(grid[0, column], one.title, one.case)
+        name_rows(grid[:, 0], names)
+        return add_label_legend(figure, self.labels) if self.labels else figure
+
+
+@dataclass(frozen=True)
+class SizeDifferences:
+    """Predicted against true sizes.
+
+    Attributes:
+        sizes: Label -> (predicted, true) size of each case that has it, at least one.
+        labels: Label -> its scores.
+        unit: Of the sizes.
+    """
+
+    sizes: Mapping[str, Sequence[tuple[float, float]]]
+    labels: Mapping[str, LabelScore]
+    unit: str
+
+    def data(self) -> PlotData:
+        """Return one row per label and case, without the case's name."""
+        rows = ((label, *pair) for label, pairs in self.sizes.items() for pair in pairs)
+        return PlotData("sizes", ("label", f"predicted_{self.unit}", f"true_{self.unit}"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw a panel per label."""
+        figure, panels = lay_out_panels(len(self.sizes), width, 2.9, LEAST_PANEL)
+        for axes, (label, pairs) in zip(panels, self.sizes.items(), strict=True):
+            means, differences = zip(*(((one + other) / 2, one - other) for one, other in pairs), strict=True)
+            style_axes(axes, f"{label}: predicted minus true, {self.unit}", f"mean of both, {self.unit}")
+            axes.scatter(means, differences, s=16, color=LINE_COLOURS[0], alpha=0.7, linewidths=0)
+            error = self.labels[label].size_error
+            axes.axhline(0, color=MUTED, linewidth=0.8)
+            axes.axhline(error.bias, color=INK, linewidth=1.4)
+            for limit in (error.low, error.high):
+                if limit is not None:
+                    axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        return figure
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Confidence against accuracy.
+
+    Attributes:
+        calibration: What it shows.
+    """
+
+    calibration: Calibration
+
+    def data(self) -> PlotData:
+        """Return one row per bin."""
+        rows = tuple((one.low, one.num_cases, one.confidence, one.accuracy) for one in self.calibration.bins)
+        return PlotData("reliability", ("from", "cases", "confidence", "accuracy"), rows)
+
+    def draw(self, width: float) -> Figure:
+        """Draw one panel, small enough for any width."""
+        figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
+        bins = self.calibration.bins
+        most = max(one.num_cases for one in bins)
+        style_axes(axes, "share of right answers", "mean probability of the answer")
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        points = [one.confidence for one in bins], [one.accuracy for one in bins]
+        axes.scatter(*points, s=[12 + 160 * one.num_cases / most for one in bins], color=LINE_COLOURS[0], alpha=0.7)
+        # No answer of two classes is less sure than one half, but one of many may be.
+        axes.set(xlim=(min(one.low for one in bins) - 0.5 / BINS, 1.02), ylim=(-0.04, 1.04))
+        return figure
+
+
+def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str]) -> PageImage | None:
+    """Draw the worst cases; None without any."""
+    if not pictures:
+        return None
+    alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
+    classes = "" if labels else " Above each: its true class, and the answer with its probability."
+    return make_trimmed_image(WorstCases(pictures, labels), alt, f"The worst first.{classes}")
+
+
+def sizes_image(
+    sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Mapping[str, LabelScore], unit: str
+) -> PageImage | None:
+    """Draw predicted minus true sizes by label; None without any.
+
+    Args:
+        sizes: As of `SizeDifferences`; labels without a case are left out.
+        labels: Label -> its scores.
+        unit: Of the sizes.
+    """
+    known = {label: pairs for label, pairs in sizes.items() if pairs}
+    if not known:
+        return None
+    biases = "; ".join(f"{label} {labels[label].size_error.bias:+.3g} {unit}" for label in known)
+    return make_image(SizeDifferences(known, labels, unit), f"Mean size error: {biases}.", SIZES_CAPTION)
+
+
+def reliability_image(calibration: Calibration | None) -> PageImage | None:
+    """Draw confidence against accuracy; None without a classification."""
+    if calibration is None:
+        return None
+    alt = f"Expected calibration error {format_number(calibration.error.value)}."
+    return make_image(Reliability(calibration), alt, RELIABILITY_CAPTION)

@@ -1,0 +1,178 @@
+"""The numbers of an evaluation in tables and sentences, and its page, ``evaluation.html``."""
+
+from collections.abc import Mapping, Sequence
+
+from silofl.core.intervals import Estimate
+from silofl.inference.evaluation import ClassScore, Evaluation, LabelScore
+from silofl.report.canvas import PageImage
+from silofl.report.page import (
+    Banner,
+    Heading,
+    Page,
+    PageSection,
+    Pairs,
+    Table,
+    Text,
+    Tiles,
+    make_items,
+    make_note,
+    make_picture,
+    make_section,
+    make_table,
+)
+from silofl.report.sentences import metric_sentence
+from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format_number
+
+RESEARCH = "For research: a research tool and no medical device."
+INTERVALS = (
+    "In brackets: the 95 % interval over {unit}s, by 1000 resamples of them{auroc}. There is none of fewer than 6, nor "
+    "where all give the same."
+)
+LABELS_NOTE = (
+    "A lesion is a connected component of the label; it is found if at least one voxel of it is predicted. False "
+    "lesions are predicted components that touch none. Size error: predicted minus true size, mean and 95 % limits of "
+    "agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in which truth and prediction have the label."
+)
+CLASSES_NOTE = (
+    "Each class against all others; of two classes the second. The threshold gives the most sensitivity at a "
+    "specificity of at least {specificity:g}. It was chosen on these very cases: on others expect a little less."
+)
+CALIBRATION_NOTE = "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins."
+CONFUSION = "true class (rows), answer (columns)"
+
+
+def format_estimate(estimate: Estimate, digits: int = 3) -> str:
+    """Return ``0.812 (0.750 to 0.861)``; without brackets where there is no interval, ``-`` without a value."""
+    if estimate.value is None:
+        return MISSING
+    low_and_high = [f"{end:.{digits}f}" for end in estimate.interval or ()]
+    return f"{estimate.value:.{digits}f}" + (f" ({' to '.join(low_and_high)})" if low_and_high else "")
+
+
+def summary_lines(record: Evaluation) -> list[str]:
+    """Return the main numbers as lines: cases, the study's metric, and what else is of all cases."""
+    units = "" if record.unit == "case" else f" of {record.num_units} {record.unit}s"
+    counts = f"{record.num_cases} cases{units} ({', '.join(record.parts)})"
+    refused = f"; {record.num_refused} cases refused, as predict refuses them" if record.num_refused else ""
+    lines = [f"{counts}{refused}", *(f"{name}: {value}" for name, value in _list_numbers(record))]
+    if record.num_empty:
+        lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
+    if record.num_excluded:
+        lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
+    return lines
+
+
+def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
+    numbers = {record.metric: record.value} | dict(record.also or {})
+    named = [(METRIC_NAMES.get(name, name), format_estimate(one)) for name, one in numbers.items()]
+    return named + ([("ECE", format_estimate(record.calibration.error))] if record.calibration else [])
+
+
+def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
+    """Return the tables by label, or by class with that of the answers, under their headings."""
+    if record.labels is not None:
+        rows = tuple(_label_row(name, one, record) for name, one in record.labels.items())
+        columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
+        return {"By label": TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)}
+    found = {}
+    if record.classes:
+        rows = tuple(_class_row(name, one) for name, one in record.classes.items())
+        wanted = f"sensitivity at {record.specificity:g} specificity"
+        found["By class"] = TextTable(("class", "recall", "AUROC", "PR-AUC", wanted, "threshold"), rows)
+    if record.confusion:
+        rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
+        found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
+    return found
+
+
+def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...]:
+    lesions = f"{format_estimate(one.lesion_sensitivity, 2)} of {one.num_lesions}"
+    error = one.size_error
+    limits = "" if error is None or error.low is None else f" ({error.low:.3g} to {error.high:.3g})"
+    return (
+        name,
+        format_estimate(one.dice),
+        lesions,
+        format_estimate(one.false_lesions, 2),
+        MISSING if error is None else f"{error.bias:+.3g}{limits}",
+        format_estimate(one.hd95, 1),
+        format_estimate(one.surface_dice),
+    )
+
+
+def _class_row(name: str, one: ClassScore) -> tuple[str, ...]:
+    numbers = map(format_estimate, (one.recall, one.auroc, one.average_precision, one.sensitivity))
+    return (name, *numbers, format_number(one.threshold))
+
+
+def list_notes(record: Evaluation) -> list[str]:
+    """Return how to read the numbers."""
+    auroc = "" if record.labels is not None else "; of an AUROC by DeLong"
+    notes = [metric_sentence(record.metric), INTERVALS.format(unit=record.unit, auroc=auroc)]
+    if record.labels is not None:
+        return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
+    return [*notes, CLASSES_NOTE.format(specificity=record.specificity), CALIBRATION_NOTE]
+
+
+def warning_lines(record: Evaluation) -> list[str]:
+    """Return what `predict` would warn of, with the number of cases."""
+    return [f"{sentence}: {count} of {record.num_cases} cases" for sentence, count in record.warnings.items()]
+
+
+def make_evaluation_page(
+    record: Evaluation, site: str, doubts: Sequence[str], images: Mapping[str, PageImage | None], refused: Sequence[str]
+) -> Page:
+    """Return the page.
+
+    Args:
+        record: The numbers.
+        site: Name of the folder of the data.
+        doubts: What must be known before a number is believed.
+        images: ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.
+        refused: Why each case was refused.
+    """
+    tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(record).items()]
+    counts = TextTable(("answered by", "cases"), tuple((name, str(n)) for name, n in record.answers.items()))
+    facts = [
+        ("model", record.fingerprint[:16]),
+        ("study", record.study),
+        ("rule", record.rule),
+        ("what the models' own test said", record.quality or MISSING),
+        *record.versions.items(),
+    ]
+    sections: list[PageSection] = [
+        make_section(
+            "results",
+            "Results",
+            "Results",
+            Tiles(
+                [*_list_numbers(record), ("cases", str(record.num_cases)), (f"{record.unit}s", str(record.num_units))]
+            ),
+            [block for pair in tables for block in pair],
+            [make_note(note) for note in list_notes(record)],
+        ),
+        make_section(
+            "pictures",
+            "Pictures",
+            "Pictures",
+            [Heading("Worst cases"), make_picture(images["worst"], "shrink")] if images["worst"] else None,
+            [Heading("Sizes"), make_picture(images["sizes"])] if images["sizes"] else None,
+            [Heading("Calibration"), make_picture(images["reliability"], "shrink")] if images["reliability"] else None,
+        ),
+        make_section(
+            "warnings",
+            "Warnings",
+            "What predict would warn of",
+            make_items(warning_lines(record)) or Text("Nothing."),
+            [Heading("Refused cases"), make_items(list(refused))] if refused else None,
+        ),
+        make_section("model", "Model", "The model", make_table(counts), Pairs(facts)),
+    ]
+    return Page(
+        title=f"{record.study} at {site}",
+        kicker="Evaluation of a trained model on labelled cases",
+        subtitle=summary_lines(record)[:1],
+        opening=[Banner("warning", "RESEARCH", RESEARCH, doubts)],
+        sections=sections,
+        footer="This page names cases: it stays at the hospital. It holds all it shows and loads nothing.",
+    )

@@ -1,0 +1,235 @@
+"""``silofl evaluate``: a trained model on the labelled cases of a site, as a clinic tests one before it uses it."""
+
+import argparse
+import csv
+import io
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from silofl.data.manifest import PARTS
+from silofl.data.parts import Examples
+from silofl.data.site_data import load_site_data
+from silofl.errors import ConfigError, DataError, ExitCode
+from silofl.files import is_free, write_json, write_text
+from silofl.inference.clinical import measure_evaluation
+from silofl.inference.directory import read_fingerprint, read_model_folder
+from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase, SiteCases, answer_case, evaluate_cases
+from silofl.inference.evaluation import FILE, Evaluation
+from silofl.inference.super_model import SuperModel
+from silofl.options import make_console
+from silofl.report.evaluation_figures import CasePicture, reliability_image, sizes_image, worst_image
+from silofl.report.evaluation_page import (
+    RESEARCH,
+    evaluation_tables,
+    list_notes,
+    make_evaluation_page,
+    summary_lines,
+    warning_lines,
+)
+from silofl.report.page import write_with_files
+from silofl.report.result_pictures import short_metric
+from silofl.report.tables import print_lines, print_table
+from silofl.schema import dump_record
+from silofl.study import Study
+from silofl.training.case_pictures import find_largest_slice, show_plane
+from silofl.training.device import choose_device
+
+CASES, PAGE, ALL = "cases.csv", "evaluation.html", "all"
+# As many as can be read on a phone.
+MOST_PICTURES = 4
+STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
+SEEN = (
+    "the model learnt from this very dataset.json: its training and validation cases are no test of it; give --part "
+    "test"
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Evaluate, print the numbers, and write ``evaluation.json``, ``cases.csv`` and ``evaluation.html``.
+
+    Raises:
+        ConfigError: The model or the folder is wrong.
+        DataError: The data are wrong, or the model answers none of the cases.
+    """
+    console, out = make_console(options), options.out
+    if not is_free(out):
+        raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
+    contents = read_model_folder(options.model)
+    # Set as at the sites: other thread counts round sums differently.
+    torch.set_num_threads(contents.study.torch_threads)
+    model = SuperModel(contents, choose_device(options.device))
+    with ExitStack() as stack:
+        # Decoded images are nobody's to keep, unless somebody says where.
+        cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
+        site = _read_cases(options.data, contents.study, cache, options.part)
+        cases, refused = _answer_cases(model, site, console)
+        record = measure_evaluation(model, read_fingerprint(options.model), site, cases, options.specificity)
+        pictures = draw_worst_cases(model, site, cases)
+    doubts = _list_doubts(model, site)
+    write_json(out / FILE, dump_record(record))
+    write_cases(out / CASES, cases, refused, record, contents.study)
+    name = options.data.resolve().name
+    _write_page(out / PAGE, record, name, doubts, (cases, refused), pictures, contents.study)
+    _print_evaluation(record, doubts, refused, out, console)
+    if options.json:
+        print((out / FILE).read_text(), end="")
+    return ExitCode.INCOMPLETE if refused else ExitCode.COMPLETE
+
+
+def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
+    names = PARTS if part == ALL else (part,)
+    return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
+
+
+def _answer_cases(
+    model: SuperModel, site: SiteCases, console: Console
+) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
+    found = evaluate_cases(model, site)
+    shown = track(found, "evaluating", site.num_cases, console=console, transient=True, disable=not console.is_terminal)
+    answered: list[EvaluatedCase] = []
+    refused: list[RefusedCase] = []
+    for one in shown:
+        (answered if isinstance(one, EvaluatedCase) else refused).append(one)
+    if not answered:
+        raise DataError(refused[0].reason)
+    return answered, refused
+
+
+def _list_doubts(model: SuperModel, site: SiteCases) -> list[str]:
+    """Return what must be known before a number is believed."""
+    known = (model.contents.facts.get("data") or {}).values()
+    is_seen = site.data.manifest.digest in [one.get("digest") for one in known] and {*site.parts} != {"test"}
+    doubts = [SEEN] if is_seen else []
+    if site.units.name != "patient":
+        doubts.append(
+            f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
+            "where a patient has several"
+        )
+    return doubts
+
+
+def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CasePicture]:
+    """Return pictures of the worst answers: the lowest values, or the surest wrong classes; right ones are none."""
+    wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
+    worst = sorted(wrong, key=lambda one: (_rank_case(one), one.case))[:MOST_PICTURES]
+    draw = _draw_class if model.contents.study.task == "classification" else _draw_label_map
+    return [draw(model, one, site.select(one.part, one.case)) for one in worst]
+
+
+def _rank_case(one: EvaluatedCase) -> float:
+    """Return the probability of the true class, or a segmentation's value."""
+    known = [row[label] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
+    return float(np.mean(known)) if known else one.score.by_case[one.case]
+
+
+def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
+    study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
+    plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
+    (label, rows), *_ = one.score.probabilities_by_case.items()
+    said, probability = max(enumerate(rows[one.case]), key=lambda pair: pair[1])
+    return CasePicture(f"{study.labels[label]}: {study.labels[said]} {probability:.2f}", one.case, plane)
+
+
+def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
+    said = answer_case(model, case)[1]
+    # What is shown of a case without any label is the false alarm.
+    seen = case if any(np.any(truth) for truth in case.targets) else replace(case, targets=said)
+    row = find_largest_slice(seen, one.case)
+    image, truth, answer = (
+        show_plane(np.asarray(array), seen, row)
+        for array in (case.images[row][model.contents.study.data.shown], case.targets[row], said[row])
+    )
+    title = f"{short_metric(one.score.metric)} {one.score.by_case[one.case]:.3f}"
+    return CasePicture(title, one.case, image, truth, answer)
+
+
+def write_cases(
+    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, study: Study
+) -> None:
+    """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
+    rows = [_list_facts(one, record, study) for one in cases]
+    rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
+    columns = [
+        name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*columns, "warnings", "refused"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
+    value = one.score.by_case.get(one.case)
+    row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, record.metric: value}
+    for key, measured in one.labels.items():
+        name = study.labels.get(key, key)
+        hd95, surface_dice = measured.distances or (None, None)
+        row |= {
+            f"{name} Dice": one.score.labels_by_case.get(key, {}).get(one.case),
+            f"{name} predicted {record.size_unit}": measured.predicted,
+            f"{name} true {record.size_unit}": measured.true,
+            f"{name} lesions": measured.lesions.num_true,
+            f"{name} lesions found": measured.lesions.num_found,
+            f"{name} false lesions": measured.lesions.num_false,
+            f"{name} HD95 {record.distance_unit}": hd95,
+            f"{name} surface Dice": surface_dice,
+        }
+    for label, rows in one.score.probabilities_by_case.items():
+        chances = rows[one.case]
+        row |= {"true class": study.labels[label], "answer": study.labels[int(np.argmax(chances))]}
+        row |= {f"probability of {name}": chances[number] for number, name in sorted(study.labels.items())}
+    return row | {"warnings": "; ".join(one.warnings)}
+
+
+def _write_page(
+    path: Path,
+    record: Evaluation,
+    site: str,
+    doubts: Sequence[str],
+    evaluated: tuple[Sequence[EvaluatedCase], Sequence[RefusedCase]],
+    pictures: Sequence[CasePicture],
+    study: Study,
+) -> None:
+    cases, refused = evaluated
+    maps = study.labels if record.labels is not None else {}
+    images = {
+        "worst": worst_image(pictures, maps),
+        "sizes": sizes_image(_collect_sizes(cases, study), record.labels or {}, record.size_unit or ""),
+        "reliability": reliability_image(record.calibration),
+    }
+    reasons = [f"{one.case}: {one.reason}" for one in refused]
+    write_with_files(path, make_evaluation_page(record, site, doubts, images, reasons), ())
+
+
+def _collect_sizes(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, list[tuple[float, float]]]:
+    """Return label -> predicted and true size of each case that has it."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for one in cases:
+        for key, measured in one.labels.items():
+            if measured.predicted or measured.true:
+                name = str(study.labels.get(key, key))
+                found.setdefault(name, []).append((measured.predicted, measured.true))
+    return found
+
+
+def _print_evaluation(
+    record: Evaluation, doubts: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
+) -> None:
+    print_lines(summary_lines(record), console)
+    for name, table in evaluation_tables(record).items():
+        print_lines(["", name], console)
+        print_table(table, console)
+    print_lines(["", *list_notes(record)], console)
+    for sentence in (*doubts, *warning_lines(record), *(f"{one.case} refused: {one.reason}" for one in refused)):
+        console.print(f"  warning: {sentence}", style="yellow")
+    quality = [f"What these models can do: {record.quality}"] if record.quality else []
+    print_lines([*quality, RESEARCH, f"page: {out / PAGE}", STAYS], console)

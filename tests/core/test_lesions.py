@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+from monai.metrics.froc import compute_fp_tp_probs_nd
+
+from silofl.core.lesions import Agreement, LesionCounts, count_lesions, measure_agreement
+
+
+def draw(*rows):
+    return np.array([[[one == "#" for one in row] for row in rows]])
+
+
+def test_a_lesion_is_found_by_one_pixel_and_a_prediction_beside_all_is_false():
+    truth = draw("##....", "##..#.", "......")
+    said = draw(".#....", "......", "...#.#")
+    # of the two true lesions the first is touched; the pixels below the second one touch nothing
+    assert count_lesions(said, truth) == LesionCounts(num_true=2, num_found=1, num_false=2)
+
+
+def test_pixels_that_touch_by_a_corner_are_one_lesion():
+    assert count_lesions(draw("#..", ".#.", "..#"), draw("...", "...", "...")) == LesionCounts(0, 0, 1)
+
+
+def test_slices_of_a_volume_are_connected_and_pictures_are_not():
+    truth = np.ones((3, 2, 2), bool)
+    assert count_lesions(truth, truth) == LesionCounts(1, 1, 0)
+    assert count_lesions(truth, truth, is_one_volume=False) == LesionCounts(3, 3, 0)
+
+
+def list_components(mask):
+    """Return the components of a mask as sets of places, found by walking from voxel to voxel."""
+    left, found = set(map(tuple, np.argwhere(mask))), []
+    steps = [np.array(step) - 1 for step in np.ndindex(*(3,) * mask.ndim)]
+    while left:
+        seen = walk = {left.pop()}
+        while walk:
+            walk = {tuple(np.add(place, step)) for place in walk for step in steps} & left
+            left -= walk
+            seen = seen | walk
+        found.append(seen)
+    return found
+
+
+@pytest.mark.parametrize("shape", [(1, 20, 20), (6, 12, 12)])
+def test_the_counts_of_100_random_cases_are_those_of_a_walk_and_of_monai(shape):
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        truth, said = (random.random((2, *shape)) < random.uniform(0.02, 0.12, (2, *(1,) * len(shape)))).astype(bool)
+        counts, true = count_lesions(said, truth), list_components(truth)
+        false = [one for one in list_components(said) if not any(one & other for other in true)]
+        numbers = np.zeros(shape, int)
+        for number, places in enumerate(true, start=1):
+            numbers[tuple(np.transpose(list(places)))] = number
+        assert (counts.num_true, counts.num_false) == (len(true), len(false))
+        if truth.any() and said.any():
+            # every predicted voxel is a detection
+            _, hits, num_targets = compute_fp_tp_probs_nd(np.ones(said.sum()), np.argwhere(said), numbers)
+            assert (counts.num_found, counts.num_true) == (hits.sum(), num_targets)
+
+
+def test_the_limits_of_agreement_lie_about_the_mean_difference():
+    # differences 1, 2 and 3: mean 2, deviation 1
+    assert measure_agreement([2, 4, 6], [1, 2, 3]) == Agreement(2, pytest.approx(0.04), pytest.approx(3.96))
+    assert measure_agreement([2], [1]) == Agreement(1, None, None) and measure_agreement([], []) is None

@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+import torch
+from monai.metrics import compute_roc_auc
+from scipy.stats import chi2, norm
+from sklearn.metrics import roc_auc_score, roc_curve
+from torchmetrics.functional.classification import binary_sensitivity_at_specificity
+
+from silofl.core.roc import compare_aurocs, find_operating_point, measure_areas, measure_auroc
+from silofl.training.metrics import mean_auroc
+
+# Patients with an ovarian tumour: albumin, total protein, Krebs-Goplerud score, and whether surgery helped. It is the
+# data of DeLong et al. 1988 as SAS's documentation of PROC LOGISTIC prints them, with the results.
+OVARIAN = """
+3.0 5.8 10 0  3.2 6.3 5 1  3.9 6.8 3 1  2.8 4.8 6 0  3.2 5.8 3 1  0.9 4.0 5 0  2.5 5.7 8 0  1.6 5.6 5 1  3.8 5.7 5 1
+3.7 6.7 6 1  3.2 5.4 4 1  3.8 6.6 6 1  4.1 6.6 5 1  3.6 5.7 5 1  4.3 7.0 4 1  3.6 6.7 4 0  2.3 4.4 6 1  4.2 7.6 4 0
+4.0 6.6 6 0  3.5 5.8 6 1  3.8 6.8 7 1  3.0 4.7 8 0  4.5 7.4 5 1  3.7 7.4 5 1  3.1 6.6 6 1  4.1 8.2 6 1  4.3 7.0 5 1
+4.3 6.5 4 1  3.2 5.1 5 1  2.6 4.7 6 1  3.3 6.8 6 0  1.7 4.0 7 0  3.7 6.1 5 1  3.3 6.3 7 1  4.2 7.7 6 1  3.5 6.2 5 1
+2.9 5.7 9 0  2.1 4.8 7 1  2.8 6.2 8 0  4.0 7.0 7 1  3.3 5.7 6 1  3.7 6.9 5 1  3.6 6.6 5 1
+"""
+
+
+@pytest.fixture(scope="module")
+def ovarian():
+    """Scores by name, the higher the more likely, and whether a patient is positive."""
+    albumin, protein, score, outcome = np.array(OVARIAN.split(), float).reshape(-1, 4).T
+    return {"albumin": albumin, "protein": protein, "score": -score}, outcome == 1
+
+
+def made_up(seed, n=60, levels=None):
+    """Return scores of two models that are right more often than not, the second the better one, and the classes."""
+    random = np.random.default_rng(seed)
+    is_positive = random.random(n) < 0.4
+    is_positive[:2] = True, False
+    scores = random.normal(size=(2, n)) + is_positive * np.array([[0.7], [1.2]])
+    return (np.round(scores * levels) / levels if levels else scores), is_positive
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "interval"),
+    [
+        ("score", 0.7258, (0.5243, 0.9273)),
+        ("protein", 0.6478, (0.4518, 0.8439)),
+        ("albumin", 0.7366, (0.5549, 0.9182)),
+    ],
+)
+def test_area_and_interval_are_those_published_for_delongs_patients(ovarian, name, value, interval):
+    scores, is_positive = ovarian
+    found = measure_auroc(scores[name], is_positive)
+    assert found.value == pytest.approx(value, abs=5e-5)
+    assert found.interval == pytest.approx(interval, abs=1e-4)
+
+
+def test_the_comparison_is_the_one_published_for_delongs_patients(ovarian):
+    scores, is_positive = ovarian
+    found = compare_aurocs(scores["score"], scores["albumin"], is_positive)
+    assert found.difference == pytest.approx(0.0108, abs=5e-5) and found.p_value == pytest.approx(0.9102, abs=1e-4)
+    assert found.interval == pytest.approx((-0.1761, 0.1976), abs=1e-4)
+    # all three at once: chi-square of both differences to the score
+    areas, covariance = measure_areas(np.stack([*scores.values()]), is_positive)
+    contrast = np.array([[1, 0, -1], [0, 1, -1]])
+    statistic = contrast @ areas @ np.linalg.inv(contrast @ covariance @ contrast.T) @ contrast @ areas
+    assert (statistic, chi2.sf(statistic, 2)) == pytest.approx((2.5340, 0.2817), abs=5e-5)
+
+
+def test_the_comparison_of_two_models_is_that_of_their_paired_cases():
+    (first, second), is_positive = made_up(5, 50)
+    by_case = []
+    for scores in (first, second):
+        wins = scores[is_positive][:, None] > scores[~is_positive]
+        by_case.append((wins.mean(axis=1), wins.mean(axis=0)))
+    # the variance of a mean difference, over the positive and over the negative cases
+    variance = sum((two - one).var(ddof=1) / len(one) for one, two in zip(*by_case, strict=True))
+    found = compare_aurocs(first, second, is_positive)
+    assert np.ptp(found.interval) == pytest.approx(2 * norm.ppf(0.975) * np.sqrt(variance))
+    assert found.p_value == pytest.approx(2 * norm.cdf(-abs(found.difference) / np.sqrt(variance)))
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+def test_the_area_of_200_random_cases_is_the_libraries(levels):
+    scores, is_positive = made_up(1, 200, levels)
+    value = measure_auroc(scores[0], is_positive).value
+    assert value == pytest.approx(roc_auc_score(is_positive, scores[0]), abs=1e-12)
+    assert value == pytest.approx(compute_roc_auc(torch.tensor(scores[0]), torch.tensor(is_positive).int()), abs=1e-6)
+    # the area that a site sends, over both classes
+    chances = 1 / (1 + np.exp(-scores[0]))
+    sent = {
+        int(kind): {str(i): (1 - chances[i], chances[i]) for i in np.flatnonzero(is_positive == kind)}
+        for kind in (False, True)
+    }
+    assert value == pytest.approx(mean_auroc(sent), abs=1e-6)
+
+
+def test_the_variance_is_that_of_all_pairs():
+    (scores, _), is_positive = made_up(2, 40, levels=3)
+    positive, negative = scores[is_positive], scores[~is_positive]
+    wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+    # DeLong's formula as it is printed: by rows and columns of the table of all pairs
+    variance = wins.mean(axis=1).var(ddof=1) / len(positive) + wins.mean(axis=0).var(ddof=1) / len(negative)
+    areas, covariance = measure_areas(scores[None], is_positive)
+    assert (areas[0], covariance[0, 0]) == pytest.approx((wins.mean(), variance))
+
+
+def test_patients_with_equal_cases_count_once():
+    (first, second), is_positive = made_up(3, 30)
+    patients = np.repeat(np.arange(30), 3).tolist()
+    thrice = [np.repeat(one, 3) for one in (first, second, is_positive)]
+    alone, together = measure_auroc(first, is_positive), measure_auroc(thrice[0], thrice[2], patients)
+    assert together.value == pytest.approx(alone.value) and together.interval == pytest.approx(alone.interval)
+    found, wanted = compare_aurocs(*thrice, patients), compare_aurocs(first, second, is_positive)
+    assert found.p_value == pytest.approx(wanted.p_value)
+    # who took them for 90 patients would be too sure
+    assert np.ptp(measure_auroc(thrice[0], thrice[2]).interval) < 0.7 * np.ptp(together.interval)
+
+
+def test_an_interval_holds_the_true_area_about_as_often_as_it_says():
+    # of normal scores that lie 1 apart the area is the normal distribution at 1 / sqrt(2), which is 0.7602
+    random, inside = np.random.default_rng(0), 0
+    for _ in range(400):
+        is_positive = np.arange(80) < 40
+        low, high = measure_auroc(random.normal(size=80) + is_positive, is_positive).interval
+        inside += low < 0.7602 < high
+    # deviation of the count: sqrt(400 * 0.95 * 0.05) = 4.4
+    assert abs(inside - 380) < 4 * 4.4
+
+
+def test_classes_that_are_apart_have_an_area_of_1_and_no_interval():
+    is_positive = np.arange(10) > 5
+    found = measure_auroc(np.arange(10.0), is_positive)
+    assert (found.value, found.interval) == (1, None)
+    assert compare_aurocs(np.arange(10.0), np.arange(10.0), is_positive).p_value is None
+
+
+@pytest.mark.parametrize("is_positive", [np.zeros(4, bool), np.ones(4, bool)])
+def test_one_class_alone_has_no_curve(is_positive):
+    scores = np.arange(4.0)
+    assert measure_auroc(scores, is_positive) is None and compare_aurocs(scores, scores, is_positive) is None
+    assert find_operating_point(scores, is_positive, 0.9) is None
+
+
+def test_the_sensitivity_is_the_best_at_the_specificity():
+    scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    is_positive = np.array([False, False, True, False, True, True])
+    # from 0.5 on no negative case is called positive, and 2 of 3 positive ones are
+    point = find_operating_point(scores, is_positive, 0.9)
+    assert (point.threshold, point.sensitivity, point.specificity) == pytest.approx((0.5, 2 / 3, 1))
+    # from 0.3 on one of three is
+    point = find_operating_point(scores, is_positive, 0.6)
+    assert (point.threshold, point.sensitivity, point.specificity) == pytest.approx((0.3, 1, 2 / 3))
+
+
+def test_where_the_surest_case_is_negative_no_case_may_be_called_positive():
+    point = find_operating_point(np.array([0.9, 0.1, 0.2]), np.array([False, True, False]), 1.0)
+    assert (point.threshold, point.sensitivity, point.specificity) == (None, 0, 1)
+
+
+@pytest.mark.parametrize("specificity", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("levels", [None, 2])
+def test_the_point_of_200_random_cases_is_the_libraries(specificity, levels):
+    scores, is_positive = made_up(4, 200, levels)
+    chances = 1 / (1 + np.exp(-scores[0]))
+    point = find_operating_point(chances, is_positive, specificity)
+    false, true, _ = roc_curve(is_positive, chances, drop_intermediate=False)
+    assert point.sensitivity == pytest.approx(true[false <= 1 - specificity + 1e-9].max())
+    found = binary_sensitivity_at_specificity(torch.tensor(chances), torch.tensor(is_positive).int(), specificity)
+    if levels is None:
+        assert point.sensitivity == pytest.approx(float(found[0]), abs=1e-6)
+    threshold = np.inf if point.threshold is None else point.threshold
+    assert (chances[is_positive] >= threshold).mean() == point.sensitivity
+    assert (chances[~is_positive] < threshold).mean() == pytest.approx(point.specificity)
+    assert point.specificity >= specificity

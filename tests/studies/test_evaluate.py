@@ -1,0 +1,228 @@
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from silofl.cli import main
+from silofl.data.counts import SiteCounts
+from silofl.data.domain import Domain, Range
+from silofl.data.phantoms import UNSEEN_SITE
+from silofl.data.site_data import load_site_data
+from silofl.errors import ExitCode
+from silofl.inference import SuperModel
+from silofl.inference.contents import Contents
+from silofl.inference.directory import write_model_folder
+from silofl.inference.evaluation import Evaluation
+from silofl.models import build_model
+from silofl.schema import dump_record, read_record
+from silofl.settings import parse
+from silofl.studies.leave_out import measure_unseen
+from silofl.study import Study
+
+SHAPE, CPU = (1, 32, 32), torch.device("cpu")
+FORM = Domain(kinds=("volumes",))
+
+
+def answering(study, shape, *biases):
+    """Return the state of a network whose answer is the largest bias, whatever the image."""
+    model = build_model(study, shape, seed=0)
+    last = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor(biases))
+    return model.state_dict()
+
+
+def make_study():
+    settings = {"name": "organs", "task": "segmentation", "labels": {1: "organ", 2: "lesion"}, "rounds": 1}
+    data = {
+        "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
+        "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
+    }
+    model = {"features": [4, 4, 4, 4, 4, 4], "normalization": "instance"}
+    rest = {"device": "cpu", "data": data, "model": model, "algorithm": {"name": "fedavg"}}
+    return parse(Study, settings | rest, "study.yaml")
+
+
+@pytest.fixture(scope="module")
+def contents():
+    """A model that answers organ everywhere."""
+    study = make_study()
+    return Contents(study, SHAPE, {"global": answering(study, SHAPE, 0.0, 9.0, 0.0)}, "only", domain=FORM)
+
+
+@pytest.fixture
+def evaluate(tmp_path, capsys):
+    """Evaluate a model on a folder; return exit code, record, output, errors and the folder of results."""
+
+    def give(contents, data, *options):
+        write_model_folder(tmp_path / "model", contents)
+        out = tmp_path / "out"
+        code = main(["evaluate", str(tmp_path / "model"), str(data), "--out", str(out), *map(str, options)])
+        printed = capsys.readouterr()
+        path = out / "evaluation.json"
+        record = read_record(Evaluation, json.loads(path.read_text()), path.name) if path.is_file() else None
+        return code, record, " ".join((printed.out + printed.err).split()), out
+
+    return give
+
+
+def read_cases(out):
+    return list(csv.DictReader((out / "cases.csv").open()))
+
+
+def load(folder, study, tmp_path):
+    return load_site_data(folder, study, tmp_path / "cache", has_progress=False)
+
+
+def test_the_value_is_that_of_a_left_out_sites_test(evaluate, contents, phantoms, tmp_path):
+    code, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE)
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    unseen = measure_unseen(SuperModel(contents, CPU), (data.training, data.validation, data.test))
+    assert (code, record.num_cases, record.unit, record.num_units) == (ExitCode.COMPLETE, 6, "patient", 6)
+    assert record.value.value == pytest.approx(unseen["value"]) and record.parts == ("training", "validation", "test")
+    low, high = record.value.interval
+    assert f"dice: {record.value.value:.3f} ({low:.3f} to {high:.3f})" in printed
+    assert (
+        record.labels["organ"].lesion_sensitivity.value == 1 and record.labels["lesion"].lesion_sensitivity.value == 0
+    )
+    # every voxel is organ
+    assert record.size_unit == "ml" and record.labels["organ"].size_error.bias > 0
+    page = (out / "evaluation.html").read_text()
+    assert all(sentence in page for sentence in ("Worst cases", "Sizes", "no medical device", "organ"))
+    assert "no medical device" in printed
+
+
+def test_cases_stay_in_their_table_and_the_numbers_name_none(evaluate, contents, phantoms, tmp_path):
+    _, record, _, out = evaluate(contents, phantoms / UNSEEN_SITE)
+    rows = read_cases(out)
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    parts = {case: name for name in record.parts for case in getattr(data, name).cases}
+    assert {row["case"]: row["part"] for row in rows} == parts
+    text = (out / "evaluation.json").read_text()
+    assert not any(case in text for case in parts)
+    # 2 |T| / (N + |T|) of the test's cases
+    truth = {
+        case: np.mean([t == 1 for c, t in zip(data.test.cases, data.test.targets, strict=True) if c == case])
+        for case in data.test.cases
+    }
+    for row in rows:
+        if row["part"] == "test":
+            share = truth[row["case"]]
+            assert float(row["organ Dice"]) == pytest.approx(2 * share / (1 + share))
+            assert float(row["organ true ml"]) == pytest.approx(share * float(row["organ predicted ml"]))
+
+
+def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(evaluate, contents, phantoms, tmp_path):
+    cache = tmp_path / "kept"
+    code, record, printed, out = evaluate(
+        contents, phantoms / UNSEEN_SITE, "--part", "test", "--cache", cache, "--device", "cpu", "--json"
+    )
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    assert record.parts == ("test",) and record.num_cases == len({*data.test.cases}) and any(cache.iterdir())
+    assert '"parts": [ "test" ]' in printed and code == ExitCode.COMPLETE
+
+
+def test_a_hospital_needs_no_training_cases(evaluate, contents, phantoms, tmp_path):
+    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic")
+    content = json.loads((folder / "dataset.json").read_text())
+    kept = content["test"]
+    (folder / "dataset.json").write_text(json.dumps(content | {"training": [], "validation": []}))
+    code, record, *_ = evaluate(contents, folder)
+    assert (code, record.num_cases, record.parts) == (ExitCode.COMPLETE, len(kept), ("test",))
+
+
+@pytest.mark.parametrize("part", ["all", "test"])
+def test_a_hospital_without_a_labelled_case_is_told_so(evaluate, contents, phantoms, tmp_path, part):
+    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic")
+    content = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps(content | dict.fromkeys(("training", "validation", "test"), [])))
+    code, record, printed, _ = evaluate(contents, folder, "--part", part)
+    assert code == ExitCode.BAD_INPUT and record is None and "must have at least one case" in printed
+
+
+def test_images_of_another_kind_are_refused_as_predict_refuses_them(evaluate, contents, phantoms):
+    pictures = replace(contents, domain=Domain(kinds=("pictures",)))
+    code, record, printed, out = evaluate(pictures, phantoms / UNSEEN_SITE)
+    assert code == ExitCode.BAD_INPUT and record is None and not out.exists()
+    assert "must be like the training images, which are pictures, not volumes" in printed
+
+
+def test_a_case_that_predict_refuses_is_left_out_and_named(evaluate, contents, phantoms, tmp_path):
+    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic")
+    first = json.loads((folder / "dataset.json").read_text())["test"][0]
+    for file in (first["image"], first["label"]):
+        image = nibabel.load(folder / file)
+        # As where a header counts in micrometres.
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine * 100), folder / file)
+    code, record, printed, out = evaluate(contents, folder)
+    assert (code, record.num_cases, record.num_refused) == (ExitCode.INCOMPLETE, 5, 1)
+    assert "1 cases refused" in printed and "must have voxels of at most 50 mm" in printed
+    (row,) = (row for row in read_cases(out) if row["refused"])
+    assert (
+        "must have voxels of at most 50 mm" in row["refused"] and row["case"] in (out / "evaluation.html").read_text()
+    )
+
+
+def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evaluate, contents, phantoms, tmp_path):
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    test = {"value": 0.4, "labels": {"1": 0.8, "2": 0.01}, "num_cases": 3, "num_patients": 3, "num_excluded": 0}
+    facts = {"data": {"coast": dump_record(SiteCounts.of(data))}, "test": {"north": test}}
+    odd = replace(contents, domain=Domain(kinds=("volumes",), intensities=(Range("mean", 5, 6),)), facts=facts)
+    _, record, printed, out = evaluate(odd, phantoms / UNSEEN_SITE)
+    assert record.warnings == {"lesion was not learnt": 6, "its intensities are unlike the training images'": 6}
+    assert "Dice in test: organ 0.80, lesion 0.01" in printed and record.quality in printed
+    assert "warning: lesion was not learnt: 6 of 6 cases" in printed
+    assert "learnt from this very dataset.json" in printed
+    shutil.rmtree(out)
+    _, _, printed, _ = evaluate(odd, phantoms / UNSEEN_SITE, "--part", "test")
+    assert "learnt from this very dataset.json" not in printed
+
+
+def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):
+    study = make_study()
+    models = {
+        "north": answering(study, SHAPE, 0.0, 9.0, 0.0),
+        "local": answering(study, SHAPE, 9.0, 0.0, 0.0),
+    }
+    federated = Contents(study, SHAPE, models, "mean", beside="local", beside_share=0.0, domain=FORM)
+    _, first, *_, out = evaluate(federated, phantoms / UNSEEN_SITE)
+    shutil.rmtree(out)
+    _, second, *_ = evaluate(replace(federated, beside_share=1.0), phantoms / UNSEEN_SITE)
+    # the own model finds nothing
+    assert first.value.value > 0 and second.value.value == 0
+
+
+def test_results_are_never_overwritten(evaluate, contents, phantoms):
+    evaluate(contents, phantoms / UNSEEN_SITE)
+    code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE)
+    assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
+
+
+def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
+    settings = {"name": "moves", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
+    settings |= {"data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"}, "rounds": 1, "device": "cpu"}
+    settings |= {"model": {"name": "activity_cnn"}, "training": {"loss": "cross_entropy"}}
+    study = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
+    shape = (3, 1, 64)
+    model = Contents(
+        study, shape, {"global": answering(study, shape, 1.0, 0.0)}, "only", domain=Domain(kinds=("windows",))
+    )
+    code, record, printed, out = evaluate(model, windows / "eva", "--specificity", "0.8")
+    # 10 slow and 6 fast ones, all called slow with probability 1 / (1 + 1 / e) = 0.731
+    assert code == ExitCode.COMPLETE and record.confusion == {
+        "slow": {"slow": 10, "fast": 0},
+        "fast": {"slow": 6, "fast": 0},
+    }
+    assert record.also["accuracy"].value == 10 / 16 and record.also["balanced_accuracy"].value == 0.5
+    assert record.classes["fast"].auroc.value == 0.5 and record.specificity == 0.8
+    assert record.calibration.error.value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
+    assert (record.unit, record.num_units) == ("recording", 16) and "intervals are over recordings" in printed
+    page = (out / "evaluation.html").read_text()
+    assert "sensitivity at 0.8 specificity" in page and "Calibration" in page
+    assert {row["true class"] for row in read_cases(out)} == {"slow", "fast"}
