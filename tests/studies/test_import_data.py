@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from PIL import Image
@@ -185,3 +186,24 @@ def test_an_import_of_classes_counts_them_and_draws_who_has_which(silofl, tmp_pa
     assert {path.name for path in (tmp_path / "first").iterdir()} == {"site-1", "partition.png", "partition.md"}
     code, out, _ = silofl(*command, tmp_path / "second", "--sites", 1)
     assert code == 0 and "class 1" in out and "the set names no patients" in out
+
+
+def test_masks_on_another_grid_are_refused_and_resampled_on_request(silofl, tmp_path):
+    for kind, side in (("images", 4), ("masks", 2)):
+        (folder := tmp_path / "source" / "north" / kind).mkdir(parents=True)
+        for case in range(4):
+            # Voxels of 8 mm in all: the mask's cover eight of the image's each.
+            volume = np.zeros((side, side, side), np.int16)
+            volume[: side // 2] = 1
+            affine = np.diag([8 / side, 8 / side, 8 / side, 1.0])
+            affine[:3, 3] = 4 / side
+            nibabel.save(nibabel.Nifti1Image(volume, affine), folder / f"c{case}.nii.gz")
+    words = ("import", "folders", tmp_path / "source", tmp_path / "out")
+    code, _, error = silofl(*words)
+    assert code == 2 and "--resample-masks" in error
+    code, _, error = silofl(*words, "--resample-masks")
+    assert code == 0, error
+    north = tmp_path / "out" / "north"
+    (record, *_) = json.loads((north / "dataset.json").read_text())["training"]
+    found = nibabel.load(north / record["label"]).get_fdata()
+    assert found.shape == (4, 4, 4) and (found[:2] == 1).all() and (found[2:] == 0).all()
