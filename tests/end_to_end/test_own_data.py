@@ -89,3 +89,8 @@ def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl
     (ledger,) = json.loads((tmp_path / "run" / "ledger.json").read_text())
     assert ledger["unreadable"] == {"north": {"damaged": 1}}
     assert "cases left out" in (tmp_path / "run" / "report.html").read_text()
+    words = ["--methods", "fedbn", "--seeds", "0", "--skip-unreadable", 0.05, *how]
+    code, _, error = silofl("compare", "fedavg_phantoms", "--out", tmp_path / "rows", *words)
+    assert code == 0, error
+    ledgers = [json.loads(path.read_text()) for path in sorted((tmp_path / "rows").rglob("ledger.json"))]
+    assert [rounds[0]["unreadable"] for rounds in ledgers] == [{"north": {"damaged": 1}}] * 2
