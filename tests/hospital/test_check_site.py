@@ -54,6 +54,12 @@ def test_a_warning_of_a_strict_check_ends_with_1_though_the_site_may_join(checke
     assert code == 1 and json.loads(out)["may_join"]
 
 
+def test_a_clean_dataset_json_is_written_before_the_checks(checked, tmp_path):
+    code, out = checked("--write-clean", str(clean := tmp_path / "clean.json"), "--skip", ",".join(CHECKS))
+    assert code == 0 and "without the cases that cannot be read: none" in " ".join(out.split())
+    assert len(json.loads(clean.read_text())["training"]) > 0
+
+
 def test_a_strict_check_that_does_not_exist_is_refused(refused, kit, study_file):
     error = refused("site", "check", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
     assert "--strict must be among" in error and "(did you mean 'certificate'?)" in error
