@@ -176,4 +176,5 @@ def make_evaluation_page(
         opening=[Banner("warning", "RESEARCH", RESEARCH, doubts)],
         sections=sections,
         footer="This page names cases: it stays at the hospital. It holds all it shows and loads nothing.",
+        is_wide=True,
     )
