@@ -94,7 +94,7 @@ def test_200_random_volumes_have_monais_numbers(monkeypatch, make_study):
             assert one.num_lesions == true[:, i].flatten(1).any(1).sum()
             assert one.lesion_sensitivity.value == pytest.approx(int(touched.sum()) / one.num_lesions)
     means = [case.score.by_case[case.case] for case in cases if case.score.by_case]
-    value = measure_value(Score.merged({case.case: case.score for case in cases}), unit_of)
+    value = measure_value(Score.merged({case.case: case.score for case in cases}), unit_of, {})
     assert value.value == pytest.approx(np.mean(means)) and value.interval[0] < value.value < value.interval[1]
 
 
@@ -150,7 +150,7 @@ def test_200_random_classifications_have_the_libraries_numbers(make_study, num_c
 def test_the_studys_metric_has_an_interval_whichever_it_is():
     truth, chances, score, unit_of = made_up(3)
     also = measure_also(score, unit_of)
-    assert measure_value(score, unit_of) == also["balanced_accuracy"]
+    assert measure_value(score, unit_of, also) == also["balanced_accuracy"]
     answers = chances.argmax(axis=1)
     assert also["balanced_accuracy"].value == pytest.approx(balanced_accuracy_score(truth, answers))
     assert also["accuracy"].value == pytest.approx((answers == truth).mean())
@@ -162,7 +162,7 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
 
 def test_an_unknown_metric_has_its_value_and_no_interval():
     score = Score.of({"a": 0.25, "b": 0.75}, metric="other")
-    assert measure_value(score, {"a": "a", "b": "b"}) == Estimate(0.5, None, 2)
+    assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
 
 
 def test_a_class_that_no_case_has_is_not_measured(make_study):

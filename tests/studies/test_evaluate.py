@@ -162,7 +162,7 @@ def test_a_case_that_predict_refuses_is_left_out_and_named(evaluate, contents, p
         nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine * 100), folder / file)
     code, record, printed, out = evaluate(contents, folder)
     assert (code, record.num_cases, record.num_refused) == (ExitCode.INCOMPLETE, 5, 1)
-    assert "1 cases refused" in printed and "must have voxels of at most 50 mm" in printed
+    assert "1 case refused" in printed and "must have voxels of at most 50 mm" in printed
     (row,) = (row for row in read_cases(out) if row["refused"])
     assert (
         "must have voxels of at most 50 mm" in row["refused"] and row["case"] in (out / "evaluation.html").read_text()

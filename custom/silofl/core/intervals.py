@@ -16,7 +16,7 @@ RESAMPLES, SEED = 1000, 0
 # Fewer say nothing of others.
 LEAST_UNITS = 6
 Interval = tuple[float, float]
-Rows = NDArray[np.intp]
+Rows = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Statistic = Callable[[Rows], float]
 
@@ -46,7 +46,8 @@ class Sample:
     def __init__(self, units: Sequence[Hashable]) -> None:
         numbers: dict[Hashable, int] = {}
         self.numbers = np.array([numbers.setdefault(unit, len(numbers)) for unit in units], dtype=np.intp)
-        members = [np.flatnonzero(self.numbers == number) for number in range(len(numbers))]
+        # Half as large as the numbers that NumPy takes by itself: of many cases they are most of the memory.
+        members = [np.flatnonzero(self.numbers == number).astype(np.int32) for number in range(len(numbers))]
         draws = np.random.default_rng(SEED).integers(max(len(members), 1), size=(RESAMPLES, len(members)))
         is_enough = len(members) >= LEAST_UNITS
         self.resamples = [np.concatenate([members[unit] for unit in drawn]) for drawn in draws] if is_enough else []
@@ -58,7 +59,7 @@ class Sample:
             statistic: The number of some rows, NaN where it is not defined; resamples where it is not do not count.
             is_counted: The cases that count, shape (N,).
         """
-        value = statistic(np.arange(len(self.numbers)))
+        value = statistic(np.arange(len(self.numbers), dtype=np.int32))
         if not np.isfinite(value):
             return Estimate(None, None, 0)
         is_enough = len(np.unique(self.numbers[is_counted])) >= LEAST_UNITS

@@ -37,7 +37,12 @@ def measure_evaluation(
     """
     contents, unit_of = model.contents, site.units.unit_of
     study, score = contents.study, Score.merged({case.case: case.score for case in cases})
-    measured = _measure_classification if study.task == "classification" else _measure_segmentation
+    is_of_classes = study.task == "classification"
+    found = (
+        _measure_classes(score, unit_of, study, specificity)
+        if is_of_classes
+        else _measure_maps(site, cases, score, study)
+    )
     return Evaluation(
         fingerprint=fingerprint,
         study=study.name,
@@ -50,46 +55,42 @@ def measure_evaluation(
         num_refused=site.num_cases - len(cases),
         unit=site.units.name,
         num_units=len({unit_of[case.case] for case in cases}),
-        value=measure_value(score, unit_of),
+        value=measure_value(score, unit_of, found.get("also", {})),
         num_excluded=score.num_excluded,
         answers=dict(Counter(case.model for case in cases)),
         warnings=dict(Counter(warning.partition(":")[0] for case in cases for warning in case.warnings)),
         versions=read_versions(),
-        **measured(site, cases, score, study, specificity),
+        **found,
     )
 
 
-def _measure_segmentation(
-    site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study, _: float
-) -> dict[str, Any]:
+def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study) -> dict[str, Any]:
     units = {"distance_unit": "mm", "size_unit": "ml"} if site.has_sizes else {}
     empty = {"num_empty": len(score.empty), "num_false_positive": sum(score.empty.values())} if score.empty else {}
     labels = measure_labels(cases, site.units.unit_of, study)
     return {"labels": labels, "distance_unit": "pixels", "size_unit": "pixels"} | units | empty
 
 
-def _measure_classification(
-    site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study, specificity: float
-) -> dict[str, Any]:
-    rows = ClassRows(score, site.units.unit_of)
+def _measure_classes(score: Score, unit_of: Mapping[str, str], study: Study, specificity: float) -> dict[str, Any]:
+    rows = ClassRows(score, unit_of)
     found = {"classes": rows.measure_classes(study, specificity), "confusion": rows.count_answers(study)}
-    also = measure_also(score, site.units.unit_of)
+    also = measure_also(score, unit_of)
     if len(study.labels) == 2 and "auroc" in also:
         # Each class's is the other's.
         also["auroc"] = found["classes"][study.labels[max(study.labels)]].auroc
     return found | {"also": also, "specificity": specificity, "calibration": rows.measure_calibration()}
 
 
-def measure_value(score: Score, unit_of: Mapping[str, str]) -> Estimate:
+def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, Estimate]) -> Estimate:
     """Return the study's metric over all cases; without an interval where it is none that this file knows.
 
     Args:
         score: Of all cases.
         unit_of: Case -> its unit.
+        also: Of `measure_also`.
     """
-    found = measure_also(score, unit_of)
-    if score.metric in found:
-        return found[score.metric]
+    if score.metric in also:
+        return also[score.metric]
     if score.metric.startswith("dice"):
         return Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
     return Estimate(score.value if score.num_cases else None, None, score.num_cases)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.lesions import LesionCounts, count_lesions
+from silofl.data.decoder import end_decoder
 from silofl.data.domain import Form
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -123,6 +124,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 yield _evaluate_case(model, part.select_rows(rows), name, form, site.has_sizes)
             except DataError as error:
                 yield RefusedCase(case, name, str(error))
+    end_decoder()
 
 
 def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]:

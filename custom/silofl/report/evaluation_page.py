@@ -53,7 +53,8 @@ def summary_lines(record: Evaluation) -> list[str]:
     """Return the main numbers as lines: cases, the study's metric, and what else is of all cases."""
     units = "" if record.unit == "case" else f" of {record.num_units} {record.unit}s"
     counts = f"{record.num_cases} cases{units} ({', '.join(record.parts)})"
-    refused = f"; {record.num_refused} cases refused, as predict refuses them" if record.num_refused else ""
+    several = "s" * (record.num_refused != 1)
+    refused = f"; {record.num_refused} case{several} refused, as by predict" if record.num_refused else ""
     lines = [f"{counts}{refused}", *(f"{name}: {value}" for name, value in _list_numbers(record))]
     if record.num_empty:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
@@ -132,7 +133,9 @@ def make_evaluation_page(
         refused: Why each case was refused.
     """
     tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(record).items()]
-    counts = TextTable(("answered by", "cases"), tuple((name, str(n)) for name, n in record.answers.items()))
+    # Where cases are the units, they are counted once.
+    counts = {"cases": str(record.num_cases), f"{record.unit}s": str(record.num_units)}
+    answers = TextTable(("answered by", "cases"), tuple((name, str(n)) for name, n in record.answers.items()))
     facts = [
         ("model", record.fingerprint[:16]),
         ("study", record.study),
@@ -145,9 +148,7 @@ def make_evaluation_page(
             "results",
             "Results",
             "Results",
-            Tiles(
-                [*_list_numbers(record), ("cases", str(record.num_cases)), (f"{record.unit}s", str(record.num_units))]
-            ),
+            Tiles([*_list_numbers(record), *counts.items()]),
             [block for pair in tables for block in pair],
             [make_note(note) for note in list_notes(record)],
         ),
@@ -166,7 +167,7 @@ def make_evaluation_page(
             make_items(warning_lines(record)) or Text("Nothing."),
             [Heading("Refused cases"), make_items(list(refused))] if refused else None,
         ),
-        make_section("model", "Model", "The model", make_table(counts), Pairs(facts)),
+        make_section("model", "Model", "The model", make_table(answers), Pairs(facts)),
     ]
     return Page(
         title=f"{record.study} at {site}",
@@ -175,4 +176,5 @@ def make_evaluation_page(
         opening=[Banner("warning", "RESEARCH", RESEARCH, doubts)],
         sections=sections,
         footer="This page names cases: it stays at the hospital. It holds all it shows and loads nothing.",
+        is_wide=True,
     )
