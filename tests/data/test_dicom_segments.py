@@ -246,6 +246,10 @@ REFUSED = {
         ),
         "name the segment of each frame .ReferencedSegmentNumber., from 1 to 65535, not 0",
     ),
+    "no number of a segment": (
+        lambda h: delattr(h.SegmentSequence[0], "SegmentNumber"),
+        "give each segment a whole number .SegmentNumber.",
+    ),
     "kind": (lambda h: setattr(h, "SegmentationType", "PROBABLE"), "have a SegmentationType of .*, not PROBABLE"),
     "bits": (lambda h: setattr(h, "BitsAllocated", 8), "have BitsAllocated 1 for BINARY, not 8"),
     "samples": (lambda h: setattr(h, "SamplesPerPixel", 3), "have SamplesPerPixel 1, not 3"),

@@ -158,3 +158,11 @@ def test_a_mask_beside_its_image_is_not_resampled():
 def test_a_picture_without_a_grid_is_not_resampled():
     with pytest.raises(DataError, match="m.nii must have the size of its image"):
         resample_to_image(volume(np.zeros((3, 4)), None), volume(np.zeros((3, 5)), None), "m.nii")
+
+
+@pytest.mark.parametrize("is_mask", [True, False])
+@pytest.mark.parametrize("run", [lambda *both: lay(*both), lambda *both: resample_to_image(*both, "m.nii")])
+def test_a_grid_that_is_none_is_refused(run, is_mask):
+    flat, whole = volume(MARKED, AFFINE @ np.diag([1, 1, 0, 1])), volume(MARKED)
+    with pytest.raises(DataError, match="m.nii must have"):
+        run(*((flat, whole) if is_mask else (whole, flat)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.header import find_segmentation, is_dicom, read_frame_of_reference, read_header
+from silofl.data.header import check_affine, find_segmentation, is_dicom, read_frame_of_reference, read_header
 from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, corners, grid_distance, overlaps
 from silofl.errors import DataError
 
@@ -34,6 +34,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     is_placed = label.affine is not None and image.affine is not None
     is_same = label.spatial_shape == image.spatial_shape and grid_distance(label, image) <= GRID_TOLERANCE_MM
     if is_placed and not is_same and all(read_header(file).has_orientation for file in files):
+        _check_affines(label, image, name)
         place = match_voxels(label.affine, label.spatial_shape, image)
         if place is not None:
             laid = np.zeros((1, *image.spatial_shape), label.array.dtype)
@@ -41,6 +42,11 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
             return replace(label, array=laid, affine=image.affine)
     check_grid(label, image, name, "its image", ", or import with --resample-masks" if is_placed else "")
     return label
+
+
+def _check_affines(label: Image, image: Image, name: str) -> None:
+    for affine, called in ((label.affine, name), (image.affine, f"the image of {name}")):
+        check_affine(affine, called)
 
 
 def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
@@ -107,6 +113,7 @@ def resample_to_image(label: Image, image: Image, name: str) -> Image:
     if label.affine is None or image.affine is None:
         check_grid(label, image, name, "its image")
         return label
+    _check_affines(label, image, name)
     if not overlaps(label, image):
         raise DataError(
             f"{name} must overlap with its image; it lies beside it: correct the position in its header, or leave the "

@@ -49,7 +49,7 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
         DataError: A segment's number is none, or two have the same one.
     """
     if file := find_segmentation(path):
-        return _read_dicom_segments(file)
+        return _read_dicom_segments(file, name)
     ending = path.suffix.lower()
     is_nrrd, is_metaimage = ending in (".nrrd", ".nhdr"), ending in (".mha", ".mhd")
     keys = read_nrrd_keys(path) if is_nrrd else read_metaimage_keys(path) if is_metaimage else {}
@@ -140,11 +140,15 @@ def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bo
     return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
 
 
-def _read_dicom_segments(file: Path) -> tuple[Segment, ...]:
+def _read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
     import pydicom
 
     header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["SegmentSequence"])
-    found = header.get("SegmentSequence", [])
+    found = header.get("SegmentSequence") or []
+    if not all(isinstance(one.get("SegmentNumber"), int) for one in found):
+        raise DataError(
+            f"{name} must give each segment a whole number (SegmentNumber), not another value or none; export it again"
+        )
     return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
 
 
