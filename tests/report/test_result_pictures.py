@@ -156,6 +156,7 @@ def test_titles_name_the_metric_in_one_word():
     assert [short_metric(name) for name in ("dice", "dice_with_background")] == ["dice", "dice"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_each_site_has_a_picture_with_its_values_in_words(finished):
     east, west = case_images(read_run(finished()))
     assert (east.caption, west.caption) == ("east", "west")

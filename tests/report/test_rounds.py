@@ -76,11 +76,13 @@ def test_the_history_tells_when_and_how_far_the_weights_moved(weights):
         ({"source": "pretrained", "layers": "last"}, "inputs of the last layer in a pretrained model"),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_the_caption_says_what_sites_are_compared_by(weights, changes, words):
     caption = weights_image(weights(*BEFORE, **changes)).caption
     assert words in caption and "lambda = 0.5" in caption and "Hatched" not in caption
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
     distances = [[0, None, 1], [None] * 3, [1, None, 0]]
     shown = weights(*BEFORE, distances=distances, without={"b": "too few examples"})

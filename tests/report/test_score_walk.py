@@ -5,6 +5,8 @@ import re
 import sys
 from dataclasses import replace
 
+import pytest
+
 from silofl.federation import results as schema_of_results
 from silofl.federation.outcome import finished_results
 from silofl.report.page import render
@@ -15,6 +17,7 @@ from silofl.studies.comparison import comparison_table
 from silofl.studies.comparison_page import make_comparison_page
 from silofl.training.site_score import SiteScore
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 OWN = "federation.results"
 # It turns any record into a dictionary, for the mean over all cases, and knows no score.
 DUMP = "schema"

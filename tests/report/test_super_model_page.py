@@ -106,6 +106,7 @@ def test_each_site_has_the_colour_of_its_curves(features):
     assert all(has_colour(png, colour) for colour in LINE_COLOURS[:3]) and not has_colour(png, LINE_COLOURS[3])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_map_says_how_it_was_made_and_what_may_draw_it(finished_super):
     image = feature_image(read_run(finished_super()))
     assert image.alt.startswith("Map of 14 images of the sites east, west, by PCA. 2 of them are taken for another")
@@ -129,6 +130,7 @@ def tables_of(section):
     return [block.content for block in section.blocks if isinstance(block, Table)]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_with_a_selector_has_tables_and_its_map(finished_super):
     models, selector = super_model_sections(read_run(finished_super()))
     assert tables_of(models)[0].rows[-1][0] == "mean over sites"

@@ -37,6 +37,7 @@ def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
     assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
     runs = [read_run(finished("a")), read_run(finished("b")), read_run(finished("c", pictures(("x",))))]
     image = comparison_images(runs)[0]
@@ -81,6 +82,7 @@ def test_a_mean_is_over_sites_or_over_their_cases():
     assert mean_over_sites({}) is None and mean_over_cases({"new": found["new"]}) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_nothing(read):
     both = [read("with", scores(0.5, 0.6), scores(0.7, 0.8)), read("without", None, None)]
     image = curves_image(ROUND_TEST, both)
@@ -123,6 +125,7 @@ def pooled_run(run, results, record):
     return make
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(read, pooled_run):
     runs = [read("a", scores(0.5, 0.6), scores(0.7, 0.8))]
     pooled = pooled_run(0.75, 0.5)
