@@ -144,7 +144,7 @@ class DataSettings(Section):
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
         channels: A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is dropped.
         channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone. A
-            site's dataset.json says which ones its files hold; the others are zeros.
+            site's dataset.json says which ones its files hold.
         resample: Whether a case's volume on another grid than its first contrast is resampled to it (linear). Otherwise
             it is refused.
         neighbours: Slices before and after each slice that become further channels. At a volume's end the nearest is
@@ -160,8 +160,8 @@ class DataSettings(Section):
             ``Resize: {spatial_size: [128, 128]}``; also a package's that keeps the size.
         augment: Random MONAI transforms of each training image or patch, anew in every epoch, as ``RandRotate90: {prob:
             0.75, max_k: 3}``; also a package's.
-        split_unit: What training, validation and test data of a site must not share: a ``patient``; or, where a patient
-            is in several on purpose, another unit. ``unknown`` where a site does not know its patients.
+        split_unit: What training, validation and test data of a site must not share; another unit than ``patient``
+            where a patient is in several on purpose, ``unknown`` where a site does not know its patients.
     """
 
     dimensions: Literal[2, 3] = 2
@@ -234,8 +234,7 @@ class ModelSettings(Section):
             ``features`` and ``dropout`` are not used.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: ``batch_stateless`` is BatchNorm without parameters and running statistics: a prediction then
-            depends on the other images of its batch; not for ``alexnet``. After a fully connected layer ``instance``
-            and ``group`` are both a GroupNorm of one group.
+            depends on the other images of its batch; not for ``alexnet``.
         features: Channels of the U-Net's levels.
         dropout: Probability; ``lenet5`` and ``activity_cnn`` have none.
         precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and what travels are
@@ -243,8 +242,8 @@ class ModelSettings(Section):
         pretrained: File of a pretrained model next to study.yaml; ``silofl pretrain`` writes it and ``--pretrained``
             copies it there.
         pretrained_sha256: Its SHA-256, which the study's digest then covers; without it any file is taken.
-        weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``; ``--weights`` copies it there.
-            They are matched by name and shape; the rest starts from the seed.
+        weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``, matched by name and shape;
+            ``--weights`` copies it there.
         weights_sha256: Its SHA-256, which the study's digest covers.
     """
 
@@ -415,8 +414,8 @@ class FederationSettings(Section):
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
-        precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits.
-            Numbers below 6e-8 are lost, so rates near 1e-6 need ``float32``. Arrays with numbers beyond 65504, and
+        precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits,
+            and numbers below 6e-8 are lost: rates near 1e-6 need ``float32``. Arrays with numbers beyond 65504, and
             AdaFed's statistics, are not rounded.
     """
 

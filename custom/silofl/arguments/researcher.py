@@ -320,7 +320,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         action=_Row,
         default={},
         metavar="NAME",
-        help="add a row NAME: the first job's study with the --set before it; --set after the last --as is for all",
+        help="add a row NAME: the first job's study with the --set before it; --set after all --as is for all rows",
     )
     parser.add_argument(
         "--sweep",

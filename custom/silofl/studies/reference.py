@@ -162,11 +162,10 @@ def study_page() -> str:
 
 def _algorithm_page(settings: type) -> list[str]:
     lines = _section_page("`algorithm`", settings, "algorithm.")
-    names = ", ".join(f"`{name}`" for name in algorithm_names())
-    lines += [f"Algorithms: {names}. Presets: {', '.join(f'`{name}`' for name in PRESET_NAMES)}.", ""]
     lines += [
-        "The following keys override the preset. The name of an algorithm takes over what that algorithm does there:"
+        "The following keys override the preset. The name of an algorithm takes over what that algorithm does there;"
     ]
+    lines += [f"[all {len(algorithm_names())}](algorithms.md) are in one table:"]
     lines += ["", *map(_key_item, recipe_keys(_list_lenders)), ""]
     lines += ["### Constants", ""]
     for answer in filter(list_keys, all_ingredients()):
