@@ -15,6 +15,7 @@ from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_s
 
 from silofl.core.intervals import Estimate
 from silofl.data.parts import Examples
+from silofl.data.targets import IGNORED
 from silofl.inference import evaluated_cases
 from silofl.inference.clinical import ClassRows, measure_also, measure_labels, measure_value
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases
@@ -36,12 +37,12 @@ def blobs(random, shape):
     return labels
 
 
-def evaluate(monkeypatch, study, truths, answers, spacing=None):
+def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=False):
     """Evaluate volumes (X, Y, Z) with a model that answers what it is told; return cases and units."""
     names = tuple(f"c{i}" for i in range(len(truths)))
     images = np.random.default_rng(0).random((len(truths), 1, *truths.shape[1:]), np.float32)
     sizes = dict.fromkeys(names, spacing) if spacing else {}
-    part = Examples(images, truths, names, (None,) * len(names), names, spacings=sizes)
+    part = Examples(images, truths, names, (None,) * len(names), names, spacings=sizes, has_ignored=has_ignored)
     told = dict(zip(names, answers, strict=True))
 
     def answer(model, case):
@@ -96,6 +97,16 @@ def test_200_random_volumes_have_monais_numbers(monkeypatch, make_study):
     means = [case.score.by_case[case.case] for case in cases if case.score.by_case]
     value = measure_value(Score.merged({case.case: case.score for case in cases}), unit_of, {})
     assert value.value == pytest.approx(np.mean(means)) and value.interval[0] < value.value < value.interval[1]
+
+
+def test_what_nobody_annotated_is_no_false_lesion(monkeypatch, make_study):
+    truth, answer = np.zeros((2, 1, 6, 6, 4), np.uint8)
+    truth[:, 1:3, 1:3], answer[:, 1:3, 1:3] = 1, 1
+    truth[:, 5], answer[:, 5] = IGNORED, 1
+    study = make_study()
+    cases, unit_of = evaluate(monkeypatch, study, truth, answer, has_ignored=True)
+    organ = measure_labels(cases, unit_of, study)["organ"]
+    assert organ.size_error.bias == 0 and organ.dice.value == 1 and organ.false_lesions.value == 0
 
 
 def test_without_a_size_of_voxels_sizes_are_in_voxels(monkeypatch, make_study):

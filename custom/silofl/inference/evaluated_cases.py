@@ -17,7 +17,7 @@ from silofl.inference.geometry import check_is_not_blank, decide_labels
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
 from silofl.inference.super_model import SuperModel
 from silofl.training.evaluation import score_predictions, select_regions
-from silofl.training.metrics import Label, Score, group_positions, mask_labels
+from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
 from silofl.training.surface import surface_by_case
 from silofl.training.units import Units, find_units
 
@@ -146,6 +146,7 @@ def _evaluate_case(model: SuperModel, case: Examples, part: str, form: Form, has
     warnings = model.list_warnings(answer, model.compare_images(np.asarray(case.images), form))
     score = score_predictions(said, case, study, answer.probabilities)
     regions = select_regions(case, study) if study.task == "segmentation" else {}
+    said = leave_out_ignored(said, case.targets) if case.has_ignored else said
     labels = {name: _measure_label(said, labels, case, has_sizes) for name, labels in regions.items()}
     return EvaluatedCase(case.cases[0], part, answer.model, warnings, score, labels)
 
