@@ -145,7 +145,7 @@ def study_page() -> str:
         "whole number above 0.",
         "`silofl simulate`, `compare` and `estimate` set keys for one run: `--set training.learning_rate=0.01`.",
         "`--set algorithm.name=ditto` also drops the job's other keys of `algorithm`. What a site decides is in its",
-        "[site.yaml](../site_configs/README.md#siteyaml). `make docs` writes this page from the settings' docstrings.",
+        "[site.yaml](../site_configs/README.md#siteyaml).",
         "",
         f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
         "- Of the algorithm: [constants](#constants), [presets](#presets)",
