@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.data.access import list_files
 from silofl.data.decoded import Decoded, check_bytes
+from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels, count_frames, is_coloured
 from silofl.data.dicom_planes import (
     SAME_PLACE_MM,
@@ -152,20 +153,16 @@ def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
 
 
 def _read_series(file: Path) -> str | None:
-    import pydicom
-
     try:
-        return pydicom.dcmread(file, specific_tags=["SeriesInstanceUID"], stop_before_pixels=True).SeriesInstanceUID
+        return read_elements(file, specific_tags=["SeriesInstanceUID"], stop_before_pixels=True).SeriesInstanceUID
     except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM
         return None
 
 
 def _is_image(file: Path, kind: str) -> bool:
     """Return whether a file is an image, or what is left of one of the series' class."""
-    import pydicom
-
     try:
-        header = pydicom.dcmread(file, stop_before_pixels=True)
+        header = read_elements(file, stop_before_pixels=True)
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes
         return file.suffix.lower() in DICOM_ENDINGS
     # A file that ends within its header is read as far as it goes, be it within the name of its class.

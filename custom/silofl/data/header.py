@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import list_files
+from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.metaimage import SYNONYMS
 from silofl.data.mgh import read_mgh_header
@@ -131,10 +132,8 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
 
 def dicom_headers(path: Path) -> Iterator[Dataset]:
     """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
-    import pydicom
-
     # As GDCM reads them, without the preamble too, which old archives leave out.
-    headers = (pydicom.dcmread(file, stop_before_pixels=True, force=True) for file in list_files(path))
+    headers = (read_elements(file, stop_before_pixels=True, force=True) for file in list_files(path))
     # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
     return (header for header in headers if "Rows" in header)
 

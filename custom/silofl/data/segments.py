@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.data.dicom_files import read_elements
 from silofl.data.header import find_segmentation
 from silofl.data.metaimage import read_metaimage_keys
 from silofl.data.nrrd import read_nrrd_keys
@@ -141,9 +142,7 @@ def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bo
 
 
 def _read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
-    import pydicom
-
-    header = pydicom.dcmread(file, stop_before_pixels=True, specific_tags=["SegmentSequence"])
+    header = read_elements(file, stop_before_pixels=True, specific_tags=["SegmentSequence"])
     found = header.get("SegmentSequence") or []
     if not all(isinstance(one.get("SegmentNumber"), int) for one in found):
         raise DataError(

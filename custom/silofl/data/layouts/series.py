@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from silofl.data.dicom_files import read_elements
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.data.progress import track_slow_progress
 
@@ -118,11 +119,9 @@ def _is_hidden(path: Path, folder: Path) -> bool:
 
 def _read_header(path: Path) -> Dataset | None:
     """Return what a file states of its series; None where it states none."""
-    import pydicom
-
     try:
         # Old archives leave out the preamble.
-        header = pydicom.dcmread(path, specific_tags=[*TAGS], stop_before_pixels=True, force=True)
+        header = read_elements(path, specific_tags=[*TAGS], stop_before_pixels=True, force=True)
         return header if header.get("SeriesInstanceUID") else None
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes and on what is no DICOM
         return None
