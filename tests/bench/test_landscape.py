@@ -197,8 +197,8 @@ def test_a_folder_that_is_no_run_is_refused(refused_script, tmp_path):
 def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monkeypatch):
     run, read = make_run("run"), load_site_data
 
-    def without_validation(*arguments):
-        data = read(*arguments)
+    def without_validation(*arguments, **named):
+        data = read(*arguments, **named)
         object.__setattr__(data, "validation", data.validation.select_rows([]))
         return data
 

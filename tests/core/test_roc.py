@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torchmetrics.functional.classification import binary_sensitivity_at_specificity
 
 from silofl.core.roc import compare_aurocs, find_operating_point, measure_areas, measure_auroc
-from silofl.training.metrics import mean_auroc
+from silofl.training.metrics import mean_area
 
 # Patients with an ovarian tumour: albumin, total protein, Krebs-Goplerud score, and whether surgery helped. It is the
 # data of DeLong et al. 1988 as SAS's documentation of PROC LOGISTIC prints them, with the results.
@@ -88,7 +88,7 @@ def test_the_area_of_200_random_cases_is_the_libraries(levels):
         int(kind): {str(i): (1 - chances[i], chances[i]) for i in np.flatnonzero(is_positive == kind)}
         for kind in (False, True)
     }
-    assert value == pytest.approx(mean_auroc(sent), abs=1e-6)
+    assert value == pytest.approx(mean_area("auroc", sent), abs=1e-6)
 
 
 def test_the_variance_is_that_of_all_pairs():
