@@ -224,7 +224,7 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
 
 
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
-    def scored(self, part, predictions):
+    def scored(self, part, predictions, *probabilities):
         void, *others = dict.fromkeys(part.cases)
         found = {case: 0.8 for case in others}
         silent, alarm = (
