@@ -23,7 +23,7 @@ from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_fini
 from silofl.federation.results import Results, read_results
 from silofl.report.tables import TextTable, markdown_table, mean_and_deviation
 from silofl.studies.comparison import compare_joining
-from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED
 from silofl.training.metrics import mean_of_known
 
 # Not local training: its model is the one that every site trains alone.
@@ -36,7 +36,17 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 SCHEDULES = ("constant", "poly")
 # The own model without its decision bias comes first: what it lacks to the second is its threshold.
-COLUMNS = ("run", "own, no bias", "alone", "federated", "kept", "kept - alone", "gain / lose", "keep their own")
+COLUMNS = (
+    "run",
+    "own, no bias",
+    "alone",
+    "federated",
+    "with a bias",
+    "kept",
+    "kept - alone",
+    "gain / lose",
+    "keep their own",
+)
 # Set -> name of a row of its table -> its runs, a seed each.
 Wanted = dict[str, dict[str, list[Alone]]]
 
@@ -99,7 +109,7 @@ def summarise(row: str, runs: Sequence[Results]) -> tuple[str, ...]:
     deals = [list(run.joining.values()) for run in runs if run.joining]
     means = {
         model: [mean_of_known(one.tested(model) for one in deal) for deal in deals]
-        for model in (AT_ZERO, LOCAL, FEDERATED, CHOSEN)
+        for model in (AT_ZERO, LOCAL, FEDERATED, SHIFTED, CHOSEN)
     }
     added = [kept - alone for kept, alone in zip(means[CHOSEN], means[LOCAL], strict=True)]
     everyone = [one for deal in deals for one in deal]
