@@ -48,7 +48,7 @@ PICTURE_DPI = 110
 Window = tuple[float, float]
 HOSPITALS_CAPTION = (
     "Test {} at each hospital. The line is the 95 % interval of what joining adds to training alone. Where the square "
-    "lies left of the circle, the federated model is worse than that."
+    "lies left of the circle, the federated model is worse than that, which has a decision bias; the square has none."
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
