@@ -223,6 +223,24 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     assert choices.keys() == {"ann", "bob", "eva"} and all(one.bias == one.own_bias == 0 for one in choices.values())
 
 
+def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_the_same_look(
+    play, windows_to_choose_by, monkeypatch
+):
+    training = {"loss": "cross_entropy", "batch_size": 4}
+    settings = WINDOWS | {"rounds": 1, "metric": "auroc", "training": training, "algorithm": {"name": "fedavg"}}
+    looks, answers = [], guard.SiteGuard._yield_answers
+    monkeypatch.setattr(guard.SiteGuard, "_yield_answers", lambda self, part: looks.append(1) or answers(self, part))
+    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
+    game.finish()
+    part, model = game.sites["ann"].data.test, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
+    said = model.probabilities(next(iter(model.contents.models)), np.asarray(part.images))
+    wanted = score_predictions(said.argmax(axis=1), part, game.study, said)
+    assert wanted.num_cases and wanted.metric == "auroc"
+    assert game.server.parts["guard"].choices["ann"].test["federated"] == pytest.approx(wanted.value, abs=1e-6)
+    # Three sites; to choose, and at the chosen points once for validation and once for the test.
+    assert len(looks) == 3 * 3
+
+
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
     def scored(self, part, predictions, *probabilities):
         void, *others = dict.fromkeys(part.cases)

@@ -243,9 +243,9 @@ class SiteGuard(SitePart):
             AT_ZERO: (1.0, 0.0),
             CHOSEN: (choice.share, choice.bias),
         }
-        validation = self._score(work.data.validation, self._predict(work.data.validation, points), points)
-        predictions = self._predict(work.data.test, points)
-        test = self._score(work.data.test, predictions, points)
+        validation = self._score(work.data.validation, *self._predict(work.data.validation, points))
+        predictions, means = self._predict(work.data.test, points)
+        test = self._score(work.data.test, predictions, means)
         self._write_kept(choice, test[CHOSEN], predictions[CHOSEN])
         return {
             "chosen": _name_kept(choice),
@@ -300,26 +300,26 @@ class SiteGuard(SitePart):
         write_model_folder(work.folder / CHOSEN, kept)
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 
-    def _predict(self, part: Examples, points: Points) -> dict[str, Array]:
-        """Return the label maps, or classes, of both models' mean at each point, in the part's order."""
+    def _predict(self, part: Examples, points: Points) -> tuple[dict[str, Array], dict[str, NDArray]]:
+        """Return the label maps, or classes, of both models' mean at each point, in the part's order.
+
+        Where the study's metric ranks cases, also the classes' mean probabilities, (N, classes).
+        """
         pieces: dict[str, list[NDArray]] = {name: [] for name in points}
+        means: dict[str, list[NDArray]] = {name: [] for name in points if self.work.study.metric in RANKED}
         for _, federated, local in self._yield_answers(part):
             for name, (share, bias) in points.items():
                 pieces[name].append(_decide(federated, local, share, bias))
-        return {name: join_pieces(part.targets, found) for name, found in pieces.items()}
+                if name in means:
+                    means[name].append((1 - share) * federated + share * local)
+        labels = {name: join_pieces(part.targets, found) for name, found in pieces.items()}
+        return labels, {name: np.concatenate(found) for name, found in means.items()}
 
-    def _score(self, part: Examples, predictions: Mapping[str, Array], points: Points) -> dict[str, Score]:
+    def _score(
+        self, part: Examples, predictions: Mapping[str, Array], means: Mapping[str, NDArray]
+    ) -> dict[str, Score]:
         study = self.work.study
-        ranked = self._average(part, points) if study.metric in RANKED else {}
-        return {name: score_predictions(one, part, study, ranked.get(name)) for name, one in predictions.items()}
-
-    def _average(self, part: Examples, points: Points) -> dict[str, NDArray]:
-        """Return the classes' mean probabilities of both models at each point, (N, classes), in the part's order."""
-        pieces: dict[str, list[NDArray]] = {name: [] for name in points}
-        for _, federated, local in self._yield_answers(part):
-            for name, (share, _) in points.items():
-                pieces[name].append((1 - share) * federated + share * local)
-        return {name: np.concatenate(found) for name, found in pieces.items()}
+        return {name: score_predictions(one, part, study, means.get(name)) for name, one in predictions.items()}
 
     def _yield_answers(self, part: Examples) -> Iterator[tuple[Examples, NDArray, NDArray]]:
         """Yield whole cases with the federated and the local model's probabilities.
