@@ -11,7 +11,7 @@ from silofl.data.cache import describe_source, fingerprint_preparation, load_or_
 from silofl.data.cache_entries import prune
 from silofl.data.decoder import end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
-from silofl.data.images import AS_STORED, read_image
+from silofl.data.images import AS_STORED, Image, read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_least
@@ -82,13 +82,17 @@ class SiteData:
         Raises:
             DataError: The image cannot be read any more.
         """
-        return self._look_at(record)[0]
+        return self._read_first(record)[0]
 
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
+        form, image = self._read_first(record)
+        return form, measure_least(image.array)
+
+    def _read_first(self, record: Record) -> tuple[Form, Image]:
         # Of the first file alone: the contrasts of a case lie on one grid.
         path, name = self.manifest.source(record).first
         image = read_image(path, name, record.index, self.background)
-        return read_form(path, image, name), measure_least(image.array)
+        return read_form(path, image, name), image
 
 
 def load_site_data(
