@@ -88,12 +88,18 @@ class Faults:
         Raises:
             DataError: The only fault as it was, or how many there are and all of them.
         """
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise DataError(self.describe()) from self.errors[0]
+
+    def describe(self) -> str:
+        """Return the only fault, or how many there are and all of them."""
         count = len(self.errors)
         if count == 1:
-            raise self.errors[0]
-        if count:
-            told = " ".join(f"({number}) {one}." for number, one in enumerate(self.errors, start=1))
-            raise DataError(f"{count} faults{', or more' if count == self.most else ''}: {told}") from self.errors[0]
+            return str(self.errors[0])
+        told = " ".join(f"({number}) {one}." for number, one in enumerate(self.errors, start=1))
+        return f"{count} faults{', or more' if count == self.most else ''}: {told}"
 
 
 class AggregationError(SiloFLError):

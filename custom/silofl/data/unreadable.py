@@ -78,12 +78,11 @@ class UnreadableCases:
         if count > self.most:
             faults = Faults(MOST_FAULTS + 1)
             faults.errors = [*self.errors[:MOST_FAULTS]]
-            limit = f"{self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}"
-            try:
-                faults.tell()
-            except DataError as error:
-                raise DataError(f"at most {limit}, not {count}: {error}") from None
-            raise DataError(f"at most {limit}, not {count}; mend them, or raise it")
+            what = f": {faults.describe()}" if self.errors else "; mend them, or raise it"
+            raise DataError(
+                f"at most {self.most} of {self.num_cases} cases may be unreadable by skip_unreadable {self.share:g}, "
+                f"not {count}{what}"
+            )
         if self.at_first is None:
             self.at_first, self.later = self.later, {}
         make_folder(self.path.parent)
