@@ -28,7 +28,7 @@ LEARNT = {"worse": (0.9, 0.5), "as good": (1.5, 0.5), "better": (2.2, 0.5)}
 USELESS = ("zeros", "constant", "random")
 DICE, CLASSES = "Dice", "right or wrong"
 # Rows of the table.
-AT_ZERO, OWN, KEPT = "own, no bias", "own, calibrated", "**the guard**"
+AT_ZERO, OWN, KEPT = "own at 0.5", "own, calibrated", "**the guard**"
 
 
 class Population(NamedTuple):
@@ -106,8 +106,8 @@ def place_rows(scores: NDArray[np.float64]) -> dict[str, tuple[int, int]]:
     choice, zero = choose_kept(scores, biases), len(biases) // 2
     kept, own = (int(np.argmin(np.abs(biases - one))) for one in (choice.bias, choice.own_bias))
     return {
-        "federated, no bias": (0, zero),
-        "plain mean, no bias": (5, zero),
+        "federated at 0.5": (0, zero),
+        "plain mean at 0.5": (5, zero),
         AT_ZERO: (10, zero),
         OWN: (10, own),
         KEPT: (round(10 * choice.share), kept),

@@ -35,13 +35,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedsm": {"algorithm": {"name": "fedsm"}},
 }
 SCHEDULES = ("constant", "poly")
-# The own model without its decision bias comes first: what it lacks to the second is its threshold.
+# Own and federated model at the usual threshold stand before those with the threshold that the site chose.
 COLUMNS = (
     "run",
-    "own, no bias",
+    "own at 0.5",
     "alone",
+    "federated at 0.5",
     "federated",
-    "with a bias",
     "kept",
     "kept - alone",
     "gain / lose",

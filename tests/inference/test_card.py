@@ -180,7 +180,10 @@ def test_the_card_of_what_a_site_chose_knows_its_bias_and_the_sites_own_data(mak
     data = {"north": dict.fromkeys(("training", "validation", "test"), counts)}
     facts = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "candidate": "local", "data": data}
     text = card_of(replace(make_contents("only"), facts=facts, bias=0.7))
-    assert "How does it answer? One model answers. Its decision bias of +0.7 is added" in text
+    assert (
+        "How does it answer? One model answers. The foreground's log-odds are shifted by +0.7, decision threshold 0.33."
+        in text
+    )
     assert "| north | 4 / 5 / 50" in text and "Of the other sites, nothing is known here." in text
 
 

@@ -100,7 +100,7 @@ def test_a_pictures_label_map_is_a_png(tmp_path):
             Prediction("north", {"north": 0.93, "south": 0.07}, False, beside="local", beside_share=0.62),
             "model of north (0.93), 62% of the answer from the site's own model",
         ),
-        (Prediction("local", {}, False, bias=-0.7), "local model, decision bias -0.7"),
+        (Prediction("local", {}, False, bias=-0.7), "local model, decision threshold 0.67"),
     ],
 )
 def test_a_sentence_says_whose_model_answered_and_how_sure(prediction, wanted):

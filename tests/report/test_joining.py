@@ -138,8 +138,10 @@ def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
         "east: its own model gains 0.37 by its threshold; joining adds 0.00."
     )
     little = joined(own_gain=0.009)
+    unproved = joined(kept=0.75, verdict="too few to say", own_gain=0.374)
+    assert "joining adds 0.05 (too few to say)." in joining_sentence(joining(sites={"east": 0.8}, east=unproved))
     assert "threshold" not in joining_sentence(joining(sites={"east": 0.8}, east=little))
-    assert needed.kept == "its own model, decision bias -1.4"
+    assert needed.kept == "its own model, decision threshold 0.80"
 
 
 @pytest.mark.parametrize(("needed", "words"), [(14, "about 14"), (1000, "about 1000"), (5000, "more than 1000")])
@@ -181,6 +183,19 @@ def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_t
 def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
     (doubt,) = describe_problems(results(sites={"east": 0.953, "west": 0.0}))
     assert doubt == ("bad", "west: the model that it keeps is near 0, 0.000")
+
+
+def test_a_federated_model_that_only_needs_a_threshold_is_not_called_useless(joining):
+    """As found on nuclei: Dice 0.002 at the usual threshold, 0.697 with the site's own."""
+    test = {"local": 0.915, "federated": 0.002, "federated_calibrated": 0.697, "chosen": 0.915}
+    kept = joined("local", kept=0.915, verdict="keeps its own model", test=test)
+    assert describe_problems(joining(sites={"fluo": 0.002}, fluo=kept)) == [
+        (
+            "warning",
+            "fluo: the federated model is near 0 there with the usual decision threshold, 0.002; with the site's own "
+            "0.697",
+        )
+    ]
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,11 @@ def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval(chosen_ru
     one, other = (joined(local=0.5, federated=0.625, kept=kept) for kept in (0.75, 0.625))
     runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
     plot = hospitals_image({"fedavg": runs}).plot
-    assert plot.data().columns[:6] == ("method", "hospital", "seed", "alone", "federated", "kept")
+    assert plot.data().columns[3:7] == ("alone", "federated", "at 0.5", "kept")
     # gain is kept minus alone, its interval joined()'s
     assert plot.data().rows == (
-        ("fedavg", "north", 0, 0.5, 0.625, 0.75, 0.25, 0.01, 0.2, "gains"),
-        ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.125, 0.01, 0.2, "gains"),
+        ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.25, 0.01, 0.2, "gains"),
+        ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, "gains"),
     )
     (axes,) = plot.draw(5).axes
     intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]

@@ -83,6 +83,7 @@ def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
     assert values_of(test) == [
         ("east", "federated", "dice", "", 0.625),
         ("east", "alone", "dice", "", 0.5),
+        ("east", "federated_calibrated", "dice", "", 0.625),
         ("east", "kept", "dice", "", 0.75),
         ("east", "kept", "gain", "", 0.25),
     ]

@@ -6,7 +6,7 @@ import pytest
 from silofl.federation.ledger import Round
 from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
-from silofl.studies.hospitals import COLUMNS, conclude, explain_losses, hospital_table
+from silofl.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined
 
 from .conftest import SELECTOR_RECIPE
@@ -16,12 +16,24 @@ def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(c
     kept = joined("local", local=0.75, federated=0.5, kept=0.75, verdict="keeps its own model")
     runs = {"fedavg": chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.625, kept=0.75), south=kept)}
     table = hospital_table(runs)
-    assert table.columns == COLUMNS
+    assert table.columns == ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
     # kept minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2; unseen is the run's
     assert table.rows == (
         ("fedavg", "north", "0.500", "0.625", "0.750", "0.500", "gains +0.250 [0.010, 0.200]"),
         ("", "south", "0.750", "0.500", "0.750", "", "keeps its own model"),
     )
+
+
+def test_the_federated_model_has_a_threshold_as_the_others_do_and_stands_at_the_usual_one_beside_it(chosen_run):
+    """As found on nuclei: 0.002 at the usual threshold is no judgement on a model that has 0.697 with its own."""
+    test = {"local": 0.915, "federated": 0.002, "federated_calibrated": 0.697, "chosen": 0.915}
+    runs = {"harmofl": chosen_run(fluo=joined("local", kept=0.915, verdict="keeps its own model", test=test))}
+    table = hospital_table(runs)
+    assert table.columns[2:6] == ("alone", "federated", "at 0.5", "kept")
+    assert table.rows[0][2:6] == ("0.915", "0.697", "0.002", "0.915")
+    assert hospital_table(runs, shows_half=False).rows[0][2:5] == ("0.915", "0.697", "0.915")
+    # It is the one with a threshold that is compared with training alone.
+    assert "harmofl 0.697 (alone 0.915)" in conclude({"harmofl": list(runs.values())})[1]
 
 
 def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, results):

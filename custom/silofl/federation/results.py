@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_lists, read_file
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
@@ -216,9 +216,9 @@ class Results:
 
     @property
     def joining_means(self) -> dict[str, float | None]:
-        """Local, federated and chosen -> mean of the test values over the sites that chose; empty without a choice."""
+        """Model -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
-        names = (LOCAL, FEDERATED, CHOSEN) if sites else ()
+        names = (LOCAL, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: mean_of_known(one.tested(name) for one in sites) for name in names}
 
     @property

@@ -16,7 +16,7 @@ from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 from silofl.inference.readme import describe_images, describe_labels
 from silofl.study import Study
-from silofl.training.joined import BLEND, WORDS
+from silofl.training.joined import BLEND, WORDS, describe_bias
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
@@ -92,7 +92,7 @@ def rule_sentence(contents: Contents) -> str:
     if contents.beside:
         rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
     if contents.bias:
-        rule += f" Its decision bias of {contents.bias:+g} is added to the foreground's log-odds."
+        rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
     return rule
 
 

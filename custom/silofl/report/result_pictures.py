@@ -30,7 +30,7 @@ from silofl.report.canvas import (
 )
 from silofl.report.run_records import CasePictures, RowRuns, RunRecords
 from silofl.report.tables import MODEL_NAMES, format_number
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ PICTURE_DPI = 110
 Window = tuple[float, float]
 HOSPITALS_CAPTION = (
     "Test {} at each hospital. The line is the 95 % interval of what joining adds to training alone. Where the square "
-    "lies left of the circle, the federated model is worse than that, which has a decision bias; the square has none."
+    "lies left of the circle, the federated model is worse than that."
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
     LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
-    FEDERATED: {"color": LINE_COLOURS[1], "marker": "s"},
+    SHIFTED: {"color": LINE_COLOURS[1], "marker": "s"},
     CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
 }
 # Inches that a line of dots takes.
@@ -338,7 +338,7 @@ class HospitalDots:
             axes.sharex(panels[0])
         panels[0].autoscale(axis="x")
         handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
-        names = [*MODEL_NAMES.values(), "95 % interval"]
+        names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS), "95 % interval"]
         draw_legend(figure, [*handles, make_legend_handle(**INTERVAL)], names)
         return figure
 
@@ -367,7 +367,8 @@ def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None,
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
-    means = ", ".join(f"{MODEL_NAMES[model]} {format_number(value)}" for model, value in average_models(runs).items())
+    found = average_models(runs)
+    means = ", ".join(f"{MODEL_NAMES[model]} {format_number(found[model])}" for model in MODEL_POINTS)
     return f"{name} {means} ({', '.join(count_verdicts(list_verdicts(runs)))})"
 
 
@@ -383,7 +384,7 @@ def list_verdicts(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
-    """Return alone, federated and kept -> mean over the hospitals, then over the seeds."""
+    """Return each model of `MODEL_NAMES` -> mean over the hospitals, then over the seeds."""
     return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
 
 

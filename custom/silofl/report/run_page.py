@@ -67,7 +67,6 @@ from silofl.report.sentences import (
 from silofl.report.super_model_page import super_model_sections, unseen_section
 from silofl.report.tables import (
     MISSING,
-    MODEL_NAMES,
     TextTable,
     empty_cases_sentence,
     everyone_sentence,
@@ -78,6 +77,7 @@ from silofl.report.tables import (
     label_sentence,
     label_table,
     missing_labels_sentence,
+    name_models,
     participation_table,
     site_table,
     software_table,
@@ -288,7 +288,9 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     planned = f" of {results.rounds}" if results.rounds else ""
     num_sites = len(results.joining or ())
     of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
-    joined = [(f"{MODEL_NAMES[one]}, {of_sites}", format_number(value)) for one, value in results.joining_means.items()]
+    models = name_models((results.joining or {}).values())
+    means = results.joining_means
+    joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
     facts = [
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
         ("best round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),

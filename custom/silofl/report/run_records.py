@@ -23,11 +23,11 @@ from silofl.federation.results import UNFINISHED, Results, SiteResult, read_resu
 from silofl.files import read_json
 from silofl.inference.directory import plain_study
 from silofl.inference.unseen import UnseenTest, read_unseen
-from silofl.report.tables import MODEL_NAMES, TextTable
+from silofl.report.tables import TextTable
 from silofl.schema import declare_optional, read_file, read_list, read_record
 from silofl.settings import setting_text
 from silofl.study import Study, load_study
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SurfaceScore
 
 COMPARISONS = "comparisons.json"
@@ -357,8 +357,9 @@ class ResultRow:
         algorithm: The algorithm's name.
         seed: Of the study.
         site: Whose data the number is of.
-        model: ``federated`` is the model that the run tests, ``alone`` the one that the site trained by itself, and
-            ``kept`` what it chose. A super model also has ``global``, ``ensemble``, ``super`` and its sites' names.
+        model: ``federated`` is the model that the run tests, ``federated_calibrated`` the same with a decision
+            threshold of the site, ``alone`` the one that the site trained by itself, and ``kept`` what it chose. A
+            super model also has ``global``, ``ensemble``, ``super`` and its sites' names.
         part: ``validation``, ``test``, or ``unseen``: all data of a site that took no part in the training.
         metric: The study's metric; another one of a classification, of the surfaces or of a package; or ``gain``, the
             mean paired difference of kept and alone.
@@ -422,11 +423,10 @@ def _tested_rows(results: Results, own: SiteResult, row: partial[ResultRow]) -> 
 
 
 def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    for model in (LOCAL, CHOSEN):
-        yield row(model=MODEL_NAMES[model], value=one.tested(model))
-    yield row(
-        model=MODEL_NAMES[CHOSEN], metric="gain", value=one.difference, low=one.low, high=one.high, verdict=one.verdict
-    )
+    names = {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}
+    for model, name in names.items():
+        yield row(model=name, value=one.tested(model))
+    yield row(model=names[CHOSEN], metric="gain", value=one.difference, low=one.low, high=one.high, verdict=one.verdict)
 
 
 def _surface_rows(surface: SurfaceScore | None, row: partial[ResultRow]) -> Iterable[ResultRow]:

@@ -1,7 +1,7 @@
 """Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,9 +12,9 @@ from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.super_model import LEARNT
-from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_number, label_columns
+from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_number, label_columns, name_models
 from silofl.study_sections import SEGMENTATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 
 BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
 SHARED_PATIENTS = "same person in training and test"
@@ -64,23 +64,15 @@ _SPLITS = {
     "recordings": "the data are split by recording, so that recordings are apart but not persons",
     "examples": "the data are split by single examples, and examples of one recording stand in both",
 }
-JOINING = (
-    "site",
-    "what joining gave",
-    "it keeps",
-    "units",
-    "alone",
-    "federated",
-    "kept",
-    "difference",
-    "95 % interval",
-)
 JOINING_NOTE = (
-    "Alone: the model that the site trained by itself in the same rounds, after its best round and with the decision "
-    "bias that its validation data favour. Federated: the model that the run tests. Kept: what the site chose on its "
-    "validation data. All on the same test data. Difference: kept minus alone, mean over the units, which are "
-    "patients where they are known. Verdict and interval are those of one paired permutation test, at 2.5 % for gains "
-    "and for loses; it takes at least six units. A site gains only if it also does beside its own model without a bias."
+    "Alone: the model that the site trained by itself in the same rounds, after its best round. Federated: the model "
+    "that the run tests. Kept: what the site chose on its validation data. All on the same test data. Difference: kept "
+    "minus alone, mean over the units, which are patients where they are known. Verdict and interval are those of one "
+    "paired permutation test, at 2.5 % for gains and for loses; it takes at least six units."
+)
+JOINING_THRESHOLDS = (
+    " Each of the three has the decision threshold that the site's validation data favour; at 0.5: the federated model "
+    "with the usual one. A site gains only if it also does beside its own model at 0.5."
 )
 JOINING_EMPTY = (
     " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
@@ -297,12 +289,15 @@ def _below_own_sentence(one: Joined) -> str:
 
 def _doubt_federated(one: Joined) -> list[str]:
     """Return what is wrong with the federated model at a site, unless it has been said of the one that it keeps."""
-    federated, local = one.tested(FEDERATED), one.tested(LOCAL)
+    federated, local = one.tested(SHIFTED), one.tested(LOCAL)
     if federated is None or local is None:
         return []
     if federated < NEAR_ZERO:
         return [f"the federated model is near 0 there, {format_number(federated)}"]
-    if _is_below(one, CHOSEN) or not _is_below(one, FEDERATED):
+    at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
+    if (one.tested(FEDERATED) or 0.0) < NEAR_ZERO:
+        return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
+    if _is_below(one, CHOSEN) or not _is_below(one, SHIFTED):
         return []
     return [f"the federated model alone is below its own, {format_number(federated)} and {format_number(local)}"]
 
@@ -346,14 +341,19 @@ def joining_table(results: Results) -> TextTable | None:
     """Return one row a site; None without any choice."""
     if not results.joining:
         return None
-    return TextTable(JOINING, tuple(_joining_row(site, one) for site, one in results.joining.items()), num_text=4)
+    models = name_models(results.joining.values())
+    columns = ("site", "what joining gave", "it keeps", "units", *models.values(), "difference", "95 % interval")
+    rows = (_joining_row(site, one, models) for site, one in results.joining.items())
+    return TextTable(columns, tuple(rows), num_text=4)
 
 
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
     empty = JOINING_EMPTY if results.tested.empty_cases else ""
+    is_map = results.metric in SEGMENTATION_ONLY["metric"]
     return (
         JOINING_NOTE
+        + JOINING_THRESHOLDS * is_map
         + empty
         + (
             JOINING_BALANCED.format(METRIC_NAMES[str(results.metric)])
@@ -363,10 +363,10 @@ def joining_note(results: Results) -> str:
     )
 
 
-def _joining_row(site: str, one: Joined) -> tuple[str, ...]:
+def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
-    values = (format_number(one.tested(name)) for name in (LOCAL, FEDERATED, CHOSEN))
+    values = (format_number(one.tested(name)) for name in models)
     return (site, one.said, one.kept, one.test_units, *values, difference, interval)
 
 

@@ -14,7 +14,7 @@ from silofl.errors import escape_markdown, make_printable
 from silofl.federation.ledger import Round, latest_software
 from silofl.federation.results import Results
 from silofl.study_sections import SEGMENTATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL
+from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
 MISSING = "-"
@@ -30,7 +30,8 @@ SURFACE = (
     "Neither is defined where a label is in truth or prediction alone."
 )
 Column = list[float | None]
-MODEL_NAMES = {LOCAL: "alone", FEDERATED: "federated", CHOSEN: "kept"}
+# The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
+MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
 KINDS = ("late", "failed", "refused")
 SOFTWARE = ("silofl", "nvflare", "torch", "python")
 
@@ -54,6 +55,12 @@ class TextTable:
     num_summary: int = 0
     best_cells: frozenset[tuple[int, int]] = frozenset()
     level_cells: frozenset[tuple[int, int]] = frozenset()
+
+
+def name_models(joining: Iterable[Joined]) -> dict[str, str]:
+    """Return `MODEL_NAMES`, without the federated model at 0.5 where no site's threshold moves it."""
+    is_moved = any(one.tested(FEDERATED) != one.tested(SHIFTED) for one in joining)
+    return {model: name for model, name in MODEL_NAMES.items() if is_moved or model != FEDERATED}
 
 
 def format_number(value: float | None) -> str:

@@ -32,12 +32,13 @@ from silofl.report.tables import (
     list_extra_metrics,
     list_extra_values,
     mean_and_deviation,
+    name_models,
     print_lines,
     print_table,
     surface_texts,
 )
 from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
 
@@ -46,11 +47,11 @@ ONE_SEED = (
     "Each row is one run with one seed, so that no value is marked as the best: a difference can be chance, and only "
     "several seeds, as silofl compare runs them, tell."
 )
-JOINING = ("run", "what joining gave", "alone", "federated", "kept", "below alone", "after Holm")
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
-    "them of the test values of the model that each site trained by itself in the same rounds, with its own decision "
-    "bias, of the federated one, and of what it chose on its validation data. Below alone: sites that lose, of those "
+    "them of the test values of the model that each site trained by itself in the same rounds, of the federated one, "
+    "and of what it chose on its validation data; in a segmentation each with the decision threshold that the site's "
+    "validation data favour. At 0.5: the federated model with the usual one. Below alone: sites that lose, of those "
     "that keep another model than their own; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
     "correction over all rows."
 )
@@ -188,15 +189,18 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
     """
     below = count_below_local(rows)
     found = []
+    everyone = (one for runs in rows.values() for run in runs for one in (run.joining or {}).values())
+    models = name_models(everyone)
     for name, runs in rows.items():
         joined = [run.joining for run in runs if run.joining]
         if not joined:
             continue
-        means = [mean_and_deviation(_average_tests(joined, model)) for model in (LOCAL, FEDERATED, CHOSEN)]
+        means = [mean_and_deviation(_average_tests(joined, model)) for model in models]
         verdicts = ", ".join(count_verdicts(one.verdict for sites in joined for one in sites.values()))
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
-    return JoiningComparison(TextTable(JOINING, tuple(found), num_text=2), _list_losses(rows)) if found else None
+    columns = ("run", "what joining gave", *models.values(), "below alone", "after Holm")
+    return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows)) if found else None
 
 
 def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowLocal]:

@@ -109,7 +109,7 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     console.print()
-    if table := hospital_table(runs):
+    if table := hospital_table(runs, shows_half=False):
         print_table(table, console)
     console.print()
     _print_wrapped(conclude(rows), console)

@@ -7,35 +7,39 @@ from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
-from silofl.report.tables import MODEL_NAMES, TextTable, format_number
+from silofl.report.tables import TextTable, format_number, name_models
 from silofl.studies.method_rows import SMALLEST
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, Joined
+from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
-COLUMNS = ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: what the hospital chose on "
-    "its validation data: its own model, the federated one, or their mean. Unseen: the method at a hospital that took "
-    "no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean difference "
-    "and its 95 % interval. It gains only if the kept model also beats the own one without a decision threshold."
+    "its validation data: its own model, the federated one, or their mean. In a segmentation each has a decision "
+    "threshold chosen there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that "
+    "took no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean "
+    "difference and its 95 % interval. It gains only if the kept model also beats the own one at 0.5."
 )
 Runs = Mapping[str, RunRecords]
 
 
-def hospital_table(runs: Runs) -> TextTable | None:
+def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
     """Return one row per method and hospital; None where no hospital made a choice.
 
     Args:
         runs: Name of the method -> its run.
+        shows_half: Whether the federated model at the usual threshold has a column, where the sites' own move it.
     """
     rows = []
+    chosen = [one for run in _with_choice(runs).values() for one in run.results.joining.values()]
+    models = name_models(chosen if shows_half else ())
     for name, run in _with_choice(runs).items():
         for number, (site, one) in enumerate(run.results.joining.items()):
-            values = (format_number(one.tested(model)) for model in MODEL_NAMES)
+            values = (format_number(one.tested(model)) for model in models)
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
             rows.append((first, site, *values, last, _describe_verdict(one)))
-    return TextTable(COLUMNS, tuple(rows), num_text=2) if rows else None
+    columns = ("method", "hospital", *models.values(), "unseen", "verdict")
+    return TextTable(columns, tuple(rows), num_text=2) if rows else None
 
 
 def conclude(rows: RowRuns) -> list[str]:
@@ -90,7 +94,7 @@ def _conclude_kept(rows: RowRuns) -> str:
 def _conclude_federated(rows: RowRuns) -> str:
     means = {name: average_models(runs) for name, runs in rows.items()}
     below = [
-        f"{name} {format_number(found[FEDERATED])} (alone {format_number(found[LOCAL])})"
+        f"{name} {format_number(found[SHIFTED])} (alone {format_number(found[LOCAL])})"
         for name, found in means.items()
         if _falls_below(found)
     ]
@@ -114,8 +118,8 @@ def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
 
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:
-    known = means[FEDERATED] is not None and means[LOCAL] is not None
-    return known and means[FEDERATED] < means[LOCAL] - SMALLEST
+    known = means[SHIFTED] is not None and means[LOCAL] is not None
+    return known and means[SHIFTED] < means[LOCAL] - SMALLEST
 
 
 def _explain_federated(run: RunRecords) -> Iterator[str]:
@@ -123,15 +127,14 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     if not _falls_below(run.results.joining_means):
         return
     gaps = {
-        site: one.test[LOCAL] - one.test[FEDERATED]
+        site: one.test[LOCAL] - one.test[SHIFTED]
         for site, one in run.results.joining.items()
-        if one.tested(LOCAL) is not None and one.tested(FEDERATED) is not None
+        if one.tested(LOCAL) is not None and one.tested(SHIFTED) is not None
     }
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
     yield (
-        f"furthest below training alone at {site} ({format_number(test[FEDERATED])}, alone "
-        f"{format_number(test[LOCAL])})."
+        f"furthest below training alone at {site} ({format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
     )
     is_short = run.results.best_round == run.results.rounds
     last = f"Its best round is the last of {run.results.rounds}: more rounds may help."

@@ -1,5 +1,6 @@
 """What joining gave a site: the model that it keeps, and how it does against the one that it trained alone."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,8 +10,8 @@ from silofl.core.gain import Verdict
 from silofl.schema import declare_optional
 from silofl.training.site_score import Cases, Values, only_known_keys
 
-# The models of a choice: each with its decision bias but for `AT_ZERO`, the own one without, and `FEDERATED`, which is
-# as the run tests it.
+# The models of a choice: each with its decision threshold but for `AT_ZERO`, the own one at 0.5, and `FEDERATED`, which
+# is as the run tests it.
 FEDERATED, LOCAL, BLEND, CHOSEN = "federated", "local", "blend", "chosen"
 SHIFTED, AT_ZERO = "federated_calibrated", "local_uncalibrated"
 WORDS = {
@@ -26,6 +27,8 @@ Round = Annotated[int, Strict(), Field(ge=1, le=10**7)]
 MOST_NEEDED = 1000
 # What a threshold must gain on test data to be spoken of: two decimals are shown.
 LEAST_OWN_GAIN = 0.01
+# Verdicts beside which a difference is no finding.
+UNPROVED = ("no clear difference", "too few to say")
 
 
 @only_known_keys
@@ -101,7 +104,9 @@ class Joined:
         """What the own model gains by its threshold, and what joining adds; empty where the threshold does little."""
         if self.own_gain is None or self.own_gain < LEAST_OWN_GAIN:
             return ""
-        return f"its own model gains {self.own_gain:.2f} by its threshold; joining adds {self.difference or 0.0:.2f}"
+        unproved = f" ({self.verdict})" if self.verdict in UNPROVED else ""
+        added = f"joining adds {self.difference or 0.0:.2f}{unproved}"
+        return f"its own model gains {self.own_gain:.2f} by its threshold; {added}"
 
     @property
     def test_units(self) -> str:
@@ -111,5 +116,5 @@ class Joined:
 
 
 def describe_bias(bias: float) -> str:
-    """Return a decision bias as the end of a sentence; nothing of none."""
-    return f", decision bias {bias:+.1f}" if bias else ""
+    """Return a bias as the decision threshold that it makes, as the end of a sentence; nothing of 0.5."""
+    return f", decision threshold {1 / (1 + math.exp(bias)):.2f}" if bias else ""
