@@ -26,8 +26,10 @@ from silofl.training.evaluation import compute_softmax
 
 JOB = "harmofl_stains"
 STRENGTHS = (1.0, 0.5, 0.25)
-RATES = (0.01, 0.03, 0.1)
+RATES = (0.01, 0.03, 0.1, 0.3)
 GROUP, STATELESS = {"model.normalization": "group"}, {"model.normalization": "batch_stateless"}
+# A validation of 200 images in one deal does not tell two rates apart.
+SEARCHED = (1, 2, 3)
 # Images of the commoner class to one of the other.
 UNEVEN = 9
 # Of two classes with as many images each, the accuracy below which nothing is learnt.
@@ -182,6 +184,7 @@ def _stains(strength: float) -> Table:
         COLUMNS_OF_BATCHES,
         CLAIMS,
         NOTE,
+        searched=SEARCHED,
         describe_data=_describe_data,
     )
 
@@ -202,6 +205,7 @@ TILES = Table(
     NOTE,
     needs="nuclei_dsb2018",
     seeds=(1, 2, 3, 4, 5, 6),
+    searched=SEARCHED,
     describe_data=_describe_data,
 )
 # The paper's own network, with the rate of the job: no search.

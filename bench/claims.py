@@ -4,9 +4,10 @@
     python bench/claims.py --search [--papers ...] [--out runs/claims] [--processes 2]
 
 The first trains every row with the learning rate in ``bench/rates.json`` and three seeds, each with data of its own,
-and prints the tables; the second finds these rates, every row by the same search: the mean over sites of the
-validation on the data of seed 0. Finished runs in the folder are used again, so that a search goes on where it was
-ended, and what it has found by then is written after every row. The tables are written as ``claims.md`` there too.
+and prints the tables; the second finds these rates, every row by the same search: the mean over sites, and over the
+seeds that the table searches, of the validation. Finished runs in the folder are used again, so that a search goes on
+where it was ended, and what it has found by then is written after every row. The tables are written as ``claims.md``
+there too.
 A table on a public set is left out where the set is not in the folder of ``--data``.
 """
 
@@ -17,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from runs import carry_out, is_finished, validation_of
 from verdicts import Paper, Row, Table, Wanted, describe, measure
@@ -26,9 +28,6 @@ from silofl.federation.results import read_results
 
 PAPERS = ("harmofl", "fedsm", "adafed")
 RATES = Path(__file__).with_name("rates.json")
-SEARCHED = 0
-# A process takes longer to start than a small network to train.
-RUNS_EACH = 20
 
 
 def main() -> None:
@@ -71,7 +70,7 @@ def _is_possible(table: Table, data: Path) -> bool:
 def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
     """Run every row with every rate, and write the best one after each row."""
     for row in (row for row in table.rows if len(row.rates) > 1):
-        tried = [Wanted(paper, table, row, rate, SEARCHED) for rate in row.rates]
+        tried = [Wanted(paper, table, row, rate, seed) for rate in row.rates for seed in table.searched]
         _do(options, tried)
         stored = _read_rates()
         stored.setdefault(paper, {}).setdefault(table.name, {})[row.name] = _choose(tried, options.out)
@@ -79,15 +78,21 @@ def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
 
 
 def _choose(tried: Sequence[Wanted], out: Path) -> dict[str, Any]:
-    """Return the rate that validates best, what each does, and how long a run takes."""
-    found = {one.rate: out / one.folder for one in tried if is_finished(out / one.folder)}
-    validation = {rate: validation_of(read_results(folder)) for rate, folder in found.items()}
+    """Return the rate that validates best, what each does, and how long a run takes; of rates that all runs bear."""
+    found: dict[float, list[Path]] = {}
+    for one in tried:
+        found.setdefault(one.rate, []).append(out / one.folder)
+    found = {rate: folders for rate, folders in found.items() if all(map(is_finished, folders))}
+    validation = {
+        rate: float(np.mean([validation_of(read_results(folder)) for folder in folders]))
+        for rate, folders in found.items()
+    }
     best = max(validation, key=validation.get)
-    seconds = sum(record.seconds for record in read_ledger(found[best]) or ())
+    seconds = np.mean([sum(record.seconds for record in read_ledger(folder) or ()) for folder in found[best]])
     return {
         "rate": best,
         "validation": {f"{rate:g}": round(value, 4) for rate, value in validation.items()},
-        "seconds": round(seconds, 1),
+        "seconds": round(float(seconds), 1),
     }
 
 
@@ -120,7 +125,7 @@ def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
     for folder, one in {one.data: one for one in left}.items():
         needed = [options.data / one.table.needs] * bool(one.table.needs)
         one.table.make(options.out / folder, one.seed, *needed)
-    carry_out([one.alone() for one in left], options.out, options.out, options.processes, RUNS_EACH)
+    carry_out([one.alone() for one in left], options.out, options.out, options.processes)
 
 
 def _read_rates() -> dict[str, Any]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ BATCH = {"model.normalization": "batch"}
 OF_INSTANCENORM = ("spine", "phantoms")
 # Windows of one line of numbers, and images of 28 x 28, are too small for the selector.
 TOO_SMALL = ("activity", "mednist", "pneumonia")
+# A process takes longer to start than a small network to train; after so many runs its memory is given back.
+RUNS_EACH = 20
 # Of the demonstration's hospitals this one joins no run.
 UNSEEN = "coast"
 # Dotted key of the study -> value.
@@ -127,8 +130,8 @@ class Alone:
         return time.monotonic() - started
 
 
-def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int, runs_each: int = 1) -> None:
-    """Carry out all runs that are not finished, several at once; a process ends after ``runs_each`` of them."""
+def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) -> None:
+    """Carry out all runs that are not finished, several at once."""
     left = [one for one in wanted if not is_finished(out / one.folder)]
     for folder, one in {data / (one.source or one.set): one for one in left}.items():
         sites = one.find_sites(data)
@@ -137,16 +140,18 @@ def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int, ru
         # Neither a round nor what a site keeps could be chosen.
         if not any(read_content(site).get("validation") for site in sites):
             sys.exit(f"{folder} must have validation data; no site has any: import it with --validation")
-    started = time.monotonic()
-    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=runs_each) as pool:
-        tasks = {pool.submit(one.run, data, out): one for one in left}
-        for number, task in enumerate(as_completed(tasks), start=1):
-            one, so_far = tasks[task], time.monotonic() - started
-            try:
-                ending = f"{task.result():.0f} s"
-            except ConfigError as error:  # a value that this method does not bear
-                ending = f"refused: {error}"
-            print(f"{number} of {len(left)}: {one.folder}, {ending}; {so_far:.0f} s so far", flush=True)
+    started, numbers = time.monotonic(), count(1)
+    # Fresh processes for each batch; max_tasks_per_child hangs in Python 3.11, by its issue 115634.
+    for batch in (left[first : first + processes * RUNS_EACH] for first in range(0, len(left), processes * RUNS_EACH)):
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            tasks = {pool.submit(one.run, data, out): one for one in batch}
+            for task in as_completed(tasks):
+                one, so_far = tasks[task], time.monotonic() - started
+                try:
+                    ending = f"{task.result():.0f} s"
+                except ConfigError as error:  # a value that this method does not bear
+                    ending = f"refused: {error}"
+                print(f"{next(numbers)} of {len(left)}: {one.folder}, {ending}; {so_far:.0f} s so far", flush=True)
 
 
 def is_finished(folder: Path) -> bool:

@@ -83,6 +83,7 @@ class Table:
         needs: Name of a public set's folder in that of ``--data``, without which the table is left out.
         needs_gpu: Whether the table is left out where there is no GPU.
         seeds: Of data and training.
+        searched: Seeds whose validation chooses the rates.
         describe_data: Returns a sentence on the data, by their folders.
     """
 
@@ -97,6 +98,7 @@ class Table:
     needs: str = ""
     needs_gpu: bool = False
     seeds: tuple[int, ...] = (1, 2, 3)
+    searched: tuple[int, ...] = (0,)
     describe_data: Callable[[Sequence[Path]], str] | None = None
 
 
