@@ -39,14 +39,14 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
         (
             "east",
             "gains",
-            "the mean of the federated and its own model's probabilities (60% its own)",
+            "the mean of both, 60% its own",
             "25 patients",
             *("0.700", "0.800", "0.850", "+0.150", "+0.010 to +0.200"),
         ),
         (
             "west",
             "keeps its own model",
-            "its own model",
+            "its own",
             "25 cases within one person",
             *("0.900", "0.400", "0.900", "-", "-"),
         ),
@@ -141,7 +141,7 @@ def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
     unproved = joined(kept=0.75, verdict="too few to say", own_gain=0.374)
     assert "joining adds 0.05 (too few to say)." in joining_sentence(joining(sites={"east": 0.8}, east=unproved))
     assert "threshold" not in joining_sentence(joining(sites={"east": 0.8}, east=little))
-    assert needed.kept == "its own model, decision threshold 0.80"
+    assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "its own, threshold 0.80"
 
 
 @pytest.mark.parametrize(("needed", "words"), [(14, "about 14"), (1000, "about 1000"), (5000, "more than 1000")])

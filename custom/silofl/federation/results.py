@@ -215,6 +215,11 @@ class Results:
         return self.status in FINISHED
 
     @property
+    def validation_mean(self) -> float | None:
+        """The mean over sites of the validation of the reported model."""
+        return mean_of_known(score.value for score in self.tested.validation.values())
+
+    @property
     def joining_means(self) -> dict[str, float | None]:
         """Model -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()

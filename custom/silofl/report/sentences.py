@@ -367,7 +367,7 @@ def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ..
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.tested(name)) for name in models)
-    return (site, one.said, one.kept, one.test_units, *values, difference, interval)
+    return (site, one.said, one.kept_briefly, one.test_units, *values, difference, interval)
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:

@@ -353,12 +353,11 @@ def _append_mean(values: Column) -> list[str]:
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     of, tested = tested_sites(results), results.tested
-    validation = mean_of_known(score.value for score in tested.validation.values())
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
     known = [count for count in (tested.patients or {}).values() if count is not None]
     patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)
     return [
-        (f"mean over {of}", format_number(results.mean), "", "", "", format_number(validation)),
+        (f"mean over {of}", format_number(results.mean), "", "", "", format_number(results.validation_mean)),
         (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),
         ("pooled over all cases", format_number(results.pooled), cases, patients, excluded, ""),
         *_kept_row(results),

@@ -20,6 +20,7 @@ from silofl.report.tables import (
     empty_cases_sentence,
     everyone_sentence,
     extra_metrics_sentence,
+    format_number,
     missing_labels_sentence,
     print_lines,
     print_table,
@@ -39,7 +40,9 @@ def print_results(results: Results, console: Console) -> None:
         lines.append(early_sentence(results))
     lines += [f"  - {sentence}" for sentence in left_sentences(results)]
     if results.model:
-        lines.append(f"model: {results.model}")
+        mean = results.validation_mean
+        validated = "" if mean is None else f" (validation {results.metric} {format_number(mean)})"
+        lines.append(f"model: {results.model}{validated}")
     lines.append(f"metric: {results.metric or MISSING}")
     if results.regions:
         lines.append(f"scored regions: {regions_text(results)}")

@@ -19,6 +19,7 @@ WORDS = {
     LOCAL: "its own model",
     BLEND: "the mean of the federated and its own model's probabilities",
 }
+BRIEFLY = {FEDERATED: "federated", LOCAL: "its own", BLEND: "the mean of both"}
 Candidate = Literal["federated", "local", "blend"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Bias = Annotated[float, Strict(), Field(ge=-3, le=3, allow_inf_nan=False)]
@@ -90,6 +91,12 @@ class Joined:
         """What the site keeps, in words."""
         share = f" ({self.local_share:.0%} its own)" if self.chosen == BLEND else ""
         return f"{WORDS[self.chosen]}{share}{describe_bias(self.bias)}"
+
+    @property
+    def kept_briefly(self) -> str:
+        """The same for a column of a table."""
+        share = f", {self.local_share:.0%} its own" if self.chosen == BLEND else ""
+        return f"{BRIEFLY[self.chosen]}{share}{describe_bias(self.bias).replace('decision ', '')}"
 
     @property
     def said(self) -> str:
