@@ -7,29 +7,41 @@ AAAI 2022, arXiv:2112.10775. The simulated hospitals lie as far apart as a dial 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from loss_surface import Landscape, draw_filter_directions, mean_loss, measure_losses, plane_points
 from runs import BATCH, Choices
 from torch import nn
 from verdicts import COLUMNS, Claim, Paper, Row, Table, find_data, mean_over_sites, spread_over_sites
 
+from silofl.data.batches import evaluation_batches
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.stains import make_stains
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.studies.methods import find_method_algorithm
 from silofl.training.evaluation import compute_softmax
+from silofl.training.losses import make_loss
+from silofl.training.metrics import mean_of_known
 
 JOB = "harmofl_stains"
 STRENGTHS = (1.0, 0.5, 0.25)
 RATES = (0.01, 0.03, 0.1, 0.3)
-GROUP, STATELESS = {"model.normalization": "group"}, {"model.normalization": "batch_stateless"}
+# Beside BatchNorm.
+NORMS = {
+    "GroupNorm": {"model.normalization": "group"},
+    "InstanceNorm": {"model.normalization": "instance"},
+    "stateless BatchNorm": {"model.normalization": "batch_stateless"},
+}
 # A validation of 200 images in one deal does not tell two rates apart.
 SEARCHED = (1, 2, 3)
+# Of Fig. 6: how far a model is moved, in lengths of its filters, and points from the model to the border.
+SCALES, STEPS = (0.125, 1.0), 2
 # Images of the commoner class to one of the other.
 UNEVEN = 9
 # Of two classes with as many images each, the accuracy below which nothing is learnt.
@@ -49,18 +61,25 @@ LOCAL, FEDAVG, FEDBN = _row("local", "local"), _row("FedAvg", "fedavg"), _row("F
 PAPERS_OWN = _row("HarmoFL paper", "harmofl:paper")
 AMPLITUDE = _row("amplitude alone", "harmofl-amplitude")
 PERTURBATION = _row("perturbation alone", "harmofl-perturbation")
+REFERENCE = _row("HarmoFL reference (mean only)", "harmofl:reference")
+# Where no layer is BatchNorm, `recommended` is `reference`.
+METHODS = {
+    FEDAVG.name: "fedavg",
+    REFERENCE.name: "harmofl:reference",
+    PAPERS_OWN.name: "harmofl:paper",
+    AMPLITUDE.name: "harmofl-amplitude",
+    PERTURBATION.name: "harmofl-perturbation",
+}
 ROWS = (
     LOCAL,
     FEDAVG,
-    _row("FedAvg, GroupNorm", "fedavg", GROUP),
     FEDBN,
     PAPERS_OWN,
-    _row("HarmoFL reference (mean only)", "harmofl:reference"),
+    REFERENCE,
     _row("HarmoFL recommended (mean only)", "harmofl:recommended"),
     AMPLITUDE,
     PERTURBATION,
-    _row("FedAvg, stateless BatchNorm", "fedavg", STATELESS),
-    _row("HarmoFL reference (mean only), stateless BatchNorm", "harmofl:reference", STATELESS),
+    *(_row(f"{name}, {norm}", method, own) for name, method in METHODS.items() for norm, own in NORMS.items()),
 )
 
 
@@ -165,6 +184,28 @@ def _read_tests(manifest: Path) -> tuple[np.ndarray, np.ndarray]:
     return images, np.array([record["label"] for record in records])
 
 
+def drift(run: Path) -> float | None:
+    """Return the mean over rounds of the sites' mean squared distance to the round's start (Eq. 9)."""
+    return mean_of_known(record.drift for record in read_ledger(run))
+
+
+def dissimilarity(run: Path) -> float | None:
+    """Return the mean over rounds of the sites' mean squared update over that of their mean; 1 where all agree."""
+    return mean_of_known(record.dissimilarity for record in read_ledger(run))
+
+
+def rise(scale: float, run: Path) -> float:
+    """Return by how much the test loss of a site's model rises where it is moved so far, mean over sites (Fig. 6)."""
+    loss, found = make_loss(assemble_models(run).study), []
+    points = plane_points(scale, STEPS)
+    for network, data in _load_networks(run):
+        batches = list(evaluation_batches(data.test, len(data.test), torch.device("cpu")))
+        directions = draw_filter_directions(network, points.shape[1], seed=0)
+        losses = measure_losses(network, directions, points, partial(mean_loss, network, batches, loss))
+        found.append(Landscape(points, losses).mean_rise)
+    return float(np.mean(found))
+
+
 COLUMNS_OF_BATCHES = {
     **COLUMNS,
     "spread": spread_where_learnt,
@@ -208,6 +249,39 @@ TILES = Table(
     searched=SEARCHED,
     describe_data=_describe_data,
 )
+# One rate for all rows, since drift grows with it.
+DRIFT = replace(
+    _stains(1.0),
+    name="stains-1-drift",
+    rows=tuple(replace(row, rates=(0.1,)) for row in (FEDAVG, FEDBN, PAPERS_OWN, AMPLITUDE, PERTURBATION)),
+    changes={"training.measures_drift": True},
+    columns={
+        "mean": mean_over_sites,
+        "drift": drift,
+        "dissimilarity": dissimilarity,
+        **{f"rise at {scale:g}": partial(rise, scale) for scale in SCALES},
+    },
+    claims=(
+        Claim(
+            "mitigate the local update drift by normalizing amplitudes of images",
+            _above(FEDAVG, AMPLITUDE, column="drift"),
+        ),
+        Claim("it reduces gradients dissimilarity between clients", _above(FEDAVG, AMPLITUDE, column="dissimilarity")),
+        Claim(
+            "the loss variation is smaller than FedAvg and robust to the parameter changes",
+            _above(FEDAVG, PAPERS_OWN, column=f"rise at {SCALES[0]:g}"),
+        ),
+        Claim(
+            "even with 8 times wider parameter change range",
+            _above(FEDAVG, PAPERS_OWN, column=f"rise at {SCALES[1]:g}"),
+        ),
+    ),
+    note="Drift: mean squared distance of a site's steps to the received model, mean over steps, sites and rounds "
+    "(Eq. 9). Dissimilarity: mean squared length of the sites' updates over that of their mean, 1 where all agree. "
+    "Rise: of the test loss from a site's model to the border of a plane of two random directions, 0.125 or 1 lengths "
+    "of its filters away (Fig. 6). All rows have the rate 0.1.",
+    describe_data=None,
+)
 # The paper's own network, with the rate of the job: no search.
 DENSENET_121 = replace(
     _stains(1.0),
@@ -216,4 +290,4 @@ DENSENET_121 = replace(
     changes={"model.name": "densenet121", "model.network": None, "model.arguments": {}},
     needs_gpu=True,
 )
-PAPER = Paper("HarmoFL (Jiang et al., AAAI 2022)", (*map(_stains, STRENGTHS), TILES, DENSENET_121))
+PAPER = Paper("HarmoFL (Jiang et al., AAAI 2022)", (*map(_stains, STRENGTHS), DRIFT, TILES, DENSENET_121))
