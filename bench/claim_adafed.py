@@ -23,6 +23,8 @@ from silofl.studies.methods import find_method_algorithm
 JOB, SITES, IMAGES, SIDE = "adafed_mednist", 8, 1600, 28
 CLASSES = {number: f"{number + 2} lobes" for number in range(6)}
 NOISE = 0.15
+# As in HarmoFL's tables: one deal does not tell two rates apart.
+SEARCHED = (1, 2, 3)
 EPOCHS, RATES, RATE_OF_F = 24, (0.01, 0.03, 0.1, 0.3), 0.03
 CHANGES: Choices = {"labels": CLASSES, "training.momentum": 0.9, "training.batch_size": 16, "guard": False}
 METHODS = {
@@ -161,6 +163,7 @@ SHIFTED = Table(
         ),
     ),
     NOTE,
+    searched=SEARCHED,
 )
 EVEN = Table(
     "labels-even",
@@ -176,5 +179,6 @@ EVEN = Table(
         ),
     ),
     "The same images where all sites have all labels alike, which is not what the method is for.",
+    searched=SEARCHED,
 )
 PAPER = Paper("AdaFed (Chen et al., arXiv:2112.00734)", (SHIFTED, EVEN))
