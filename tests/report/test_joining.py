@@ -161,11 +161,13 @@ def test_the_site_table_has_a_row_of_what_the_sites_keep(joining, results):
 
 
 def test_the_first_tiles_are_alone_federated_and_kept(joining):
-    run = RunRecords(Path("run"), joining(sites={"east": 0.8, "west": 0.6}, east=joined()), [], {}, {})
+    moved = joined(test={"local": 0.7, "federated": 0.3, "federated_calibrated": 0.8, "chosen": 0.85})
+    run = RunRecords(Path("run"), joining(sites={"east": 0.3, "west": 0.6}, east=moved), [], {}, {})
     (tiles,) = (block for one in make_run_page(run).sections for block in one.blocks if isinstance(block, Tiles))
-    assert tiles.facts[:3] == [
+    assert tiles.facts[:4] == [
         ("alone, mean over 1 site", "0.700"),
         ("federated, mean over 1 site", "0.800"),
+        ("federated at 0.5, mean over 1 site", "0.300"),
         ("kept, mean over 1 site", "0.850"),
     ]
 

@@ -87,6 +87,7 @@ from silofl.report.tables import (
 )
 from silofl.software import find_installed_version
 from silofl.study_sections import CLASSIFICATION_ONLY
+from silofl.training.joined import FEDERATED
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
@@ -289,6 +290,8 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     num_sites = len(results.joining or ())
     of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
     models = name_models((results.joining or {}).values())
+    # Beside no column "federated".
+    models |= {FEDERATED: f"federated {models[FEDERATED]}"} if FEDERATED in models else {}
     means = results.joining_means
     joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
     facts = [
