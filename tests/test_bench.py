@@ -5,6 +5,7 @@ import importlib
 import inspect
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+
+from silofl.errors import ConfigError
 
 BENCH = Path(__file__).parents[1] / "bench"
 SCRIPTS = sorted(path.stem for path in BENCH.glob("*.py"))
@@ -159,8 +162,8 @@ def test_data_without_validation_are_refused_before_anything_is_trained(tmp_path
     with pytest.raises(SystemExit, match="mednist-0 must have validation.*--validation"):
         runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
     make_site(tmp_path / "mednist-0" / "site-2", 1)
-    # One site that can choose is enough: what is asked for next is a process.
-    with pytest.raises(ValueError, match="max_workers"):
+    # One site that can choose is enough: what comes next is a batch for no process.
+    with pytest.raises(ValueError, match="must not be zero"):
         runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
 
 
@@ -176,3 +179,33 @@ def test_a_joining_table_compares_its_rows_on_the_seeds_that_all_of_them_have(tm
         "fedavg": ["nuclei/fedavg-poly/seed1"],
         "fedbn": ["nuclei/fedbn-poly/seed1"],
     }
+
+
+def test_runs_are_carried_out_in_batches_of_fresh_processes(tmp_path, monkeypatch, capsys):
+    runs = importlib.import_module("runs")
+    pools = []
+
+    def open_pool(processes, _):
+        pools.append(processes)
+        return ThreadPoolExecutor(processes)
+
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", open_pool)
+    monkeypatch.setattr(runs, "RUNS_EACH", 2)
+    monkeypatch.setattr(runs, "read_content", lambda _: {"validation": ["a case"]})
+    wanted = [
+        SimpleNamespace(
+            set="spine", source="", folder=str(number), find_sites=lambda _: ["north"], run=lambda data, out: 1.0
+        )
+        for number in range(9)
+    ]
+    runs.carry_out(wanted, tmp_path, tmp_path, 2)
+    # 9 runs, 2 processes of 2 runs each at once
+    assert pools == [2, 2, 2]
+    assert [line.partition(" of 9")[0] for line in capsys.readouterr().out.splitlines()] == list("123456789")
+    wanted[0].run = raise_refusal
+    runs.carry_out(wanted[:1], tmp_path, tmp_path, 2)
+    assert "1 of 1: 0, refused: rate must be smaller" in capsys.readouterr().out
+
+
+def raise_refusal(data, out):
+    raise ConfigError("rate must be smaller")
