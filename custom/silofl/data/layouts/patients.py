@@ -85,10 +85,10 @@ def warn_unknown_patients(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
     }
     counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
     sentence = (
-        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(unknown.values())} images are ({counts}); the split is "
-        "by file, so that one person may be in training and test, min_patients counts them as none, and the study "
-        "needs split_unit: unknown; put patients.csv with the columns file and patient into each site's folder and "
-        "import again"
+        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(unknown.values())} images are ({counts}). The split is "
+        "by file: one person may be in training and test, and results then look too good. Put patients.csv, with the "
+        "columns file and patient, into each site's folder and import again. Without it the study needs split_unit: "
+        "unknown, and min_patients counts no patient"
     )
     notes = {site: [sentence if note == UNKNOWN else note for note in plans[site].notes] for site in unknown}
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
