@@ -393,6 +393,7 @@ def test_a_digest_is_that_of_the_settings_however_they_are_written():
         {"labels": {1: "other"}},
         {"federation": {"min_sites": 2}},
         {"training": {"local_epochs": 2}},
+        {"training": {"frozen": ["conv_0.*"]}},
         {"model": {"weights": "w.pt", "weights_sha256": "0" * 64}},
         {"data": {"augment": [{"RandFlip": {"prob": 0.5}}]}},
         {"algorithm": {"name": "fedprox"}},
@@ -408,6 +409,26 @@ def test_whatever_a_study_decides_gives_another_digest(changes):
 def test_options_that_no_digest_tells_apart_are_refused(value):
     with pytest.raises(ConfigError, match=r"data.transforms.*options must be (finite numbers|keys that are text)"):
         study(data={"transforms": [{"Resize": {"spatial_size": value}}]})
+
+
+def test_a_study_that_freezes_nothing_has_the_digest_of_a_version_that_knew_no_freezing():
+    assert "frozen" not in study(training={"frozen": []}).model_dump()["training"]
+    assert study(training={"frozen": []}).digest == study().digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_random"),
+    [
+        ({}, True),
+        ({"model": {"weights": "w.pt", "weights_sha256": "0" * 64}}, False),
+        ({"algorithm": {"name": "fedavg", "start_from_pretrained": True}}, False),
+    ],
+)
+def test_frozen_parameters_that_are_the_seeds_are_a_caution(changes, is_random):
+    frozen = {"training": {"frozen": ["conv_0.*"]}}
+    cautions = study(**frozen | changes).cautions
+    assert len(cautions) == is_random
+    assert all("training.frozen keeps the seed's random weights of conv_0.*," in one for one in cautions)
 
 
 def test_a_digest_settles_what_is_in_the_file_of_weights():

@@ -334,6 +334,11 @@ class Study(Section):
                 f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
                 "travels, as in FedAvg; take batch, or another preset"
             )
+        if self.training.frozen and not self.starts_from_file:
+            found.append(
+                f"training.frozen keeps the seed's random weights of {', '.join(self.training.frozen)}, which have "
+                "learnt nothing; give --weights, or choose start_from_pretrained: true"
+            )
         if normalization == "batch_stateless":
             found.append(
                 "with model.normalization batch_stateless an answer depends on the other images of its batch: scores "
@@ -360,6 +365,11 @@ class Study(Section):
     def starts_from_file(self) -> bool:
         """Whether everybody starts from a file's weights, and not from those that the seed gives."""
         return self.recipe.start_from_pretrained or self.model.weights is not None
+
+    @property
+    def unfrozen(self) -> Study:
+        """The same study without frozen parameters."""
+        return self.model_copy(update={"training": self.training.model_copy(update={"frozen": ()})})
 
     @property
     def has_fresh_optimizer(self) -> bool:

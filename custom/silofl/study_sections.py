@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from typing import Annotated, Any, Literal
 
@@ -323,6 +324,9 @@ class TrainingSettings(Section):
         local_epochs: Passes over the site's training data per round, the papers' E.
         measures_drift: Whether each site sends its mean squared distance to the received model over its steps (HarmoFL,
             Eq. 9), and the server measures how far updates lie apart. It changes no weight.
+        frozen: Patterns of the network's parameters that stay as they begin and do not travel, as ``[features.*]`` to
+            train the head alone. Their BatchNorm keeps its statistics. For weights of ``model.weights`` or a pretrained
+            model; without a file the seed's random ones stay.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -341,6 +345,8 @@ class TrainingSettings(Section):
     drop_channels: Annotated[float, Field(ge=0, lt=1)] = 0.0
     local_epochs: Count = 1
     measures_drift: bool = False
+    # Left out where it is empty, so that studies without it keep their digest.
+    frozen: Annotated[tuple[str, ...], Field(exclude_if=operator.not_)] = ()
 
     @model_validator(mode="after")
     def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:

@@ -3,6 +3,13 @@ import pytest
 from silofl.core.presets import find_recipe
 
 
+def test_what_is_frozen_is_part_of_what_stays_at_home():
+    recipe = find_recipe("fedavg", "paper", {})
+    stays = recipe.questions(["its state"], ["features.*", "hidden.*"])["What stays at home?"]
+    assert "Each site also keeps its state. Frozen parameters neither learn nor travel: features.*, hidden.*." in stays
+    assert "rozen" not in str(recipe.questions())
+
+
 def test_a_recipe_answers_five_questions_with_its_constants():
     questions = find_recipe("fedsm", "recommended", {"softpull": {"self_weight": 0.6}}).as_dict()["questions"]
     assert len(questions) == 5 and "lambda = 0.6" in questions["Who listens to whom?"]

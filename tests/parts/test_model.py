@@ -606,6 +606,84 @@ def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
     assert "optimizer" not in guarded.kept("east", 3)["models"]
 
 
+# --- frozen parameters
+
+FROZEN = {"frozen": ["conv_0.*", "down_*"]}
+SGD = {"optimizer": "sgd", "momentum": 0.0}
+# Of the algorithms all that has a rule of its own for what travels, or for how a site steps.
+RUNS = {
+    "fedavg": {},
+    "fedprox": {},
+    "scaffold": {"training": SGD},
+    "fedbn": {},
+    "fedper": {},
+    "harmofl": {},
+    "adafed": {"rounds": 3},
+    "softpull": {},
+    "fedsm": {"selector": {"steps": 2}},
+    "fedsm-collected": {"name": "fedsm", "mixing": "shared", "parts": ["fedsm", "ditto"], "selector": {"steps": 2}},
+    "ditto": {},
+    "moon": {"training": SGD},
+    "oneshot": {"model": INSTANCE},
+    "averaged": {"name": "fedavg", "average_last": 1.0 - 1e-9},
+}
+SOON = ("fedbn",)
+
+
+def read_frozen(state):
+    """Return the arrays of a model's state, with or without a role, that `FROZEN` keeps."""
+    kept = tuple(f"network.{part}" for part in ("conv_0.", "down_"))
+    return {name: value for name, value in state.items() if name.rpartition("/")[2].startswith(kept)}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in RUNS])
+def test_what_is_frozen_travels_in_no_round_and_is_as_it_began_in_every_written_model(play, make_study, name):
+    options = {"name": name, "rounds": 2, "guard": True} | RUNS[name]
+    given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
+    training, model = (options.get(key, {}) for key in ("training", "model"))
+    study = make_study(**options | {"training": FROZEN | training, "model": given | model})
+    state = build_plain_model(study, 7).state_dict()
+    arrays = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    wanted, game = read_frozen(arrays), play(study=study, pretrained=arrays)
+    game.round()
+    # A site has nothing of the file before its first round.
+    assert read_frozen(game.sent["train"]["east"].of(study.recipe.traveling_roles[0])).keys() == wanted.keys()
+    game.round()
+    for site in ("east", "west"):
+        assert not read_frozen(game.sent["train"][site].arrays) and not read_frozen(game.answers["train"][site].arrays)
+    game.finish()
+    contents = next((one for part in game.server.parts.values() if (one := part.contents(game.server))), None)
+    written = [*contents.models.values()] if contents else []
+    for site in ("east", "west"):
+        # The guard's own model is in `chosen`.
+        for folder in ("supermodel", "chosen"):
+            paths = (game.folder(site) / folder / "weights").glob("*.pt")
+            written += [load_tensors(path) for path in paths if path.stem != "selector"]
+    assert len(written) >= 2
+    for model in written:
+        for key, array in wanted.items():
+            np.testing.assert_array_equal(model[key].numpy(), array, err_msg=key)
+
+
+def test_what_is_frozen_of_the_seeds_weights_never_travels(play, make_study):
+    game = play(rounds=2, training=FROZEN)
+    assert not read_frozen(game.upcoming("train")["east"].arrays)
+    game.finish()
+    start = build_plain_model(game.study, game.study.seed).state_dict()
+    for model in game.server.parts["model"].contents(game.server).models.values():
+        assert all(torch.equal(model[name], one) for name, one in read_frozen(start).items())
+
+
+def test_a_site_that_lost_all_tests_the_model_with_what_is_frozen_of_its_file(play, make_study):
+    study = make_study(rounds=1, training=FROZEN, start_from_pretrained=True)
+    state = build_plain_model(study, 7).state_dict()
+    arrays = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=arrays)
+    game.round(absent=("west",))
+    assert read_frozen(game.upcoming("test")["west"].of("model")).keys() == read_frozen(arrays).keys()
+    assert not read_frozen(game.upcoming("test")["east"].of("model"))
+
+
 # --- from weights in a file
 
 STARTS = {

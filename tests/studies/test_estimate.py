@@ -8,6 +8,7 @@ from rich.console import Console
 from silofl.errors import ConfigError
 from silofl.federation import needs
 from silofl.federation.step_cost import StepCost
+from silofl.models import build_plain_model
 from silofl.settings import parse
 from silofl.studies import estimate as module
 from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_estimated_job
@@ -130,6 +131,21 @@ def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
     assert (bare.seconds_per_step, bare.guard_share, bare.guard_disk_bytes) == (1.5, None, 0)
     print_estimate(bare, console)
     assert "the guard" not in console.export_text()
+
+
+def test_the_estimate_says_what_frozen_parameters_save(study):
+    frozen = study.model_copy(update={"training": study.training.model_copy(update={"frozen": ("down_*",)})})
+    whole, found = (estimate(one, Setting(2, 1e9, seconds_per_step=1.0)) for one in (study, frozen))
+    model = build_plain_model(study, 0).state_dict()
+    size = sum(array.nbytes for name, array in model.items() if ".down_" in name and array.is_floating_point())
+    # 24 rounds there and back, and twice more there
+    assert found.saved_bytes == whole.traffic.site_bytes - found.traffic.site_bytes == 50 * size > 0
+    console = Console(record=True, width=200)
+    print_estimate(whole, console)
+    assert whole.saved_bytes == 0 and "frozen" not in console.export_text()
+    print_estimate(found, console)
+    saved, rest = (f"{value / (1 << 20):.1f} MiB" for value in (found.saved_bytes, whole.traffic.site_bytes))
+    assert f"frozen parameters: save {saved} of {rest} on the line of each site\n" in console.export_text()
 
 
 def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):

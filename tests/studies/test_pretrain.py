@@ -63,6 +63,16 @@ def test_the_studys_settings_can_be_changed_as_in_a_run(windows, write_windows_j
     assert not states[0]["network.head.weight"].equal(states[1]["network.head.weight"])
 
 
+def test_a_pretrained_model_learns_what_the_study_freezes(windows, write_windows_job, tmp_path):
+    job, states = write_windows_job("adafed_activity"), []
+    for name, changes in {"f": [], "g": ["--set", "training.frozen=[features.*]"]}.items():
+        out = tmp_path / f"{name}.pt"
+        arguments = ["pretrain", job, "--data", windows, "--out", out, "--epochs", 1, *changes]
+        assert main([str(argument) for argument in arguments]) == 0
+        states.append(load_tensors(out))
+    assert all(states[0][name].equal(states[1][name]) for name in states[0])
+
+
 @pytest.mark.parametrize(
     ("out", "share", "message"),
     [("f.txt", 0.2, "must be a new file that ends in .pt"), ("f.pt", 0.0, "--share must be above 0 and at most 1")],

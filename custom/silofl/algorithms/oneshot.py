@@ -33,6 +33,7 @@ from silofl.models.nearest import NUM_FEATURES, FeatureMoments, discriminant, me
 from silofl.models.roles import SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
+from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import END, Kept, Kind, Part, Reported, Run, WeightsOf, to_tensors
 from silofl.parts.super_exchange import collect_facts, collect_selector_results, evaluate_super_model, read_contents
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
@@ -198,7 +199,7 @@ class HandOverPart(Part):
         """Return all models for the test."""
         if exchange.task != ALL_MODELS:
             return Message()
-        return Message(add_role(ROLE, self._pack_super_model()), {ROLE: collect_facts(run, self.outputs)})
+        return Message(add_role(ROLE, self._pack_super_model(run)), {ROLE: collect_facts(run, self.outputs)})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model, with the last training answer or in the end."""
@@ -252,7 +253,7 @@ class HandOverPart(Part):
         """Return the super model; None where no model has come."""
         if not self.received or run.image_shape is None:
             return None
-        return read_contents(self._pack_super_model(), collect_facts(run, self.outputs), self.study, run.image_shape)
+        return read_contents(self._pack_super_model(run), collect_facts(run, self.outputs), self.study, run.image_shape)
 
     def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
         """Return the value of each model and the selector's choices, where there is one."""
@@ -264,9 +265,9 @@ class HandOverPart(Part):
     def _brings_models(self, exchange: Exchange) -> bool:
         return exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
 
-    def _pack_super_model(self) -> Arrays:
-        """Return all models and the selector as they travel."""
-        arrays: Arrays = {}
+    def _pack_super_model(self, run: Run) -> Arrays:
+        """Return all models, what they have in common, and the selector as they travel."""
+        arrays = collect_part_arrays(run)
         for site, model in self.received.items():
             arrays |= add_role(site, model)
         return arrays | add_role(SELECTOR, self._fit_selector())

@@ -320,11 +320,12 @@ class Recipe:
         """What a reader of its results must know."""
         return [sentence for ingredient in self.ingredients if (sentence := ingredient.describe_caution())]
 
-    def questions(self, kept: Sequence[str] = ()) -> dict[str, str]:
+    def questions(self, kept: Sequence[str] = (), frozen: Sequence[str] = ()) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences.
 
         Args:
             kept: What a site keeps of the parts beside its models, in words.
+            frozen: The study's patterns of parameters that neither learn nor travel.
         """
         sent = [ingredient.beside for ingredient in self.ingredients if ingredient.beside]
         beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.own_model != "stays")])
@@ -332,7 +333,8 @@ class Recipe:
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
             "What stays at home?": self._home_sentence()
-            + (f" Each site also keeps {', '.join(kept)}." if kept else ""),
+            + (f" Each site also keeps {', '.join(kept)}." if kept else "")
+            + (f" Frozen parameters neither learn nor travel: {', '.join(frozen)}." if frozen else ""),
             "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
             "What travels beside the model?": beside or "Nothing.",
         }

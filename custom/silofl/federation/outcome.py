@@ -94,7 +94,7 @@ def _describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any
         # The file of a part is broken: that is why the run has failed, which must have a result all the same.
         kept = []
     recipe = recipe or study.recipe
-    described = recipe.as_dict() | {"questions": recipe.questions(kept)}
+    described = recipe.as_dict() | {"questions": recipe.questions(kept, study.training.frozen)}
     return study.description() | {"version": __version__, "recipe": described}
 
 

@@ -36,6 +36,7 @@ from silofl.files import (
 )
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
+from silofl.models.names import INPUT_NORM
 from silofl.models.precision import round_as_received
 from silofl.parts.load import describe_kept, list_kinds
 from silofl.parts.model import collect_part_arrays
@@ -344,7 +345,8 @@ class RunFolder:
         rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
         if describe_missing_part(recipe) is None:
-            where = SIZE_KNOWN if collect_part_arrays(server) else SIZE_ANY
+            is_size_known = any(name.startswith(INPUT_NORM) for name in collect_part_arrays(server))
+            where = SIZE_KNOWN if is_size_known else SIZE_ANY
             where = f"{SHARED} {where}" if study.recipe.at_home else where
             return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
         place = find_site_model(self.path, server.sites, server.id)

@@ -48,7 +48,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         facts=known,
         labels=describe_labels(study),
         paper=_paper_sentence(study.algorithm.name),
-        questions=recipe.questions(facts.get("kept", [])),
+        questions=recipe.questions(facts.get("kept", []), study.training.frozen),
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),

@@ -46,13 +46,16 @@ def alias_names(model: nn.Module) -> dict[str, str]:
 
 
 def home_names(model: nn.Module, recipe: Recipe) -> set[str]:
-    """Return the names of the arrays that never leave a site by the recipe's choice."""
-    return {
+    """Return the names of the arrays that never leave a site: by the recipe's choice, and the frozen ones."""
+    home = {
         "nothing": set,
         "batchnorm": lambda: batchnorm_names(model),
         "head": lambda: head_names(model),
         "everything": lambda: set(model.state_dict()),
     }[recipe.stays_home]()
+    # A bare network has none.
+    frozen: frozenset[str] = getattr(model, "frozen", frozenset())
+    return home | frozen
 
 
 def head_names(model: nn.Module) -> set[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,10 @@ from silofl.extensions import NETWORKS as GROUP
 from silofl.extensions import is_extension, load_extension
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
+from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
+from silofl.models.names import traveling_names
 from silofl.models.normalization import INSTANCE_NORMS, count_groups
 from silofl.models.seeds import seed_torch
 from silofl.study import Study
@@ -44,7 +47,10 @@ class HarmonizedModel(nn.Module):
         precision: ``auto`` is ``bfloat16`` on a GPU, and ``float32`` elsewhere.
         patches: The size of its windows, and their overlap; None where it sees whole images.
         is_autocast: Whether the network may run in bfloat16 at the moment.
+        frozen: Names of the arrays that neither learn nor travel.
     """
+
+    frozen: frozenset[str] = frozenset()
 
     def __init__(
         self, input_norm: nn.Module, network: nn.Module, precision: str, patches: PatchSettings | None = None
@@ -57,6 +63,18 @@ class HarmonizedModel(nn.Module):
         self.precision = precision
         self.patches = patches
         self.is_autocast = precision != "float32"
+        self._still: list[nn.Module] = []
+
+    def freeze(self) -> None:
+        """Keep from now on what no optimiser moves: it does not travel, and its running statistics stay."""
+        self.frozen, self._still = frozen_names(self), list_still_layers(self)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; frozen BatchNorm is always in evaluation mode."""
+        super().train(mode)
+        for layer in self._still:
+            layer.eval()
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits in float32: (B, out_channels, *spatial) or (B, classes) for images (B, C, *spatial)."""
@@ -129,13 +147,12 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
         seed: Seed of the initial weights.
     """
     norm = study.recipe.input
-    layer = norm.make_layer(image_shape) if norm else nn.Identity()
-    return HarmonizedModel(layer, _build_network(study, seed), study.model.precision, study.data.patches)
+    return _build_behind(norm.make_layer(image_shape) if norm else nn.Identity(), study, seed)
 
 
 def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
     """Build the same model without input normalisation, for the server, which sees no image and knows no size."""
-    return HarmonizedModel(nn.Identity(), _build_network(study, seed), study.model.precision, study.data.patches)
+    return _build_behind(nn.Identity(), study, seed)
 
 
 def check_network(study: Study, image_shape: Sequence[int]) -> None:
@@ -183,12 +200,33 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
     return {role: model() for role in study.recipe.roles}
 
 
+def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedModel:
+    """Build a study's model with its frozen parameters.
+
+    Raises:
+        ConfigError: The errors of `freeze_parameters`; or with what stays at home nothing would travel.
+    """
+    network = _build_network(study, seed)
+    model = HarmonizedModel(input_norm, network, study.model.precision, study.data.patches)
+    if study.training.frozen:
+        model.freeze()
+        home = study.recipe.stays_home
+        if home != "everything" and not traveling_names(model, study.recipe):
+            raise ConfigError(
+                "training.frozen must leave parameters that learn and travel, which none does with stays_home: "
+                f"{home}; remove a pattern, or choose stays_home: nothing"
+            )
+    return model
+
+
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     with torch.random.fork_rng(devices=[]), _limit_size():
         seed_torch(seed)
         build, channels = _find_builder(study.model), (study.data.in_channels, study.out_channels)
         network = build(study.model, *channels, study.data.dimensions)
+        # By the names that its class gives it, which an answer may change.
+        freeze_parameters(network, study.training.frozen)
         # Drawn after the rest, which therefore begins as it would without what is added.
         return reduce(lambda extended, answer: answer.extend(extended), study.recipe.ingredients, network)
 

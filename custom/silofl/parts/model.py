@@ -17,7 +17,7 @@ from silofl.data.parts import Examples
 from silofl.errors import StateError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
-from silofl.models import build_model
+from silofl.models import HarmonizedModel, build_model
 from silofl.models.names import (
     alias_names,
     batchnorm_names,
@@ -66,6 +66,7 @@ class ModelPart(Part):
         aliases: Further name -> the name under which its tensor travels, for the models that are written.
         pretrained: All arrays of the model that training starts from, what stays at home included; not part of the
             checkpoint.
+        frozen: The arrays that stay as they began and do not travel; not part of the checkpoint either.
         excluded: What the sites' own filters take out of it.
     """
 
@@ -76,6 +77,7 @@ class ModelPart(Part):
     buffers: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
     pretrained: Arrays = field(default_factory=dict)
+    frozen: Arrays = field(default_factory=dict)
     excluded: Excluded = Excluded(frozenset())
     follows_best: bool = True
     saved = ("common", "own")
@@ -91,10 +93,10 @@ class ModelPart(Part):
             buffers, aliases = frozenset(buffer_names(model)), alias_names(model)
             # Without further names: a late site would write them over what the others have learnt.
             first = {name: array for name, array in given.items() if name not in aliases}
+            state = model.state_dict()
+            frozen = read_arrays(state, [name for name in sorted(model.frozen) if state[name].is_floating_point()])
             excluded = Excluded(frozenset(common.keys() & batchnorm_names(model)))
-            parts.append(
-                cls(study, role, common, buffers=buffers, aliases=aliases, pretrained=first, excluded=excluded)
-            )
+            parts.append(cls(study, role, common, {}, buffers, aliases, first, frozen, excluded))
         return parts
 
     @classmethod
@@ -129,9 +131,10 @@ class ModelPart(Part):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
                 return told
-        if self.pretrained and exchange.task == TRAIN and not run.held(site, number):
-            # The first task also brings what stays at home from then on, and so does the first after all was lost.
-            arrays = self.pretrained | arrays
+        if self.pretrained and not run.held(site, number):
+            # The first task also brings what stays at home from then on, and so does the first after all was lost. What
+            # others than training need of it is frozen: the rest would be no site's own.
+            arrays = (self.pretrained if exchange.task == TRAIN else self.frozen) | arrays
         if run.held(site, number):
             arrays = self._drop_home(arrays)
         return told | Message(add_role(self.role, arrays))
@@ -195,6 +198,10 @@ class ModelPart(Part):
             site: arrays | {name: arrays[one] for name, one in self.aliases.items() if one in arrays}
             for site, arrays in zip(models, map(self._drop_home, models.values()), strict=True)
         }
+
+    def to_save(self) -> Arrays:
+        """Return what is frozen."""
+        return self.frozen
 
     def notes(self, exchange: Exchange) -> Sequence[str]:
         """Return who excludes BatchNorm, in the round that changed it."""
@@ -441,7 +448,7 @@ class SiteModels(SitePart):
 PART, SITE = ModelPart, SiteModels
 
 
-def _traveling_models(study: Study) -> dict[str, nn.Module]:
+def _traveling_models(study: Study) -> dict[str, HarmonizedModel]:
     models = build_models(study, None)
     return {role: models[role] for role in study.recipe.traveling_roles}
 

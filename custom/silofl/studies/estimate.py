@@ -88,6 +88,7 @@ class Estimate:
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
         hours: Of the entire run.
         task_timeout_s: What federation.task_timeout_s should be.
+        saved_bytes: On a site's line in the entire run, what frozen parameters save.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
 
@@ -111,6 +112,7 @@ class Estimate:
     transfer_seconds: float
     hours: float
     task_timeout_s: int
+    saved_bytes: int = 0
     epsilon: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -191,6 +193,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     volume = prepared_shape(study, setting.image_size) if study.data.patches else None
     cost = None if setting.seconds_per_step else _measure_cost(study, shape, volume, setting.sites)
     bare = study.model_copy(update={"guard": False})
+    unfrozen = count_traffic(study.unfrozen, setting.sites, shape) if study.training.frozen else traffic
     guard_share = None
     if cost is not None and study.is_guarded:
         guard_share = max(0.0, 1 - _measure_cost(bare, shape, None, setting.sites).seconds / cost.seconds)
@@ -224,6 +227,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
+        saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
 
@@ -259,6 +263,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
     facts = {
         "examples at the largest site": f"{found.examples}, of size {size}",
         "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in the whole run",
+        **_describe_saving(found),
         "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {line}",
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
         "disk of the server": f"about {found.server_disk_bytes / needs.GIB:.2f} GiB",
@@ -290,6 +295,14 @@ def _describe_guard(found: Estimate) -> dict[str, str]:
     part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
     disk = f"{found.guard_disk_bytes / needs.GIB:.2f} GiB of each site's disk"
     return {"the guard": f"{part}{disk}, for a model of the site's own to compare with; --set guard=false saves it"}
+
+
+def _describe_saving(found: Estimate) -> dict[str, str]:
+    """Say what frozen parameters save; nothing without any."""
+    if not found.saved_bytes:
+        return {}
+    saved, whole = (size / (1 << 20) for size in (found.saved_bytes, found.saved_bytes + found.traffic.site_bytes))
+    return {"frozen parameters": f"save {saved:.1f} MiB of {whole:.1f} MiB on the line of each site"}
 
 
 def _describe_privacy(found: Estimate) -> dict[str, str]:

@@ -83,6 +83,8 @@ def pretrain(
             f"{study.model.weights!r}; remove it from study.yaml"
         )
     sites = simulate.read_data(study, simulation, out.parent)
+    # What is frozen later is to learn here.
+    study = study.unfrozen
     pool = join_examples({site: draw_share(data.training, share, study.seed, site) for site, data in sites.items()})
     console.print(
         WARNING.format(count=len(pool), sites=len(sites), share=share), style="bold red", markup=False, highlight=False

@@ -309,3 +309,10 @@ def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretra
     np.testing.assert_allclose(sent["statistics/0/mean"], seen[0].mean(dim=(0, 2, 3)), rtol=1e-5, atol=1e-7)
     variance = seen[0].var(dim=(0, 2, 3), correction=0)
     np.testing.assert_allclose(sent["statistics/0/variance"], variance, rtol=1e-5)
+
+
+def test_running_statistics_of_layers_that_are_all_frozen_tell_no_sites_apart(make_study):
+    frozen = {"frozen": ["conv_0.*", "down_*", "upcat_*"]}
+    with pytest.raises(ConfigError, match=r"training\.frozen must leave BatchNorm that learns, .*source: pretrained"):
+        start_parts(make_study(rounds=4, name="adafed", training=frozen), "abc", None)
+    start_parts(make_study(rounds=4, name="adafed", training={"frozen": ["down_*"]}), "abc", None)

@@ -21,9 +21,9 @@ from silofl.algorithms.adafed.paper import (
 )
 from silofl.core.mixing import Arrays
 from silofl.data.batches import evaluation_batches
-from silofl.errors import TrainingError
+from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model
-from silofl.models.names import write_arrays
+from silofl.models.names import batchnorm_names, write_arrays
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import Withheld, check_all_sent, withhold_few_patients
@@ -69,12 +69,19 @@ class StatisticsPart(Part):
         """Return the server half before any statistics.
 
         Raises:
-            ConfigError: The network has no layer to compare sites by, or none that keeps running statistics.
+            ConfigError: The network has no layer to compare sites by, or none that keeps running statistics, or all
+                of them are frozen.
         """
         settings, model = study.recipe.ingredient(ROLE), build_plain_model(study, study.seed)
         if settings.source == "pretrained":
             return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
-        return [cls(study, tuple(len(mean) for mean, _ in running_statistics(model)))]
+        sizes = tuple(len(mean) for mean, _ in running_statistics(model))
+        if batchnorm_names(model) <= model.frozen:
+            raise ConfigError(
+                "training.frozen must leave BatchNorm that learns, by whose statistics sites are compared; remove a "
+                "pattern, or choose statistics.source: pretrained"
+            )
+        return [cls(study, sizes)]
 
     @property
     def settings(self) -> Similarity:

@@ -1,0 +1,64 @@
+"""Parameters that neither learn nor travel: of a network that knows images already, a study trains the rest alone."""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from silofl.errors import ConfigError, quote_value, suggest_nearest
+
+# A network may have hundreds of children.
+MOST_EXAMPLES = 6
+
+
+def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
+    """Let no optimiser move the parameters whose names match one of several patterns, as ``features.*``.
+
+    Args:
+        network: The network; a parameter with several names is frozen by any of them.
+        patterns: Of `fnmatch`, in which case counts.
+
+    Raises:
+        ConfigError: A pattern matches no parameter, or together they match all.
+    """
+    parameters = dict(network.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        found = [one for name, one in parameters.items() if fnmatchcase(name, pattern)]
+        if not found:
+            near = suggest_nearest(pattern, [f"{part}.*" for part, _ in network.named_children()])
+            raise ConfigError(
+                f"training.frozen must hold patterns of the network's parameters, not {quote_value(pattern)}, which "
+                f"matches none{near}; among them are {', '.join(_list_examples(parameters))}"
+            )
+        for one in found:
+            one.requires_grad_(False)
+    if patterns and not any(one.requires_grad for one in parameters.values()):
+        raise ConfigError(
+            f"training.frozen must leave parameters that learn, not freeze all {len(parameters)} of the network; "
+            "remove a pattern"
+        )
+
+
+def frozen_names(network: nn.Module) -> frozenset[str]:
+    """Return all names of frozen parameters, and of the buffers of layers whose own parameters are all frozen."""
+    still = {id(value) for layer in _yield_frozen_layers(network) for value in layer.buffers(recurse=False)}
+    still |= {id(value) for value in network.parameters() if not value.requires_grad}
+    return frozenset(name for name, value in network.state_dict(keep_vars=True).items() if id(value) in still)
+
+
+def list_still_layers(network: nn.Module) -> list[nn.Module]:
+    """Return the frozen layers that would go on with their running statistics in training, as BatchNorm does."""
+    return [layer for layer in _yield_frozen_layers(network) if getattr(layer, "running_mean", None) is not None]
+
+
+def _yield_frozen_layers(network: nn.Module) -> Iterator[nn.Module]:
+    for layer in network.modules():
+        own = list(layer.parameters(recurse=False))
+        if own and not any(one.requires_grad for one in own):
+            yield layer
+
+
+def _list_examples(names: Sequence[str]) -> list[str]:
+    """Return the first name below each child of a network."""
+    first = {name.partition(".")[0]: name for name in reversed(list(names))}
+    return list(reversed(first.values()))[:MOST_EXAMPLES]
