@@ -173,3 +173,10 @@ def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(lear
     assert cosine(learn(attack, algorithm), honest) < 0
     for rule in rules:
         assert cosine(learn(attack, algorithm, robust=rule), honest) > 0.5, rule
+
+
+def test_the_ledger_names_whom_multi_krum_leaves_out(play, five_sites):
+    game = play(FIVE, data=five_sites, robust="multi_krum", federation={"min_sites": 5})
+    record = game.round(change=scaled(-10))
+    assert record.unlike[ATTACKER]["distance"] > 3
+    assert any("multi_krum leaves it out" in note for note in record.notes)
