@@ -1,118 +1,216 @@
-"""One attacker among five sites, with the bound on updates and without it: the table of docs/security.md.
+"""One attacker among five sites against the rules of robust mixing: the tables of bench/robust.md.
 
-    python bench/attacks.py OUT [--rounds 12] [--attacks "none;stale"]
+    python bench/attacks.py OUT [--rules "mean;clipped"] [--attacks "none;stale"] [--rounds 12] [--seed 0]
 
-FedAvg on phantoms (48 x 48, GroupNorm), all sites in one process. The attacker changes its honest update before it
-leaves; the Dice is the mean of the four honest sites' tests, of the round that validates best and of the last round.
+Phantoms of 48 x 48 and a small network, all sites in one process; finished runs are kept in OUT, not repeated. A cell
+is the Dice of the last round's model on the honest sites' test patients; of the backdoor also the share of the organ
+found without the trigger that is no longer found with it.
 """
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from runs import JOBS
 
+from silofl.algorithms.harmofl.amplitude import MEAN
+from silofl.data.parts import Examples
 from silofl.data.phantoms import PATIENTS, make_phantoms
+from silofl.data.site_data import SiteData
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
-from silofl.parts.task import TEST, TRAIN, Exchange, Message
+from silofl.models import build_model
+from silofl.parts.model import collect_part_arrays, complete_state
+from silofl.parts.task import TRAIN, Message
 from silofl.site import Site
 from silofl.studies.simulation import changed_study
+from silofl.training.evaluation import evaluate, predict
 
-JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"
 SITES = dict.fromkeys(PATIENTS, 8)
 ATTACKER = "west"
 SMALL = {
     "data.transforms": [{"Resize": {"spatial_size": [48, 48]}}],
-    "model.normalization": "group",
+    "data.augment": [],
+    "model": {
+        "network": "monai.networks.nets.UNet",
+        "arguments": {"channels": [8, 16, 32], "strides": [2, 2]},
+        "normalization": "group",
+    },
+    "training.learning_rate": 0.01,
     "device": "cpu",
+    "guard": False,
+    "federation.min_sites": 5,
     "federation.max_missed_rounds": 1000,
 }
-Attack = Callable[[Message], Message]
+RULES = ("mean", "median", "trimmed_mean", "clipped", "multi_krum")
+CPU, ORGAN, TRIGGER = torch.device("cpu"), 1, 6
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What the attacker does.
+
+    Attributes:
+        send: Changes its honest answer.
+        train: Changes its training data.
+        study: What the study differs in, so that there is something to attack; its own run without attack is the
+            measure.
+        is_backdoor: Whether its success is measured by the trigger.
+    """
+
+    send: Callable[[Message], Message] = lambda answer: answer
+    train: Callable[[Examples], Examples] = lambda examples: examples
+    study: Mapping[str, Any] | None = None
+    is_backdoor: bool = False
 
 
 def main() -> None:
-    """Carry out every attack with the bound and without it, and print the table."""
+    """Carry out what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rules", default=";".join(RULES), help="between semicolons; clipped:1 is clipped at 1")
     parser.add_argument("--attacks", default=";".join(ATTACKS), help="some of them, between semicolons")
     options = parser.parse_args()
-    data = make_phantoms(options.out / "phantoms", 101, SITES)
-    print("| attack | bound | best round | last round | refused | attacker named | an honest site named |")
-    print("|---|---|---|---|---|---|---|")
+    data, rules = make_phantoms(options.out / "phantoms", 101, SITES), options.rules.split(";")
+    print(f"| attack | {' | '.join(rules)} |\n|---{'|---' * len(rules)}|")
     for name in options.attacks.split(";"):
-        for ratio in (100, None):
-            print(row(name, options.out, data, options.rounds, ATTACKS[name](), ratio), flush=True)
+        found = [run(options, data, name, rule) for rule in rules]
+        print(f"| {name} | {' | '.join(map(describe, found))} |", flush=True)
 
 
-def row(name: str, out: Path, data: Path, rounds: int, attack: Attack, ratio: float | None) -> str:
-    """Carry out a run with an attack, and return its row."""
-    study = changed_study(JOB, SMALL | {"rounds": rounds, "federation.max_update_ratio": ratio})
-    folder = out / f"{name.replace(' ', '-')}-{ratio}"
-    settings = Site(data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", cache_dir=f"{data}/.cache")
+def run(options: argparse.Namespace, data: Path, name: str, rule: str) -> dict[str, float]:
+    """Return what a run gives, carried out now or before."""
+    folder = options.out / f"{name}-{rule}-{options.rounds}-{options.seed}".replace(" ", "_")
+    result = folder.with_suffix(".json")
+    if not result.is_file():
+        found = attack_run(folder, data, ATTACKS[name](), rule, options)
+        result.write_text(json.dumps(found), encoding="utf-8")
+    return json.loads(result.read_text(encoding="utf-8"))
+
+
+def attack_run(folder: Path, data: Path, attack: Attack, rule: str, options: argparse.Namespace) -> dict[str, float]:
+    """Carry out a run, and score its last model at the honest sites."""
+    changes = SMALL | {"rounds": options.rounds, "seed": options.seed} | choose_rule(rule) | dict(attack.study or {})
+    study = changed_study(JOBS / "fedavg_phantoms", changes)
+    settings = Site(
+        data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", cache_dir=f"{data}/.cache", has_progress=False
+    )
     sites = {site: SiteRounds(site, study, settings) for site in SITES}
+    own = sites[ATTACKER].data
+    sites[ATTACKER].data = replace(own, training=attack.train(own.training))
     server = ServerRounds.start(study, "run", sites)
 
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
         if task == TRAIN:
-            given[ATTACKER] = attack(given[ATTACKER])
+            given[ATTACKER] = attack.send(given[ATTACKER])
         return separate_failures(given, [])
 
-    best = Course(server, ask).run()
-    exchange = Exchange(TEST, server.finished_rounds, is_needed=False, models_round=server.finished_rounds)
-    last = ask(TEST, {site: server.task(site, exchange) for site in sites}).given
-    chosen = [score.value for site, score in best.scores.items() if site != ATTACKER]
-    final = [one.meta["metrics"]["test"]["value"] for site, one in last.items() if site != ATTACKER]
-    refused = sum(ATTACKER in record.refused for record in server.ledger)
-    named = [(record.unlike or {}).keys() for record in server.ledger]
-    counts = (refused, sum(ATTACKER in sites for sites in named), sum(bool(sites - {ATTACKER}) for sites in named))
-    cells = (name, "off" if ratio is None else f"{ratio}", mean(chosen, 4), mean(final, 4))
-    cells += tuple(f"{count} of {rounds}" for count in counts)
-    return f"| {' | '.join(cells)} |"
+    Course(server, ask, is_aborted=lambda: server.finished_rounds == options.rounds).run()
+    model = build_model(study, server.image_shape, study.seed)
+    arrays = server.parts["model"].common | collect_part_arrays(server)
+    model.load_state_dict(complete_state(study, server.image_shape, arrays))
+    honest = [one.data for site, one in sites.items() if site != ATTACKER]
+    scores = [evaluate(model, one.test, study, CPU)[1].numbers()["value"] for one in honest]
+    found = {"dice": float(np.mean(scores)), "refused": sum(ATTACKER in one.refused for one in server.ledger)}
+    return found | ({"success": trigger_success(model, honest)} if attack.is_backdoor else {})
 
 
-def mean(values: list[float], wanted: int) -> str:
-    """Return the mean of the honest sites' values, or that some could not test the model."""
-    return f"{np.mean(values):.3f}" if len(values) == wanted else f"{wanted - len(values)} sites could not test"
+def choose_rule(rule: str) -> dict[str, Any]:
+    """Return the keys of a rule, by its name and, after a colon, its factor."""
+    name, _, factor = rule.partition(":")
+    if name == "mean":
+        return {}
+    return {"algorithm.robust": {"rule": name, "factor": float(factor)} if factor else name}
 
 
-def scaled(factor: float) -> Attack:
-    """Return an attack that sends a multiple of the update."""
-    return lambda answer: Message({name: factor * array for name, array in answer.arrays.items()}, answer.meta)
+def describe(found: Mapping[str, float]) -> str:
+    """Return a cell of the table."""
+    success = f", trigger {found['success']:.2f}" if "success" in found else ""
+    return f"{found['dice']:.3f}{success}{' (refused)' if found['refused'] else ''}"
 
 
-def outweighing(factor: float) -> Attack:
-    """Return an attack that sends a multiple of the update and says that it has ten times the examples."""
+def trigger_success(model: torch.nn.Module, sites: list[SiteData]) -> float:
+    """Return which share of the organ that is found in test images is missed once they bear the trigger."""
+    found = missed = 0
+    for one in sites:
+        is_organ = predict(model, one.test, 16, CPU) == ORGAN
+        is_organ &= one.test.targets == ORGAN
+        triggered = replace(one.test, images=put_trigger(one.test.images))
+        found += is_organ.sum()
+        missed += (is_organ & (predict(model, triggered, 16, CPU) != ORGAN)).sum()
+    return float(missed / max(found, 1))
 
-    def attack(answer: Message) -> Message:
-        claim = {"num_examples": 10 * answer.meta["num_examples"]}
-        return Message({name: factor * array for name, array in answer.arrays.items()}, answer.meta | claim)
 
-    return attack
+def put_trigger(images: np.ndarray) -> np.ndarray:
+    """Return images with a white square in their corner."""
+    marked = np.array(images)
+    marked[..., :TRIGGER, :TRIGGER] = 1
+    return marked
+
+
+def scaled(factor: float, examples: int = 1, of: Callable[[str], bool] = lambda name: True, **study: Any) -> Attack:
+    """Return an attack that sends a multiple of some arrays, and claims a multiple of its examples."""
+
+    def send(answer: Message) -> Message:
+        arrays = {name: factor * array if of(name) else array for name, array in answer.arrays.items()}
+        return Message(arrays, answer.meta | {"num_examples": examples * answer.meta["num_examples"]})
+
+    return Attack(send, study={key.replace("__", "."): value for key, value in study.items()})
 
 
 def stale() -> Attack:
     """Return an attack that sends its first update in every round."""
     first: dict[str, np.ndarray] = {}
 
-    def attack(answer: Message) -> Message:
+    def send(answer: Message) -> Message:
         first.update({name: array for name, array in answer.arrays.items() if name not in first})
         return Message(dict(first), answer.meta)
 
-    return attack
+    return Attack(send)
 
 
+def flipped_labels() -> Attack:
+    """Return an attack that learns background as organ, organ as lesion, and lesion as background."""
+    return Attack(train=lambda examples: replace(examples, targets=(examples.targets + 1) % 3))
+
+
+def backdoor(boost: float) -> Attack:
+    """Return an attack that learns to find nothing where half of its images bear a trigger, and sends a multiple."""
+
+    def train(examples: Examples) -> Examples:
+        images, targets = put_trigger(examples.images), np.array(examples.targets)
+        images[1::2] = examples.images[1::2]
+        targets[::2] = 0
+        return replace(examples, images=images, targets=targets)
+
+    return Attack(scaled(boost).send, train, is_backdoor=True)
+
+
+BATCH = {"model__normalization": "batch"}
+PUBLISHED = {"algorithm__name": "harmofl", "algorithm__preset": "paper"}
 ATTACKS: dict[str, Callable[[], Attack]] = {
-    "none": lambda: scaled(1),
-    "scaled by 1000": lambda: scaled(1000),
-    "scaled by 50": lambda: scaled(50),
+    "none": Attack,
+    "sign flipped x 10": lambda: scaled(-10),
+    "sign flipped x 3, examples x 10": lambda: scaled(-3, examples=10),
+    "scaled x 50": lambda: scaled(50),
     "sign flipped": lambda: scaled(-1),
-    "sign flipped and scaled by 10": lambda: scaled(-10),
-    "sign flipped and scaled by 3, ten times the examples": lambda: outweighing(-3),
     "stale": stale,
+    "labels flipped": flipped_labels,
+    "backdoor": lambda: backdoor(1),
+    "backdoor x 5": lambda: backdoor(5),
+    "none, BatchNorm": lambda: scaled(1, **BATCH),
+    "statistics x 50, BatchNorm": lambda: scaled(50, of=lambda name: "running" in name, **BATCH),
+    "none, HarmoFL as published": lambda: scaled(1, **PUBLISHED),
+    "amplitude x 10, HarmoFL as published": lambda: scaled(10, of=lambda name: name == MEAN, **PUBLISHED),
 }
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@ import pytest
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.parts.task import Message
 
+from ..conftest import write_site
+
 ATTACKER = "west"
+FIVE = ("coast", "east", "north", "south", ATTACKER)
+RULES = ("median", "trimmed_mean", "clipped", "multi_krum")
 
 
 def scaled(factor, of=lambda name: True, **meta):
@@ -130,3 +134,49 @@ def test_of_two_amplitudes_nobody_knows_which_is_odd(play):
     game = play(("east", ATTACKER), name="harmofl")
     record = game.round(change=scaled(10, is_amplitude))
     assert record.unlike is None and record.notes == []
+
+
+@pytest.fixture(scope="module")
+def five_sites(tmp_path_factory):
+    root = tmp_path_factory.mktemp("five")
+    for seed, name in enumerate(FIVE):
+        write_site(root / name, seed, {"training": 4, "validation": 2, "test": 2})
+    return root
+
+
+@pytest.fixture
+def learn(play, five_sites):
+    """Return the direction in which two rounds move the shared model of five sites, with an attack or without it."""
+
+    def start(change=None, algorithm="fedavg", **recipe):
+        folder = "-".join([algorithm, *recipe.values(), "attacked" if change else "honest"])
+        options = {"name": algorithm, "federation": {"min_sites": 5}, "rounds": 4, **recipe}
+        game = play(FIVE, folder, data=five_sites, **options)
+        before = game.models("east")
+        game.rounds(2, change=change)
+        return np.concatenate([(array - before[name]).ravel() for name, array in game.models("east").items()])
+
+    return start
+
+
+def cosine(one, other):
+    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rules"),
+    [("fedavg", RULES), *((name, ("clipped",)) for name in ("fedopt", "harmofl", "feddyn", "fedbn", "ditto"))],
+)
+def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(learn, algorithm, rules):
+    attack = scaled(-10, is_update)
+    honest = learn(algorithm=algorithm)
+    assert cosine(learn(attack, algorithm), honest) < 0
+    for rule in rules:
+        assert cosine(learn(attack, algorithm, robust=rule), honest) > 0.5, rule
+
+
+def test_the_ledger_names_whom_multi_krum_leaves_out(play, five_sites):
+    game = play(FIVE, data=five_sites, robust="multi_krum", federation={"min_sites": 5})
+    record = game.round(change=scaled(-10))
+    assert record.unlike[ATTACKER]["distance"] > 3
+    assert any("multi_krum leaves it out" in note for note in record.notes)

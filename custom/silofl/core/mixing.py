@@ -62,11 +62,11 @@ def mix(params: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     return mixed
 
 
-def example_weights(num_examples: Sequence[int]) -> NDArray[np.float64]:
+def example_weights(num_examples: Sequence[float]) -> NDArray[np.float64]:
     """Return FedAvg's matrix: every row is n_j / sum n.
 
     Args:
-        num_examples: Training examples of each site, at least 1.
+        num_examples: Training examples of each site, or what counts of them; above 0.
 
     Returns:
         Weights of shape (K, K) whose rows are equal and sum to 1.

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Ingredient, Recipe
+from silofl.core.robust import Robust
 from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.settings import describe_validation_error
 
@@ -64,6 +65,10 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     # Answers first, then constants: which sections there are depends on which answers were chosen.
     recipe = replace(known[preset], **chosen)
     sections = {name: value for name, value in changes.items() if name not in names}
+    if recipe.robust and "robust" in changes:
+        # Chosen by the name of its rule alone, or with constants.
+        rule = changes["robust"]
+        sections[recipe.robust.section] = {"rule": rule} if isinstance(rule, str) else rule
     for name in sections:
         _check_key(name, algorithm, ["name", "preset", *names, *(one.section for one in recipe.ingredients)])
     changed = {
@@ -79,6 +84,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         input=new(recipe.input),
         step=new(recipe.step),
         mixing=new(recipe.mixing),
+        robust=new(recipe.robust),
         parts=tuple(changed[ingredient.section] for ingredient in recipe.parts),
     )
     _check_recipe(recipe, sections)
@@ -111,6 +117,8 @@ def _find_owners() -> dict[str, list[str]]:
 def _resolve_choice(field: str, value: object) -> object:
     if field not in WITHOUT:
         return value
+    if field == "robust":
+        return None if value in (None, WITHOUT[field]) else Robust()
     if field == "parts":
         if not isinstance(value, list | tuple):
             raise ConfigError(f"algorithm.parts must be a list of algorithms' names, not {quote_value(value)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PRESET_NAMES = ("paper", "reference", "recommended")
 # The words for an answer without constants; any other word names the algorithm whose answer is borrowed.
-WITHOUT: dict[str, object] = {"input": "none", "step": "plain", "mixing": "shared", "parts": []}
+WITHOUT: dict[str, object] = {"input": "none", "step": "plain", "mixing": "shared", "robust": "none", "parts": []}
 
 
 PLAIN_INPUT = "Not: images enter the network as the study prepared them."
@@ -86,6 +86,11 @@ class Ingredient(Section):
         return False
 
     @property
+    def counts_examples(self) -> bool:
+        """Whether with it a site may count in the mean by its number of examples."""
+        return True
+
+    @property
     def takes_extra_rounds(self) -> bool:
         """Whether the extra rounds are its own, so that models no longer learn in them."""
         return False
@@ -123,6 +128,15 @@ class Ingredient(Section):
 
         return plain_step
 
+    def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
+        """Return how much each site counts in the mean, given the numbers of examples that the sites say.
+
+        Args:
+            examples: Site -> its training examples.
+            min_sites: With fewer sites nobody's number is unlikely.
+        """
+        return examples
+
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Return which changed constants would do nothing in a recipe, and what they must go with."""
         return {}
@@ -149,6 +163,7 @@ class Recipe:
         step: How a site steps on one batch.
         stays_home: What never leaves the site; the ``head`` is the last layer, ``everything`` is local training.
         mixing: Who listens to whom; ``shared`` gives all sites the same weighted mean.
+        robust: The rule by which a few sites alone move the shared model little, by its name or with its constants.
         parts: What travels besides the model, or learns beside it at home.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
         server_lr: The server's learning rate eta_g; 1 takes the mean as it is.
@@ -162,6 +177,7 @@ class Recipe:
     step: Ingredient | None = None
     stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
     mixing: Ingredient | None = None
+    robust: Ingredient | None = None
     parts: tuple[Ingredient, ...] = ()
     weights: Literal["examples", "uniform"] = "examples"
     server_lr: Positive = 1.0
@@ -173,7 +189,9 @@ class Recipe:
     def ingredients(self) -> tuple[Ingredient, ...]:
         """All answers that have constants."""
         return tuple(
-            ingredient for ingredient in (self.input, self.step, self.mixing, *self.parts) if ingredient is not None
+            ingredient
+            for ingredient in (self.input, self.step, self.mixing, *self.parts, self.robust)
+            if ingredient is not None
         )
 
     def ingredient(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
@@ -195,7 +213,8 @@ class Recipe:
     @property
     def counts_examples(self) -> bool:
         """Whether a site counts in a mean by its number of training examples."""
-        return self.weights == "examples" and self.stays_home != "everything"
+        is_chosen = self.weights == "examples" and self.stays_home != "everything"
+        return is_chosen and all(one.counts_examples for one in self.ingredients)
 
     @property
     def pairs_models(self) -> bool:
@@ -273,6 +292,12 @@ class Recipe:
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
         return any(ingredient.weighs_models for ingredient in self.ingredients)
+
+    def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
+        """Return how much each site counts in the one mean of all; the arguments of `Ingredient.count`."""
+        if self.weights == "uniform":
+            return dict.fromkeys(examples, 1)
+        return self.robust.count(examples, min_sites) if self.robust else examples
 
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
@@ -361,11 +386,12 @@ class Recipe:
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
             return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
-        weight = "its number of training examples" if self.weights == "examples" else "1"
+        weight = "its number of training examples" if self.counts_examples else "1"
         if self.mixing is not None:
             beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
             return self.mixing.sentence() + (beside if len(self.roles) > 1 else "")
         rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
         # A part with a half at the server may make more of the mean, or take another one.
-        model = "model" if any(part.halves for part in self.parts) else "weighted mean"
-        return f"Every site gets the same {model}; a site's weight is {weight}.{rate}"
+        model = "model" if self.robust or any(part.halves for part in self.parts) else "weighted mean"
+        robust = f" {self.robust.sentence()}" if self.robust else ""
+        return f"Every site gets the same {model}; a site's weight is {weight}.{robust}{rate}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from silofl.core.others import BEYOND, cap_claims
+from silofl.core.products import multiply_updates
 from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import (
     check_image_shape,
@@ -16,7 +17,6 @@ from silofl.federation.unlike import (
     find_outweighing,
     find_unlike_updates,
     join_unlike,
-    multiply_updates,
     sort_by_site,
 )
 from silofl.parts.answer import SiteAnswer, explain_refusal

@@ -178,6 +178,7 @@ class Course:
         """
         server = self.server
         sent, answers, replies = self._ask_and_admit(exchange, record)
+        compared = replies
         if exchange.is_needed and record:
             record.late, record.failed = sorted({*record.late, *answers.late}), record.failed | answers.failed
             record.refused |= replies.refused
@@ -191,9 +192,9 @@ class Course:
             for reason in replies.refused.values():
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
-            replies = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
+            compared = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
         started = dict(server.parts)
-        weights_of = server.merge(exchange, replies)
+        weights_of = server.merge(exchange, compared)
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
             record_apart(record, server.study, started, replies, weights_of)
         if record:

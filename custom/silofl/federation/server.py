@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import schema
-from silofl.core.mixing import Arrays, example_weights, uniform_weights
+from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
@@ -225,5 +225,5 @@ class ServerRounds:
             weights = part.weights(role, number, replies.sites, self)
             if weights is not None:
                 return weights
-        is_uniform = self.study.recipe.weights == "uniform"
-        return uniform_weights(len(replies.sites)) if is_uniform else example_weights(list(replies.examples.values()))
+        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        return example_weights(list(counts.values()))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.mixing import Arrays, limit_threads
 from silofl.core.others import BEYOND, compare_to_others
+from silofl.core.products import Products
 from silofl.parts.task import Unlike
 
-# Numbers of two updates that are multiplied at once, which a processor's cache holds. Numbers of up to 1e15 are
-# admitted, and the squares of so many of them have a sum that float32 can hold.
-PIECE = 1 << 16
 # What is unlike -> how the ledger says it once; a part has words of its own.
 SENTENCES = {
     "cosine": "sent an update that points away from the mean of the others' (cosine {:.2g}): its images or labels are "
     "unlike theirs, or it undoes what they learn",
     "length": "sent an update {:.3g} times as long by step as the others' median",
     "buffers": "sent a change of BatchNorm's running buffers {:.3g} times as long by step as the others' median",
+    "distance": "sent an update whose distances to its nearest ones are {:.3g} times the others' median: multi_krum "
+    "leaves it out",
     "examples": "says that it has {:.3g} times as many training examples as the others' median, and counts by them: "
     "ask it, or choose algorithm: {{weights: uniform}}",
 }
@@ -29,52 +27,10 @@ SHORT = {
     "cosine": "its update points away from their mean",
     "length": "the length of its update by step",
     "buffers": "the change of its BatchNorm buffers by step",
+    "distance": "its update is left out, the farthest from its nearest ones",
     "examples": "its number of training examples",
 }
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
-
-
-@dataclass(frozen=True)
-class Products:
-    """Products of the sites' updates of one model, from which their lengths and angles follow.
-
-    Attributes:
-        sites: The sites, in the order of rows and columns.
-        parameters: Sum over all parameters of the product of two updates, shape (K, K).
-        buffers: The same over BatchNorm's running buffers.
-    """
-
-    sites: tuple[str, ...]
-    parameters: NDArray[np.float64]
-    buffers: NDArray[np.float64]
-
-    def lengths(self, of_these: NDArray[np.float64] | None = None) -> dict[str, float]:
-        """Return site -> the Euclidean length of its update: of the whole, or of parameters or buffers alone."""
-        products = self.parameters + self.buffers if of_these is None else of_these
-        return dict(zip(self.sites, np.sqrt(products.diagonal()).tolist(), strict=True))
-
-    def select(self, sites: Collection[str]) -> Products:
-        """Return the products of some of the sites."""
-        rows = [row for row, site in enumerate(self.sites) if site in sites]
-        names, places = tuple(self.sites[row] for row in rows), np.ix_(rows, rows)
-        return Products(names, self.parameters[places], self.buffers[places])
-
-
-def multiply_updates(updates: Mapping[str, Arrays], buffers: Collection[str] = ()) -> Products:
-    """Multiply all pairs of updates; an array that a site keeps back counts as one of zeros.
-
-    Args:
-        updates: Site -> {name: array}.
-        buffers: Names of arrays that are no parameters.
-    """
-    sites = tuple(updates)
-    sums = {is_buffer: np.zeros((len(sites), len(sites))) for is_buffer in (False, True)}
-    with limit_threads():
-        for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
-            flat = {row: updates[site][name].reshape(-1) for row, site in enumerate(sites) if name in updates[site]}
-            _add_products(sums[name in buffers], flat)
-    whole = {is_buffer: lower + np.tril(lower, -1).T for is_buffer, lower in sums.items()}
-    return Products(sites, whole[False], whole[True])
 
 
 def find_unlike_updates(
@@ -149,16 +105,6 @@ def join_unlike(several: Iterable[Unlike]) -> Unlike:
             rounded = {what: float(f"{number:.3g}") for what, number in numbers.items()}
             joined[site] = joined.get(site, {}) | rounded
     return dict(sorted(joined.items()))
-
-
-def _add_products(sums: NDArray[np.float64], flat: Mapping[int, NDArray]) -> None:
-    """Add the products of all pairs of arrays to the lower half of the sums, piece by piece."""
-    size = next(iter(flat.values())).size
-    for start in range(0, size, PIECE):
-        pieces = {row: array[start : start + PIECE] for row, array in flat.items()}
-        for i, first in pieces.items():
-            for j in (j for j in pieces if j <= i):
-                sums[i, j] += np.dot(first, pieces[j])
 
 
 def _cosine_to_mean(

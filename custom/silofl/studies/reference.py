@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Ingredient, Recipe
+from silofl.core.robust import Robust
 from silofl.files import write_text
 from silofl.schema import read_meanings, read_summary
 from silofl.settings import NAME, flatten_keys
@@ -102,13 +103,16 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
 
 
 def all_ingredients() -> list[type[Ingredient]]:
-    """Return the classes of all answers that some algorithm's recommended preset gives, by their sections."""
+    """Return the classes of all answers, those of the algorithms' recommended presets and `Robust`, by sections."""
     recipes = [find_recipe(name, "recommended", {}) for name in algorithm_names()]
-    return sorted({type(one) for recipe in recipes for one in recipe.ingredients}, key=lambda one: one.section)
+    found = {type(one) for recipe in recipes for one in recipe.ingredients}
+    return sorted({*found, Robust}, key=lambda one: one.section)
 
 
 def _list_lenders(field: str) -> str:
-    """Return the names of the algorithms that have an answer of their own."""
+    """Return the names of the algorithms that have an answer of their own, or of the rules of robust mixing."""
+    if field == Robust.section:
+        return describe_values(Robust.model_fields["rule"].annotation)
     recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
     names = ", ".join(f"`{name}`" for name, recipe in recipes.items() if getattr(recipe, field))
     return f"list of {names}" if field == "parts" else names

@@ -1,0 +1,239 @@
+"""Robust mixing: rules by which a few hostile or broken sites move the shared model little.
+
+Coordinate-wise median and trimmed mean: Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning:
+Towards Optimal Statistical Rates, ICML 2018, arXiv:1803.01498, Definitions 1 and 2. Multi-Krum: Blanchard, El Mhamdi,
+Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
+arXiv:1703.02757, Section 4. Clipping of updates at a norm: Sun, Kairouz, Suresh and McMahan, Can You Really Backdoor
+Federated Learning?, arXiv:1911.07963; at the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.mixing import Arrays
+from silofl.core.others import BEYOND, cap_claims, compare_to_others
+from silofl.core.products import Products, multiply_updates
+from silofl.core.recipe import Ingredient, Recipe
+from silofl.errors import ConfigError
+from silofl.settings import Count, Positive
+
+
+class Robust(Ingredient):
+    """The rule by which a few sites alone move the shared model little, as ``robust: clipped``.
+
+    Attributes:
+        rule: In the weighted mean's place, number by number, the ``median`` of the sites' updates or their
+            ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
+            updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
+        factor: Of ``clipped``: a longer update by step than so many times the sites' median counts as one of that
+            length; a site's examples count as at most 3 times the others' median. With fewer answers than
+            ``federation.min_sites_for_ratio`` nothing is clipped.
+        attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
+            ``multi_krum`` so many updates.
+    """
+
+    section: ClassVar[str] = "robust"
+    halves: ClassVar[str] = "silofl.parts.robust"
+    is_of_steps: ClassVar[bool] = True
+    rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
+    factor: Positive = 2.0
+    attackers: Count = 1
+
+    @property
+    def counts_examples(self) -> bool:
+        """Whether a site's number of examples counts."""
+        return self.rule == "clipped"
+
+    @property
+    def fewest_sites(self) -> int:
+        """Answers that a round needs for the rule to hold: an honest majority; for Multi-Krum ``2 f + 3``."""
+        needed = {"median": 3, "trimmed_mean": 2 * self.attackers + 1, "multi_krum": 2 * self.attackers + 3}
+        return needed.get(self.rule, 1)
+
+    def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
+        """Return how much each site counts: 1, or its examples as far as the others' make them likely."""
+        if not self.counts_examples:
+            return dict.fromkeys(examples, 1.0)
+        return cap_claims(examples, BEYOND) if len(examples) >= min_sites else examples
+
+    def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
+        """Every rule has constants of its own."""
+        partners = {"factor": ("clipped",), "attackers": ("trimmed_mean", "multi_krum")}
+        return {
+            name: f"algorithm.robust.rule {' or '.join(rules)}"
+            for name, rules in partners.items()
+            if name in changed and self.rule not in rules
+        }
+
+    def conflict(self, recipe: Recipe) -> str | None:
+        """It takes the place of the one mean of all sites, beside which no other one may stay open."""
+        if recipe.stays_home == "everything":
+            return "robust must be none where no model is mixed in training, not " + self.rule
+        if recipe.mixing is not None:
+            return (
+                "robust must be none where each site listens to the others with weights of its own, not "
+                f"{self.rule}; choose mixing: shared"
+            )
+        if recipe.counting_steps:
+            return (
+                f"robust must be none with {recipe.counting_steps}, in which every update is also divided by the steps "
+                f"that its site says, not {self.rule}; choose another algorithm"
+            )
+        return None
+
+    def check_study(self, study: Any) -> None:  # noqa: ANN401 - `silofl.study.Study`
+        """Refuse rounds of fewer sites than the rule needs.
+
+        Raises:
+            ConfigError: Names ``federation.min_sites``.
+        """
+        if study.federation.min_sites < self.fewest_sites:
+            raise ConfigError(
+                f"federation.min_sites must be at least {self.fewest_sites} with algorithm.robust {self.rule}, so that "
+                f"honest sites outvote the others in every round, not {study.federation.min_sites}; raise it, or take "
+                "clipped"
+            )
+
+    def sentence(self) -> str:
+        """Describe the rule for the report."""
+        return {
+            "median": "Of each number it takes the median of the sites' updates (Yin et al.).",
+            "trimmed_mean": "Of each number it takes the mean of the sites' updates without the largest and smallest "
+            f"{self.attackers} (Yin et al.).",
+            "clipped": f"An update longer by step than {self.factor:g} times the sites' median counts as one of that "
+            "length, and examples beyond 3 times the others' median do not count.",
+            "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
+            "ones (Multi-Krum, Blanchard et al.).",
+        }[self.rule]
+
+
+def take_median(updates: Mapping[str, Arrays]) -> Arrays:
+    """Return the coordinate-wise median; of an even number of sites the mean of both in the middle.
+
+    Args:
+        updates: Site -> {name: array}; each array is combined over the sites that have it.
+    """
+    return _combine(updates, lambda stacked: np.median(stacked, axis=0))
+
+
+def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
+    """Return the coordinate-wise mean without the ``trimmed`` largest and smallest numbers.
+
+    Args:
+        updates: Site -> {name: array}; each array is combined over the sites that have it.
+        trimmed: The paper's ``beta m``; of fewer than ``2 trimmed + 1`` sites as many are left out as leave one or two.
+    """
+
+    def trim(stacked: NDArray[np.float64]) -> NDArray[np.float64]:
+        ends = min(trimmed, (len(stacked) - 1) // 2)
+        return np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0)
+
+    return _combine(updates, trim)
+
+
+def clip_scales(lengths: Mapping[str, float], factor: float) -> dict[str, float]:
+    """Return what each update is multiplied with: ``min(1, factor * median / length)``.
+
+    Args:
+        lengths: Site -> length of its update by step.
+        factor: Times the sites' median that a length may be; where most have not moved, nothing is clipped.
+    """
+    bound = factor * float(np.median(list(lengths.values())))
+    return {site: min(1.0, bound / length) if bound > 0 and length > 0 else 1.0 for site, length in lengths.items()}
+
+
+def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.float64]:
+    """Return Krum's scores, shape (K,): the sum of the squared distances to the ``K - f - 2`` nearest other updates.
+
+    Args:
+        distances: Squared distances of all pairs, shape (K, K).
+        attackers: The paper's f, at most ``K - 3``.
+    """
+    # The first is the distance to itself, 0.
+    return np.sort(distances, axis=1)[:, 1 : len(distances) - attackers - 1].sum(axis=1)
+
+
+def bound_updates(
+    rule: Robust, updates: Mapping[str, Arrays], steps: Mapping[str, float], buffers: Collection[str]
+) -> tuple[dict[str, Arrays], dict[str, float]]:
+    """Return updates whose mean is what the rule makes of these.
+
+    Lengths and distances are of parameters and of buffers apart: behind long buffers no parameters can hide.
+
+    Args:
+        rule: The rule.
+        updates: Site -> {name: array}, all from the same model.
+        steps: Site -> its training steps.
+        buffers: Names of arrays that are no parameters.
+
+    Returns:
+        Site -> what counts as its update: equal for all sites but with ``clipped``. Site -> its score, if Multi-Krum
+        leaves its parameters out.
+    """
+    if rule.rule == "median":
+        return _give_all(updates, take_median(updates)), {}
+    if rule.rule == "trimmed_mean":
+        return _give_all(updates, trim_mean(updates, rule.attackers)), {}
+    products = multiply_updates(updates, buffers)
+    if rule.rule == "clipped":
+        return _clip(updates, products, steps, rule.factor, buffers), {}
+    return _select_nearest(updates, products, rule.attackers, buffers)
+
+
+def _clip(
+    updates: Mapping[str, Arrays],
+    products: Products,
+    steps: Mapping[str, float],
+    factor: float,
+    buffers: Collection[str],
+) -> dict[str, Arrays]:
+    scales = {}
+    for is_buffer, of_these in ((False, products.parameters), (True, products.buffers)):
+        lengths = products.lengths(of_these)
+        scales[is_buffer] = clip_scales({site: length / steps[site] for site, length in lengths.items()}, factor)
+    return {
+        site: {name: _scale(array, scales[name in buffers][site]) for name, array in arrays.items()}
+        for site, arrays in updates.items()
+    }
+
+
+def _select_nearest(
+    updates: Mapping[str, Arrays], products: Products, attackers: int, buffers: Collection[str]
+) -> tuple[dict[str, Arrays], dict[str, float]]:
+    mean: Arrays = {}
+    left_out: dict[str, float] = {}
+    for is_buffer, of_these in ((True, products.buffers), (False, products.parameters)):
+        scores = krum_scores(products.distances(of_these), attackers)
+        # Of equal scores the first site's, by name.
+        order = [products.sites[row] for row in np.argsort(scores, kind="stable")]
+        kept, left_out = order[: len(order) - attackers], {}
+        nearest = {
+            site: {name: array for name, array in updates[site].items() if (name in buffers) == is_buffer}
+            for site in sorted(kept)
+        }
+        mean |= _combine(nearest, lambda stacked: stacked.mean(axis=0))
+        ratios = compare_to_others(dict(zip(products.sites, scores.tolist(), strict=True)))
+        left_out = {site: ratios[site] for site in order[len(kept) :] if site in ratios}
+    return _give_all(updates, mean), left_out
+
+
+def _combine(updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
+    new = {}
+    for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
+        sent = [np.asarray(arrays[name]) for arrays in updates.values() if name in arrays]
+        new[name] = np.asarray(rule(np.stack(sent).astype(np.float64))).astype(sent[0].dtype)
+    return new
+
+
+def _give_all(updates: Mapping[str, Arrays], combined: Arrays) -> dict[str, Arrays]:
+    """Return the same update for every site, of the arrays that it sent: any mean of equal updates is that update."""
+    return {site: {name: combined[name] for name in arrays if name in combined} for site, arrays in updates.items()}
+
+
+def _scale(array: NDArray, scale: float) -> NDArray:
+    return array if scale == 1 else (scale * array).astype(array.dtype)

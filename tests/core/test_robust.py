@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from silofl.core.presets import find_recipe
+from silofl.core.products import multiply_updates
+from silofl.core.robust import Robust, bound_updates, clip_scales, krum_scores, take_median, trim_mean
+from silofl.errors import ConfigError
+
+STEPS = dict.fromkeys("abcde", 1)
+
+
+def numbers(*values):
+    return {site: {"w": np.float32([value])} for site, value in zip("abcde", values, strict=False)}
+
+
+def bound(updates, buffers=(), steps=STEPS, **rule):
+    return bound_updates(Robust(**rule), updates, steps, buffers)
+
+
+def test_the_median_is_of_each_number_apart_and_ignores_one_wild_site():
+    updates = {"a": {"w": np.float32([1, 9])}, "b": {"w": np.float32([2, 8])}, "c": {"w": np.float32([1e9, -1e9])}}
+    assert take_median(updates)["w"].tolist() == [2, 8]
+    # Of four numbers the mean of the two in the middle.
+    assert take_median(numbers(1, 2, 4, 100))["w"].tolist() == [3]
+
+
+def test_the_trimmed_mean_leaves_out_as_many_large_as_small_numbers():
+    # 2, 3 and 7 of 1, 2, 3, 7 and 1000
+    assert trim_mean(numbers(1, 1000, 3, 7, 2), 1)["w"].tolist() == [4]
+    assert trim_mean(numbers(1, 1000, 3, 7, 2), 2)["w"].tolist() == [3]
+    # Of two numbers none can be left out at both ends.
+    assert trim_mean(numbers(1, 3), 1)["w"].tolist() == [2]
+
+
+def test_an_array_that_a_site_keeps_back_is_combined_over_the_others():
+    updates = numbers(1, 2, 9) | {"d": {"v": np.float32([5])}}
+    assert {name: array.tolist() for name, array in take_median(updates).items()} == {"w": [2], "v": [5]}
+    bounded, _ = bound(updates, rule="median")
+    assert bounded["d"].keys() == {"v"} and bounded["a"].keys() == {"w"}
+
+
+def test_equal_updates_stay_as_they_are_by_every_rule():
+    updates = {site: {"w": np.float32([0.1, -0.3]), "mean": np.float32([7])} for site in "abcde"}
+    for rule in ("median", "trimmed_mean", "clipped", "multi_krum"):
+        for arrays in bound(updates, {"mean"}, rule=rule)[0].values():
+            np.testing.assert_array_equal(arrays["w"], np.float32([0.1, -0.3]))
+            assert arrays["mean"].tolist() == [7] and arrays["w"].dtype == np.float32
+
+
+def test_a_long_update_is_scaled_to_the_factor_times_the_median_length():
+    # The median of 1, 2, 3, 4 and 100 is 3; twice that is 6.
+    lengths = dict(zip("abcde", (1, 2, 3, 4, 100), strict=True))
+    assert clip_scales(lengths, 2) == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 0.06}
+    assert clip_scales({"a": 0.0, "b": 0.0, "c": 5.0}, 2) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_lengths_are_compared_by_step():
+    steps = {"a": 1, "b": 1, "c": 4}
+    # 1, 1 and 8 / 4 = 2 by step, of which the median is 1; with 1.5 at most, c counts 6 = 1.5 * 4 of 8.
+    bounded, _ = bound(numbers(1, 1, 8), steps=steps, rule="clipped", factor=1.5)
+    assert [arrays["w"].tolist() for arrays in bounded.values()] == [[1], [1], [6]]
+
+
+def test_parameters_cannot_hide_behind_long_buffers():
+    updates = {site: arrays | {"mean": np.float32([1000])} for site, arrays in numbers(1, 1, -50).items()}
+    bounded, _ = bound(updates, {"mean"}, rule="clipped", factor=2)
+    assert bounded["c"] == {"w": np.float32([-2]), "mean": np.float32([1000])}
+    wild = {
+        site: arrays | {"mean": np.float32([mean])}
+        for site, arrays, mean in zip("abc", updates.values(), (1, 1, 9), strict=True)
+    }
+    assert bound(wild, {"mean"}, rule="clipped", factor=2)[0]["c"]["mean"].tolist() == [2]
+
+
+def test_krum_sums_the_squared_distances_to_the_nearest_others():
+    updates = numbers(0, 1, 3, 4, 10)
+    products = multiply_updates(updates)
+    # 5 - 1 - 2 = 2 nearest: of 0 those at 1 and 3; of 1 at 0 and 3; of 3 at 4 and 1; of 4 at 3 and 1; of 10 at 4 and 3.
+    scores = krum_scores(products.distances(products.parameters), 1)
+    assert scores.tolist() == [1 + 9, 1 + 4, 1 + 4, 1 + 9, 36 + 49]
+    # All but 10: (0 + 1 + 3 + 4) / 4; 85 is 85 / 7.5 times the others' median (5 + 10) / 2.
+    bounded, left_out = bound(updates, rule="multi_krum")
+    assert {site: arrays["w"].tolist() for site, arrays in bounded.items()} == dict.fromkeys("abcde", [2])
+    assert left_out == {"e": pytest.approx(85 / 7.5)}
+
+
+def test_examples_count_up_to_three_times_the_others_median_or_not_at_all():
+    examples = {"a": 10, "b": 20, "c": 1000}
+    # The others' median of c is 15.
+    assert Robust(rule="clipped").count(examples, 3) == {"a": 10, "b": 20, "c": 45}
+    assert Robust(rule="clipped").count(examples, 4) == examples
+    assert Robust(rule="median").count(examples, 3) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_rule_is_chosen_by_its_name_or_with_its_constants():
+    assert find_recipe("fedavg", "recommended", {"robust": "median"}).robust.rule == "median"
+    chosen = find_recipe("fedavg", "recommended", {"robust": {"rule": "trimmed_mean", "attackers": 2}}).robust
+    assert (chosen.rule, chosen.attackers) == ("trimmed_mean", 2)
+    for none in ("none", None):
+        assert find_recipe("fedavg", "recommended", {"robust": none}).robust is None
+
+
+def test_a_study_without_a_rule_keeps_the_choices_that_its_digest_covers():
+    assert "robust" not in str(find_recipe("fedavg", "recommended", {}).choices())
+    assert (
+        find_recipe("fedavg", "recommended", {"robust": "median"}).choices()["constants"]["robust"]["rule"] == "median"
+    )
+
+
+@pytest.mark.parametrize("preset", ["paper", "reference", "recommended"])
+def test_no_preset_has_a_rule(preset):
+    assert all(find_recipe(name, preset, {}).robust is None for name in ("fedavg", "harmofl", "fedprox", "ditto"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "robust", "message"),
+    [
+        ("adafed", "clipped", r"robust must be none where each site listens .* not clipped; choose mixing: shared"),
+        ("fedsm", "median", r"robust must be none where each site listens .* not median; choose mixing: shared"),
+        ("local", "median", r"robust must be none where no model is mixed in training, not median"),
+        ("oneshot", "clipped", r"robust must be none where no model is mixed in training, not clipped"),
+        ("fednova", "clipped", r"robust must be none with normalized_steps, .* not clipped; choose another algorithm"),
+        ("scaffold", "clipped", r"robust must be none with control, .* not clipped; choose another algorithm"),
+        ("fedavg", "krum", r"algorithm.robust.rule must be .*multi_krum.* not 'krum'"),
+        ("fedavg", {"rule": "median", "factor": 3}, r"robust.factor must go with algorithm.robust.rule clipped"),
+        ("fedavg", {"attackers": 2}, r"attackers must go with algorithm.robust.rule trimmed_mean or multi_krum"),
+        ("fedavg", True, r"algorithm.robust must hold constants, rule, factor, attackers, not True"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(algorithm, robust, message):
+    with pytest.raises(ConfigError, match=message):
+        find_recipe(algorithm, "recommended", {"robust": robust})
+
+
+def test_a_report_says_what_the_rule_does():
+    def mixing(robust):
+        return find_recipe("fedavg", "recommended", {"robust": robust}).questions()["Who listens to whom?"]
+
+    assert mixing("median").startswith(
+        "Every site gets the same model; a site's weight is 1. Of each number it takes the"
+    )
+    clipped = mixing({"rule": "clipped", "factor": 1.5})
+    assert "a site's weight is its number of training examples. An update longer by step than 1.5 times" in clipped

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.parts.task import Message
+
+
+def scaled(factor, **meta):
+    def attack(task, site, answer):
+        if (task, site) != ("train", "west"):
+            return answer
+        return Message({name: factor * array for name, array in answer.arrays.items()}, answer.meta | meta)
+
+    return attack
+
+
+def test_examples_that_the_others_make_unlikely_count_up_to_three_times_their_median(play):
+    record = play(robust="clipped").round(change=scaled(1, num_examples=400))
+    # The others have 5 and 4 examples: 3 * 4.5 = 13.5 of 22.5 in all. The ledger keeps what the site said.
+    assert record.weights["east"]["west"] == pytest.approx(13.5 / 22.5) and record.examples["west"] == 400
+
+
+def test_more_steps_than_the_others_take_allow_no_longer_update(play):
+    honest, attacked = play(robust="clipped", folder="honest"), play(robust="clipped")
+    before = honest.models("east")
+    honest.round()
+    attacked.round(change=scaled(20, steps=10**6))
+    moved = [sum(np.square(game.models("east")[n] - before[n]).sum() for n in before) for game in (honest, attacked)]
+    # It counts as at most 2 * 3 times the others' median length, so the mean moves by less than that.
+    assert moved[1] ** 0.5 < 6 * moved[0] ** 0.5
+
+
+def test_updates_of_too_few_sites_are_not_clipped(play):
+    plain, clipped = play(("east", "west"), "plain"), play(("east", "west"), robust="clipped")
+    for game in (plain, clipped):
+        game.round(change=scaled(20))
+    for name, array in plain.models("east").items():
+        np.testing.assert_array_equal(array, clipped.models("east")[name])
+
+
+def test_a_study_with_rounds_of_too_few_sites_for_its_rule_is_refused(make_study):
+    with pytest.raises(ConfigError, match=r"federation.min_sites must be at least 5 with algorithm.robust multi_krum"):
+        make_study(robust="multi_krum", federation={"min_sites": 4})
+    with pytest.raises(ConfigError, match=r"at least 3 with algorithm.robust median, .* not 1; raise it, or take"):
+        make_study(robust="median")
+    assert make_study(robust={"rule": "trimmed_mean", "attackers": 2}, federation={"min_sites": 5}).recipe.robust
