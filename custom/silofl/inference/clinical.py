@@ -73,7 +73,7 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
 
 
 def _measure_classes(score: Score, unit_of: Mapping[str, str], study: Study, specificity: float) -> dict[str, Any]:
-    rows = ClassRows(score, unit_of, len(study.labels))
+    rows = ClassRows(score, unit_of)
     found: dict[str, Any] = {"classes": rows.measure_classes(study, specificity)}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
@@ -151,15 +151,15 @@ class ClassRows:
     Args:
         score: Of all cases, with their probabilities.
         unit_of: Case -> its unit.
-        count: Number of classes, or findings.
     """
 
-    def __init__(self, score: Score, unit_of: Mapping[str, str], count: int) -> None:
+    def __init__(self, score: Score, unit_of: Mapping[str, str]) -> None:
         rows = [
             (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
         ]
         truth, self.probabilities = np.array([label for label, *_ in rows]), np.array([row for *_, row in rows])
         self.is_multilabel = score.is_multilabel
+        count = self.probabilities.shape[1]
         # Whether each class, or finding, is there, and is answered: shape (cases, count).
         if self.is_multilabel:
             self.is_true, self.is_answered = unpack_findings(truth, count), self.probabilities > 0.5
