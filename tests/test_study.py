@@ -145,6 +145,21 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             | {"model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}, "extra_metrics": ["a==1/x"]},
             r"extra_metrics must be left out for classification, .* not \['a==1/x'\]; remove them",
         ),
+        ({"task": "multilabel", "labels": {0: "a"}}, "labels must be at least 2 for multilabel, not 1"),
+        (
+            {"task": "multilabel", "labels": {n: f"f{n}" for n in range(63)}},
+            "labels must be at most 62 for multilabel, not 63",
+        ),
+        (
+            {"task": "multilabel", "labels": {0: "mass", 1: "no mass"}},
+            "the name of a label must not be that of another's absence, 'no mass'; remove it",
+        ),
+        (
+            {"task": "multilabel", "labels": {0: "a", 1: "b"}, "metric": "auroc", "model": {"name": "lenet5"}}
+            | {"training": {"loss": "cross_entropy", "sampler": "balanced"}},
+            "training.sampler must be shuffled for multilabel, .* not balanced; give training.class_weights",
+        ),
+        ({"task": "multilabel", "labels": {0: "a", 1: "b"}}, "metric must be one of accuracy, .* for multilabel"),
         ({"metric": "accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),
         ({"task": "classification", "labels": {0: "a", 1: "b"}}, "of accuracy, .* for classification"),
         ({"metric": "balanced_accuracy"}, "metric must be one of dice, dice_with_background for segmentation"),

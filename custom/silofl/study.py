@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from silofl.core.findings import MOST_FINDINGS, name_absence
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, quote_value
 from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.settings import Count, Name, Section, Whole, describe_validation_error, load_settings
 from silofl.study_sections import (
-    CLASSIFICATION_ONLY,
-    SEGMENTATION_ONLY,
+    FITTING,
     AlgorithmSettings,
     DataSettings,
     FederationSettings,
@@ -51,8 +51,8 @@ class Study(Section):
     Attributes:
         name: Part of file names.
         continue_run: Id of an unfinished run to continue.
-        task: A label per pixel, or one per example.
-        labels: Number -> name; from 1 for segmentation (0 is background), from 0 for classification.
+        task: A label per pixel, one per example, or any number of findings per example (``multilabel``).
+        labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
             [2]}`` where label 1 is the disc's rim around the cup. The network still learns one label per pixel.
         rounds: Communication rounds.
@@ -64,13 +64,14 @@ class Study(Section):
             nothing.
         metric: What models are chosen and reported by: mean Dice over cases, of the foreground or with the background;
             share of right cases; the mean of that share over the classes present; or the area under the ROC curve or
-            under precision over recall, of each class against the rest, mean over the classes.
+            under precision over recall, of each class against the rest, mean over the classes. With ``multilabel`` each
+            finding, and its absence, is a class.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 
     name: Name
     continue_run: Name | None = None
-    task: Literal["segmentation", "classification"]
+    task: Literal["segmentation", "classification", "multilabel"]
     labels: Annotated[dict[int, str], BeforeValidator(_check_label_numbers), Field(min_length=1)]
     regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
     rounds: Count
@@ -138,14 +139,28 @@ class Study(Section):
                 f"the name of a label must have at most {LONGEST_NAME} characters that can be printed, not "
                 f"{quote_value(odd[0])}; rename it"
             )
-        if self.task == "classification" and len(self.labels) < 2:
-            raise ConfigError(f"labels must be at least 2 for classification, not {len(self.labels)}")
+        if self.task != "segmentation" and len(self.labels) < 2:
+            raise ConfigError(f"labels must be at least 2 for {self.task}, not {len(self.labels)}")
+        if self.is_multilabel:
+            self._check_findings()
+
+    def _check_findings(self) -> None:
+        """Refuse more findings than a target holds, and one that is called as another's absence is."""
+        if len(self.labels) > MOST_FINDINGS:
+            raise ConfigError(f"labels must be at most {MOST_FINDINGS} for multilabel, not {len(self.labels)}")
+        absent = {name_absence(name) for name in self.labels.values()}
+        for name in self.labels.values():
+            if name in absent:
+                raise ConfigError(
+                    f"the name of a label must not be that of another's absence, {quote_value(name)}; remove it, "
+                    "because an example without findings has no label"
+                )
 
     def _check_regions(self) -> None:
         """Refuse regions that are no unions of the study's labels, or have names that results cannot hold."""
-        if self.regions is not None and self.task == "classification":
+        if self.regions is not None and self.task != "segmentation":
             raise ConfigError(
-                "regions must be left out for classification, which scores each class, not "
+                f"regions must be left out for {self.task}, which scores each class, not "
                 f"{quote_value([*self.regions])}; remove them"
             )
         for name, labels in (self.regions or {}).items():
@@ -187,7 +202,7 @@ class Study(Section):
 
     def _check_task(self) -> None:
         """Refuse a metric, a network or a loss of the other task."""
-        fits = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[self.task]
+        fits = FITTING[self.task]
         network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
         chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
         for key, value in chosen.items():
@@ -200,9 +215,9 @@ class Study(Section):
     def _check_extra_metrics(self) -> None:
         """Refuse metrics of packages for classes, and those that tables cannot tell apart."""
         names = self.extra_metrics
-        if names and self.task == "classification":
+        if names and self.task != "segmentation":
             raise ConfigError(
-                "extra_metrics must be left out for classification, as they compare label maps, not "
+                f"extra_metrics must be left out for {self.task}, as they compare label maps, not "
                 f"{quote_value([*names])}; remove them"
             )
         if len({name.rpartition("/")[2] for name in names}) < len(names):
@@ -216,9 +231,14 @@ class Study(Section):
         settings, names = self.training, {*self.labels.values()}
         given = {"class_weights": settings.class_weights, "sampler": settings.sampler}
         chosen = [key for key, value in given.items() if value not in (None, "shuffled")]
-        if chosen and self.task != "classification":
+        if chosen and self.task == "segmentation":
             raise ConfigError(
                 f"training.{chosen[0]} must be left out for segmentation, which has no classes; remove it"
+            )
+        if "sampler" in chosen and self.is_multilabel:
+            raise ConfigError(
+                "training.sampler must be shuffled for multilabel, whose examples have several labels or none, not "
+                "balanced; give training.class_weights"
             )
         if isinstance(settings.class_weights, dict) and settings.class_weights.keys() != names:
             raise ConfigError(
@@ -286,6 +306,11 @@ class Study(Section):
             )
         if self.is_guarded:
             raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
+
+    @property
+    def is_multilabel(self) -> bool:
+        """Whether an example has any number of labels, each of which the network answers by itself."""
+        return self.task == "multilabel"
 
     @property
     def is_private(self) -> bool:
@@ -385,8 +410,12 @@ class Study(Section):
 
     @property
     def scored(self) -> dict[int | str, tuple[int, ...]]:
-        """What answers are scored by: a region's name -> its labels; without regions each label's number -> itself."""
-        return dict(self.regions or {number: (number,) for number in sorted(self.labels)})
+        """What answers are scored by: a region's name -> its labels; without regions each label's number -> itself.
+
+        The absence of a finding is scored too, and of no label.
+        """
+        absent = [name_absence(name) for name in self.labels.values()] if self.is_multilabel else ()
+        return dict(self.regions or {number: (number,) for number in sorted(self.labels)}) | dict.fromkeys(absent, ())
 
     def steps_an_epoch(self, num_examples: int) -> int:
         """Return the most training steps of an epoch; a last batch of one example joins the one before it."""
@@ -431,7 +460,7 @@ class Study(Section):
     @property
     def out_channels(self) -> int:
         """Channels of the network's output: one for a single label (sigmoid), else background and labels (softmax)."""
-        if self.task == "classification":
+        if self.task != "segmentation":
             return len(self.labels)
         return 1 if len(self.labels) == 1 else len(self.labels) + 1
 

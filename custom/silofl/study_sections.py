@@ -86,6 +86,11 @@ CLASSIFICATION_ONLY = {
     "model.network": _name_monai_networks("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),
 }
+FITTING = {
+    "segmentation": SEGMENTATION_ONLY,
+    "classification": CLASSIFICATION_ONLY,
+    "multilabel": CLASSIFICATION_ONLY,
+}
 WITHOUT_DROPOUT = ("lenet5", "activity_cnn")
 
 
@@ -302,9 +307,11 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. Or a package's, as ``package==1.2.0/name``.
+        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. With ``multilabel`` cross entropy is that of
+            each finding. Or a package's, as ``package==1.2.0/name``.
         class_weights: Classification: what an example of each class weighs in the loss, as ``{healthy: 1, sick: 19}``;
-            ``balanced`` weighs all classes of a site alike, by its own numbers of examples.
+            ``balanced`` weighs all classes of a site alike, by its own numbers of examples. With ``multilabel``: what
+            an example with a finding weighs in the finding's loss, where one without it weighs 1.
         sampler: Classification: ``balanced`` draws each example by its class, all classes equally often, and so some
             examples several times and others not at all; ``shuffled`` draws each once.
         has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.

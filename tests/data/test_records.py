@@ -124,6 +124,19 @@ def test_segmentation_takes_the_path_of_a_label_map(label):
         segmentation(label=label)
 
 
+def test_findings_are_one_number_for_their_set():
+    findings = {0: "effusion", 1: "nodule", 2: "mass"}
+    for numbers, wanted in (([], 0), ([2, 0], 5)):
+        record = parse_record({"image": "a.png", "label": numbers}, "record 1 of test", "multilabel", findings)
+        assert record.label == wanted
+
+
+@pytest.mark.parametrize("label", [1, [0, 3], [1, 1], [True], ["nodule"], None])
+def test_findings_that_are_no_list_of_declared_labels_are_refused(label):
+    with pytest.raises(DataError, match="case 'a' must have a list of labels among 0 .normal., 1 .tumour., each once"):
+        parse_record({"image": "a.png", "label": label}, "record 1 of test", "multilabel", LABELS)
+
+
 @pytest.mark.parametrize("label", [2, -1, "1", "masks/a.png", True, 1.0, None])
 def test_classification_takes_a_declared_label(label):
     with pytest.raises(DataError, match=r"case 'images/a' must have a label among 0 \(normal\), 1 \(tumour\), not"):

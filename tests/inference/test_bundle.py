@@ -58,6 +58,11 @@ def test_a_file_becomes_its_class(tmp_path, make_predictor, picture):
     assert found["class_scores"] == pytest.approx({"normal": 0.2, "tumour": 0.8})
 
 
+def test_a_file_becomes_its_findings(tmp_path, make_predictor, picture):
+    found = json.loads(make_predictor("multilabel")(str(tmp_path / "a.png"), str(tmp_path / "out")).read_text())
+    assert found == {"findings": ["tumour"], "class_scores": pytest.approx({"normal": 0.2, "tumour": 0.8})}
+
+
 def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):
     with pytest.raises(DataError, match="as in training"):
         make_predictor("segmentation", (1, 8, 8))(str(tmp_path / "a.png"), str(tmp_path / "out"))

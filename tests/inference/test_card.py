@@ -31,6 +31,15 @@ def test_a_table_is_aligned_and_says_what_is_not_known():
     )
 
 
+def test_a_card_has_the_values_of_findings_and_of_their_absence(make_contents, make_study):
+    study = make_study("multilabel", labels={0: "effusion", 1: "nodule"})
+    labels = {"0": 0.25, "no effusion": 0.75, "no nodule": 1.0}
+    score = {"value": 0.5, "num_cases": 4, "num_excluded": 0, "labels": labels}
+    text = card_of(replace(make_contents("only", study=study), facts=FACTS | {"test": {"north": score}}))
+    row = next(line for line in text.splitlines() if line.startswith("| north") and "0.250" in line)
+    assert "0.750" in row and "1.000" in row
+
+
 def test_a_card_says_what_the_run_recorded(make_contents):
     domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
     domain = replace(domain, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))

@@ -11,14 +11,23 @@ from monai.metrics import (
     compute_surface_dice,
     get_confusion_matrix,
 )
-from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    recall_score,
+    roc_auc_score,
+)
 
+from silofl.core.calibration import expected_calibration_error, group_by_confidence
+from silofl.core.findings import decide_findings
 from silofl.core.intervals import Estimate
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED
 from silofl.inference import evaluated_cases
 from silofl.inference.clinical import ClassRows, measure_also, measure_labels, measure_value
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases
+from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score, accuracy_by_case
 from silofl.training.units import Units
 
@@ -174,6 +183,29 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
 def test_an_unknown_metric_has_its_value_and_no_interval():
     score = Score.of({"a": 0.25, "b": 0.75}, metric="other")
     assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
+
+
+def test_each_finding_is_measured_by_itself(make_study):
+    random, names = np.random.default_rng(0), [f"c{i}" for i in range(NUM_CASES)]
+    is_there = random.random((NUM_CASES, 2)) < (0.4, 0.2)
+    chances = np.clip(0.2 * is_there + 0.8 * random.random(is_there.shape), 0, 1)
+    labels, said = {0: "effusion", 1: "nodule"}, decide_findings(chances)
+    score = findings_by_case(said, is_there @ [1, 2], names, labels, "auroc", chances)
+    rows = ClassRows(score, {name: name for name in names})
+    found = rows.measure_classes(make_study("multilabel", labels), 0.9)
+    for label, name in labels.items():
+        truth, answers = is_there[:, label], chances[:, label] > 0.5
+        assert found[name].recall.value == pytest.approx(recall_score(truth, answers))
+        assert found[name].auroc.value == pytest.approx(roc_auc_score(truth, chances[:, label]))
+        assert found[name].average_precision.value == pytest.approx(average_precision_score(truth, chances[:, label]))
+    # The sure answers of all findings, yes or no, and how many of them are right.
+    confidences, is_right = np.maximum(chances, 1 - chances).ravel(), ((chances > 0.5) == is_there).ravel()
+    wanted = expected_calibration_error(group_by_confidence(confidences, is_right))
+    assert rows.measure_calibration().error.value == pytest.approx(wanted)
+    also = measure_also(score, {name: name for name in names})
+    wanted = [balanced_accuracy_score(is_there[:, label], chances[:, label] > 0.5) for label in labels]
+    assert also["balanced_accuracy"].value == pytest.approx(np.mean(wanted))
+    assert also["auroc"].num_cases == also["accuracy"].num_cases == NUM_CASES
 
 
 def test_a_class_that_no_case_has_is_not_measured(make_study):

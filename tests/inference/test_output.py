@@ -121,3 +121,12 @@ def test_a_record_and_a_sentence_say_what_was_found(make_study):
     record = prediction_record(found, make_study("classification"), None)
     assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record
     assert prediction_sentence(found, make_study("classification"), None) == "global model; tumour (0.90)"
+
+
+def test_each_finding_is_recorded_with_its_probability_and_said_to_be_there_or_not(make_study):
+    study = make_study("multilabel", labels={0: "effusion", 1: "nodule"})
+    scores = {"effusion": 0.81, "nodule": 0.125}
+    found = Prediction("global", {}, False, findings=("effusion",), class_scores=scores)
+    record = prediction_record(found, study, None)
+    assert (record["findings"], record["class_scores"]) == (["effusion"], scores) and "label" not in record
+    assert prediction_sentence(found, study, None) == "global model; effusion yes (0.81), nodule no (0.12)"

@@ -138,8 +138,9 @@ def test_an_untrained_selector_chooses_in_the_program_case_by_case(make_contents
 
 
 @pytest.mark.slow
-def test_classes_have_their_program(make_contents, make_study, tmp_path):
-    super_model = SuperModel(make_contents("only", study=make_study("classification")), CPU)
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_classes_and_findings_have_their_program(make_contents, make_study, tmp_path, task):
+    super_model = SuperModel(make_contents("only", study=make_study(task)), CPU)
     assert_equal(super_model, tmp_path / "model.pt2", [images(1), images(3)])
 
 

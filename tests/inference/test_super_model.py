@@ -220,6 +220,17 @@ def test_a_class_is_the_mean_over_the_cases_slices(make, make_study):
     assert prediction.class_scores == pytest.approx({"normal": mean[0], "tumour": mean[1]}, rel=1e-5)
 
 
+def test_findings_are_those_above_one_half_in_the_mean_over_the_cases_slices(make, make_study):
+    model = make("only", study=make_study("multilabel", labels={number: f"f{number}" for number in range(6)}))
+    prediction = model.predict(images(3))
+    with torch.inference_mode():
+        logits = model.network("global")(torch.from_numpy(images(3))).double()
+    mean = (1 / (1 + np.exp(-logits.numpy()))).mean(axis=0)
+    assert prediction.label is None and prediction.label_map is None
+    assert prediction.findings == tuple(f"f{number}" for number in np.flatnonzero(mean > 0.5))
+    assert [*prediction.class_scores.values()] == pytest.approx(mean, rel=1e-5)
+
+
 def test_a_loaded_super_model_is_the_one_that_was_written(tmp_path, make_contents):
     contents = make_contents(scores=None)
     write_model_folder(tmp_path / "supermodel", contents)

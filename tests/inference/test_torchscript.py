@@ -103,6 +103,13 @@ def test_classes_have_their_script(make_contents, make_study, algorithm):
     assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
 
 
+def test_findings_have_their_script(make_contents, make_study):
+    model = SuperModel(make_contents("mean", study=make_study("multilabel", name="fedavg")), CPU)
+    assert_equal(model, [images(2)])
+    # Each is there or not by itself: they do not add up to 1.
+    assert not np.allclose(model.answer(images(2)).probabilities.sum(axis=1), 1)
+
+
 def test_classes_of_volumes_have_their_script(make_contents, make_study):
     study, shape = make_study("classification", data={"dimensions": 3}), (1, 32, 32, 32)
     contents = make_contents(scores=None, threshold=None, study=study, shape=shape)

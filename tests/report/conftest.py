@@ -310,6 +310,23 @@ def classes(results):
     return build
 
 
+@pytest.fixture
+def findings(classes):
+    """Build a result of two findings by AUROC; the site west has no case with a nodule."""
+
+    def build(**changes):
+        recalls = {"effusion": 0.5, "no effusion": 0.75, "no nodule": 1.0}
+        by_label = {"east": {**recalls, "nodule": 0.25}, "west": recalls}
+        cases = {"effusion": 2, "no effusion": 4, "no nodule": 6}
+        cases = {"east": {**cases, "nodule": 4, "no nodule": 2}, "west": cases}
+        areas = {"east": {"effusion": 0.875, "nodule": 0.625}, "west": {"effusion": 1.0}}
+        labels = {"0": "effusion", "1": "nodule"}
+        tested = {"by_label": by_label, "label_cases": cases, "areas": areas}
+        return classes(**{"metric": "auroc", "labels": labels, **tested, **changes})
+
+    return build
+
+
 def at_threshold(gamma, value, own, other):
     return {"threshold": gamma, "value": value, "num_counted": 4, "choices": {"global": other, "north": own}}
 

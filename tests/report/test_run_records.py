@@ -100,6 +100,19 @@ def test_a_super_models_parts_surfaces_and_other_metrics_have_rows(super_results
     assert len(values_of(of_classes, site="west", part="test", metric="accuracy")) == 1
 
 
+def test_a_class_has_its_recall_and_a_finding_its_area_too(findings, classes):
+    of_findings = list_result_rows({"a": [RunRecords(Path("run"), findings(), [], {}, {})]})
+    assert values_of(of_findings, site="west", metric="recall") == [
+        ("west", "federated", "recall", "effusion", 0.5),
+        ("west", "federated", "recall", "no effusion", 0.75),
+        ("west", "federated", "recall", "no nodule", 1.0),
+    ]
+    assert ("west", "federated", "auroc", "effusion", 1.0) in values_of(of_findings)
+    run = classes(by_label={"east": {"sick": 0.25}, "west": {}})
+    of_classes = list_result_rows({"a": [RunRecords(Path("run"), run, [], {}, {})]})
+    assert values_of(of_classes, label="sick") == [("east", "federated", "recall", "sick", 0.25)]
+
+
 def test_distances_name_their_unit_and_a_site_that_took_no_part_has_its_rows(rows, unseen_plain):
     surface = {"hd95": 12.5, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0, "unit": "mm"}
     found = rows(surface={"east": surface}, unseen=unseen_plain())

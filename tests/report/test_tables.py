@@ -220,6 +220,20 @@ def test_the_scores_beside_the_metric_are_those_of_each_site(classes):
     assert list(metric_columns(classes(metric="balanced_accuracy"))) == ["accuracy", "auroc"]
 
 
+def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(findings):
+    table = label_table(findings())
+    assert table.columns == ("finding", "site", "AUROC", "sensitivity", "specificity")
+    assert table.rows == (
+        ("effusion", "east", "0.875", "0.500 of 2", "0.750 of 4"),
+        ("effusion", "west", "1.000", "0.500 of 2", "0.750 of 4"),
+        ("nodule", "east", "0.625", "0.250 of 4", "1.000 of 2"),
+        ("nodule", "west", "-", "-", "1.000 of 6"),
+    )
+    assert label_table(findings(metric="auprc")).columns[2] == "AUPRC"
+    assert not any("recall" in column for column in site_table(findings()).columns)
+    assert "Sensitivity is the share" in label_sentence(findings())
+
+
 def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
     run = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40})
     assert compute_further_averages(run, ["east", "west"])["everyone_balanced_accuracy"] == 0.125

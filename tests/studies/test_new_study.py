@@ -69,6 +69,22 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     assert {path.relative_to(target) for path in target.rglob("*")} == files
 
 
+def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_ones(silofl, pictures, tmp_path):
+    for path in pictures.rglob("dataset.json"):
+        content = json.loads(path.read_text())
+        for number, record in enumerate(content["training"] + content["test"]):
+            record["label"] = [[], [0], [0, 1]][number % 3]
+        path.write_text(json.dumps(content | {"task": "multilabel", "labels": {"0": "effusion", "1": "nodule"}}))
+    job, target = JOBS / "harmofl_camelyon17", tmp_path / "own"
+    code, _, error = silofl("new-study", target, "--from", job, "--data", pictures)
+    assert (code, error) == (0, "")
+    template, study = load_study(study_file(job)), load_study(study_file(target))
+    assert (study.task, study.labels, study.metric) == ("multilabel", {0: "effusion", 1: "nodule"}, "auroc")
+    assert (study.model, study.out_channels) == (template.model, 2)
+    code, _, error = silofl("new-study", tmp_path / "other", "--from", JOBS / "harmofl_nuclei", "--data", pictures)
+    assert code == 2 and "--from must be a job for multilabel, the task of the data, not" in error
+
+
 @pytest.mark.parametrize(("most", "intensity"), [(4095, "percentiles"), (65535, "dtype")])
 def test_pictures_of_twelve_bits_in_sixteen_are_scaled_by_their_values(silofl, stains, tmp_path, most, intensity):
     for name in ("a", "b"):

@@ -10,6 +10,8 @@ COUNTS = {
     "east": {"training": {"heart": 8, "liver": 2}, "validation": {"heart": 1}, "test": {"heart": 4, "spleen": 3}},
     "west": {"training": {"liver": 5}, "test": {}},
 }
+# One of east's training examples has both findings; two of its test examples have none.
+EXAMPLES = {"east": {"training": 9, "validation": 1, "test": 9}, "west": {"training": 5, "test": 0}}
 
 
 def pixels_of(image, colour):
@@ -22,13 +24,12 @@ def pixels_of(image, colour):
 
 
 def test_a_row_counts_training_examples_by_class_and_all_examples_by_part():
-    table = partition_table(COUNTS)
+    table = partition_table(COUNTS, EXAMPLES)
     assert table.columns == ("site", "heart", "liver", "spleen", "training", "validation", "test")
     assert table.rows == (
-        # 8 + 2; 1; 4 + 3
-        ("east", "8", "2", "0", "10", "1", "7"),
+        ("east", "8", "2", "0", "9", "1", "9"),
         ("west", "0", "5", "0", "5", "0", "0"),
-        ("all sites", "8", "7", "0", "15", "1", "7"),
+        ("all sites", "8", "7", "0", "14", "1", "9"),
     )
     assert table.num_summary == 1
 
@@ -57,7 +58,7 @@ def test_empty_sites_have_a_plot_without_dots():
 
 
 def test_plot_and_table_are_written_side_by_side(tmp_path):
-    picture, table = write_partition(tmp_path, COUNTS)
+    picture, table = write_partition(tmp_path, COUNTS, EXAMPLES)
     assert (picture.name, table.name) == ("partition.png", "partition.md")
     assert Image.open(picture).format == "PNG"
     text = table.read_text()
@@ -66,5 +67,5 @@ def test_plot_and_table_are_written_side_by_side(tmp_path):
 
 def test_the_printed_table_says_what_it_counts():
     stream = io.StringIO()
-    print_partition(COUNTS, Console(file=stream, width=40))
+    print_partition(COUNTS, EXAMPLES, Console(file=stream, width=40))
     assert "all sites" in stream.getvalue() and "A class's column counts training examples" in stream.getvalue()

@@ -5,7 +5,11 @@ from silofl.data.site_data import Examples
 from silofl.settings import parse
 from silofl.study import Study
 
-LABELS = {"segmentation": {1: "organ"}, "classification": {0: "normal", 1: "benign", 2: "malignant"}}
+LABELS = {
+    "segmentation": {1: "organ"},
+    "classification": {0: "normal", 1: "benign", 2: "malignant"},
+    "multilabel": {0: "effusion", 1: "nodule", 2: "mass"},
+}
 
 
 @pytest.fixture
@@ -14,7 +18,7 @@ def make_study():
 
     def make(task="segmentation", **changes):
         settings = {"name": "small", "task": task, "labels": LABELS[task], "rounds": 1, "algorithm": {"name": "fedavg"}}
-        if task == "classification":
+        if task != "segmentation":
             settings |= {"metric": "accuracy", "model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}}
         return parse(Study, settings | changes, "study.yaml")
 

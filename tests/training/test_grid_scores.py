@@ -5,7 +5,7 @@ from silofl.core.guard_rule import BIASES, SHARES
 from silofl.data.targets import IGNORED
 from silofl.inference.geometry import decide_labels
 from silofl.training import grid_scores
-from silofl.training.grid_scores import score_classes, score_label_maps
+from silofl.training.grid_scores import score_classes, score_findings, score_label_maps
 from silofl.training.metrics import compare_overlaps, dice_by_case, leave_out_ignored
 
 SINGLE, BOTH = {1: (1,), 2: (2,)}, {"all": (1, 2), "core": (2,)}
@@ -75,6 +75,12 @@ def test_a_sure_voxel_is_decided_by_no_bias():
 def test_where_nothing_is_scored_there_is_no_score():
     overlaps = np.ones((5, 2, 2), np.int64)
     assert np.isnan(compare_overlaps(overlaps, {})).all()
+
+
+def test_findings_count_by_the_probabilities_of_being_there_or_not_as_in_truth():
+    federated, local = np.array([[0.9, 0.2]]), np.array([[0.5, 0.6]])
+    # The first is there and the second not: (0.9 + 0.8) / 2 and (0.5 + 0.4) / 2, and half of both.
+    np.testing.assert_allclose(score_findings(federated, local, np.array([1]))[[0, 5, 10], 0], [0.85, 0.65, 0.45])
 
 
 def test_a_class_counts_by_the_probability_of_the_true_one():

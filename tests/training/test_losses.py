@@ -223,6 +223,36 @@ def test_balanced_weights_give_all_classes_of_a_site_the_same_sum(make_study):
     assert loss.item() == pytest.approx((math.log(4) + math.log(2)) / 2, rel=1e-6)
 
 
+# --- findings
+
+# logits log(p / (1 - p)) of the probabilities 1/2, 1/4, 1/4 and 1/2, 1/2, 3/4
+FINDINGS = torch.tensor([[1.0, 1 / 3, 1 / 3], [1.0, 1.0, 3.0]]).log()
+# the first example has findings 0 and 2, the second none
+SETS = torch.tensor([5, 0])
+
+
+def test_the_loss_of_findings_is_the_binary_cross_entropy_of_each(make_study):
+    study = make_study("multilabel")
+    # -log of 1/2, 3/4, 1/4 and of 1/2, 1/2, 1/4, mean over all six
+    wanted = -sum(map(math.log, (1 / 2, 3 / 4, 1 / 4, 1 / 2, 1 / 2, 1 / 4))) / 6
+    assert make_loss(study)(FINDINGS, SETS).item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_the_weight_of_a_finding_is_that_of_its_presence(make_study):
+    weights = {"effusion": 3, "nodule": 5, "mass": 2}
+    study = make_study("multilabel", training={"loss": "cross_entropy", "class_weights": weights})
+    # Finding 0 is there with 1/2 and weighs 3, finding 2 with 1/4 and weighs 2; nothing else is there.
+    first = 3 * math.log(1 / 2) + math.log(3 / 4) + 2 * math.log(1 / 4)
+    second = math.log(1 / 2) + math.log(1 / 2) + math.log(1 / 4)
+    assert make_loss(study)(FINDINGS, SETS).item() == pytest.approx(-(first + second) / 6, rel=1e-6)
+
+
+def test_balanced_weights_of_findings_are_their_absences_per_presence(make_study):
+    study = make_study("multilabel", training={"loss": "cross_entropy", "class_weights": "balanced"})
+    # Finding 0 is in 1 of 4, finding 1 in all, finding 2 in none.
+    assert weigh_classes(study, np.array([3, 2, 2, 2])) == [3, 1, 1]
+
+
 @pytest.mark.parametrize("key", ["class_weights", "sampler"])
 def test_weights_and_draws_of_classes_are_refused_for_label_maps(make_study, key):
     with pytest.raises(ConfigError, match=f"training.{key} must be left out for segmentation"):

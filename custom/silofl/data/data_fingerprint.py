@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import list_missing_contrasts, read_source
 from silofl.data.decoder import end_decoder
 from silofl.data.header import check_affine
@@ -225,6 +226,14 @@ def _measure_case(record: Record, manifest: Manifest, study: Study) -> CaseMeasu
         raise DataError(f"case {record.case!r}: {error}") from None
 
 
+def _share_classes(record: Record, study: Study, count: int) -> NDArray[np.float64]:
+    """Return the share of each class in a case: all of one, or of findings as much of each."""
+    if not study.is_multilabel:
+        return np.eye(count)[record.label]
+    found = unpack_findings(np.array([record.label]), count)[0]
+    return found / max(found.sum(), 1)
+
+
 def _measure_image(
     record: Record, manifest: Manifest, image: Image, label: NDArray | None, study: Study
 ) -> CaseMeasures:
@@ -235,7 +244,7 @@ def _measure_image(
         label = label if label is None else label[..., numbers]
     count = 1 + max(study.labels)
     if label is None:
-        foreground, classes = np.ones(pixels.shape[1:], bool), np.eye(count)[record.label]
+        foreground, classes = np.ones(pixels.shape[1:], bool), _share_classes(record, study, count)
     else:
         foreground, is_known = find_labelled(label[0]), label != IGNORED
         classes = np.bincount(label[is_known], minlength=count)[:count] / max(1, is_known.sum())

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
 from silofl.data.contrasts import ImageFiles, has_several_frames
 from silofl.data.header import MOST_MM, read_header
@@ -133,9 +134,13 @@ def count_labels(part: Examples, study: Study) -> dict[str, int]:
     counts = dict.fromkeys(sorted(study.labels), 0)
     for piece in _yield_pieces(part):
         targets = np.asarray(part.targets[piece])
-        rows = targets.reshape(len(targets), -1)
-        for label in counts:
-            counts[label] += int((rows == label).any(axis=1).sum())
+        if study.is_multilabel:
+            is_there = unpack_findings(targets, len(counts))
+        else:
+            rows = targets.reshape(len(targets), -1)
+            is_there = np.stack([(rows == label).any(axis=1) for label in counts], axis=1)
+        for label, count in zip(counts, is_there.sum(axis=0).tolist(), strict=True):
+            counts[label] += count
     return {study.labels[label]: count for label, count in counts.items()}
 
 

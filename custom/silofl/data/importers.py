@@ -204,6 +204,8 @@ def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
 
 
 def _list_masks(plan: SitePlan) -> list[str]:
+    if plan.task != "segmentation":
+        return []
     return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
 
 
@@ -230,14 +232,23 @@ def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
         site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
         for site, plan in plans.items()
     }
-    classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task == "classification"}
+    classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task != "segmentation"}
     notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
     return ImportSummary(examples, patients, classes, tuple(notes))
 
 
 def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:
-    counts = {part: Counter(record["label"] for record in records) for part, records in plan.records.items()}
+    counts = {
+        part: Counter(number for record in records for number in _list_classes(record))
+        for part, records in plan.records.items()
+    }
     return {part: {name: found[number] for number, name in plan.labels.items()} for part, found in counts.items()}
+
+
+def _list_classes(record: JsonRecord) -> list[int]:
+    """Return the class of a record, or all its findings."""
+    label = record["label"]
+    return label if isinstance(label, list) else [label]
 
 
 def _count_examples(record: JsonRecord) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from silofl.core.findings import pack_findings
 from silofl.data.access import open_error
 from silofl.data.patient_names import normalise_name
 from silofl.documents import check_kind
@@ -22,7 +23,7 @@ class Record:
         case: The name that messages and tables use; unique in dataset.json.
         images: The image's path, relative to dataset.json; or one path for each of its contrasts, None where this case
             lacks one.
-        label: The label map's path (segmentation) or the class (classification).
+        label: The label map's path (segmentation), the class (classification) or the set of findings (multilabel).
         patient: The patient, by which parts are kept apart; None where nobody knows.
         slices: First and last slice that belong to this record, from 0, both included, and the step between two
             where it is not 1; None for all.
@@ -65,7 +66,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     Args:
         value: The JSON value.
         where: Its name in errors until its case name is known, as ``record 3 of training``.
-        task: ``segmentation`` or ``classification``.
+        task: The study's.
         labels: The study's labels.
 
     Raises:
@@ -238,7 +239,15 @@ def _parse_label(value: object, where: str, task: str, labels: dict[int, str]) -
                 "dataset.json"
             )
         return value
+    known = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
+    if task == "multilabel":
+        is_set = isinstance(value, list) and all(_is_natural(one) and one in labels for one in value)
+        if not is_set or len({*value}) < len(value):
+            raise DataError(
+                f"{where} must have a list of labels among {known}, each once, not {quote_value(value)}; correct "
+                "dataset.json"
+            )
+        return pack_findings(value)
     if not _is_natural(value) or value not in labels:
-        known = ", ".join(f"{number} ({name})" for number, name in sorted(labels.items()))
         raise DataError(f"{where} must have a label among {known}, not {quote_value(value)}; correct dataset.json")
     return value

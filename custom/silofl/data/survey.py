@@ -12,7 +12,7 @@ from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError, Faults
-from silofl.study_sections import DataSettings
+from silofl.study_sections import FITTING, DataSettings
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
@@ -175,8 +175,8 @@ def _survey_site(folder: Path) -> Survey:
 
 def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
     task, labels = content["task"], content["labels"]
-    if task not in ("segmentation", "classification"):
-        raise DataError(f"{FILE_NAME} must have the task segmentation or classification, not {task!r}; correct it")
+    if task not in FITTING:
+        raise DataError(f"{FILE_NAME} must have one of the tasks {', '.join(FITTING)}, not {task!r}; correct it")
     if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
         raise DataError(f'{FILE_NAME} must have labels as {{"1": "nucleus"}}, not {labels!r}; correct it')
     return str(task), {int(number): str(name) for number, name in labels.items()}

@@ -107,6 +107,7 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     named: list[tuple[Collection[str], Collection[str]]] = [(losses, metrics.training)]
     named += [(labels, score.labels or ()) for score in scores]
     named += [(METRICS, score.also or ()) for score in scores]
+    named += [(set(map(str, study.labels)), score.areas or ()) for score in scores]
     named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]
     # A super model's test has the values of the sites' models, of which the site itself learns with the task.
     named += [(roles, score.models or ()) for score in scores if not isinstance(score, SuperScore)]

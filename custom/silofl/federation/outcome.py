@@ -57,7 +57,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
             extra_metrics={site: score.extra_metrics for site, score in scores.items() if score.extra_metrics} or None,
             **_empty_case_results(scores),
         ),
-        classes=_class_results(study, scores) if study.task == "classification" else None,
+        classes=_class_results(study, scores) if study.task != "segmentation" else None,
         **{key: more for part in server.parts.values() for key, more in part.results(server, scores).items()},
     )
 
@@ -77,6 +77,9 @@ def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResult
     return ClassResults(
         also={site: score.also or {} for site, score in scores.items()},
         label_cases={site: _name_labels(study, score.label_cases or {}) for site, score in scores.items()},
+        areas={site: _name_labels(study, score.areas or {}) for site, score in scores.items()}
+        if study.is_multilabel
+        else None,
     )
 
 

@@ -71,11 +71,14 @@ class ClassResults:
 
     Attributes:
         also: Classification: site -> accuracy, balanced_accuracy and, where defined, auroc.
-        label_cases: Classification: site -> class -> its test cases.
+        label_cases: Classification: site -> class -> its test cases; a finding's absence is a class too.
+        areas: Multilabel: site -> finding -> area under its ROC curve, or under precision over recall where the metric
+            is that.
     """
 
     also: Mapping[str, Mapping[str, float]]
     label_cases: Mapping[str, Counts]
+    areas: Mapping[str, Mapping[str, float]] | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class SiteResult:
         labels: Label's name -> value of this label alone.
         also: A classification's other metrics.
         models: Model -> its value, of a run with several models.
+        areas: Multilabel: finding -> area under its curve.
     """
 
     value: float | None
@@ -118,6 +122,7 @@ class SiteResult:
     labels: Mapping[str, float]
     also: Mapping[str, float]
     models: Values
+    areas: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING_TESTED = Tested({}, {}, {}, {})
@@ -278,6 +283,7 @@ class Results:
             labels=tested.by_label.get(site, {}),
             also=self.classes.also.get(site, {}) if self.classes else {},
             models=self.super_model.models.get(site, {}) if self.super_model else {},
+            areas=(self.classes.areas or {}).get(site, {}) if self.classes else {},
         )
 
 

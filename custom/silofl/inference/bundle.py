@@ -107,12 +107,14 @@ class FilePredictor:
         for doubt in prepared.doubts(self.domain, steps):
             logger.warning("%s: %s", input_name(path), doubt)
         folder = Path(out)
-        if self.study.task == "classification":
+        if self.study.task != "segmentation":
             return self._write_class(folder / f"{stem}_class.json", probabilities.mean(axis=0))
         label_map = decide_on_input(probabilities, prepared, steps)
         return folder / write_label_map(folder, stem, path, label_map, prepared.affine)
 
     def _write_class(self, path: Path, scores: NDArray) -> Path:
         named = {name: float(scores[number]) for number, name in sorted(self.study.labels.items())}
-        write_json(path, {"label": int(scores.argmax()), "class_scores": named})
+        is_found = {"findings": [name for name, score in named.items() if score > 0.5]}
+        answer = is_found if self.study.is_multilabel else {"label": int(scores.argmax())}
+        write_json(path, answer | {"class_scores": named})
         return path

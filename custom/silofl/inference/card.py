@@ -174,7 +174,8 @@ def _collect_scored_labels(facts: Mapping[str, Any]) -> dict[str, set[int]]:
     for part in ("validation", "test"):
         for site, score in (facts.get(part) or {}).items():
             if score.get("labels") is not None:
-                found.setdefault(site, set()).update(map(int, score["labels"]))
+                # The absence of a finding is no label.
+                found.setdefault(site, set()).update(map(int, filter(str.isdecimal, score["labels"])))
     return found
 
 

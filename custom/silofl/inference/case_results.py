@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
-from silofl.inference.geometry import decide_labels
+from silofl.inference.geometry import decide_answers
 from silofl.inference.super_model import ENSEMBLE, SuperModel, case_scores
 from silofl.study import Study
 from silofl.training.evaluation import score_predictions
@@ -64,7 +64,7 @@ def _predict_case(model: SuperModel, part: Examples, study: Study, size: int) ->
     predictions: dict[str, NDArray] = {}
     measured: dict[str, Score] = {}
     for name, values in _yield_probabilities(model, images, size, contents.shares(scores)):
-        predictions[name] = decide_labels(values)
+        predictions[name] = decide_answers(values, study)
         measured[name] = score_predictions(predictions[name], part, study, values)
         # Or it would be held while the next ones are computed.
         del values

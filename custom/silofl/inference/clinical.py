@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.calibration import expected_calibration_error, group_by_confidence
+from silofl.core.findings import unpack_findings
 from silofl.core.intervals import Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
 from silofl.core.roc import find_operating_point, measure_auroc
@@ -37,7 +38,7 @@ def measure_evaluation(
     """
     contents, unit_of = model.contents, site.units.unit_of
     study, score = contents.study, Score.merged({case.case: case.score for case in cases})
-    is_of_classes = study.task == "classification"
+    is_of_classes = study.task != "segmentation"
     found = (
         _measure_classes(score, unit_of, study, specificity)
         if is_of_classes
@@ -73,9 +74,11 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
 
 def _measure_classes(score: Score, unit_of: Mapping[str, str], study: Study, specificity: float) -> dict[str, Any]:
     rows = ClassRows(score, unit_of)
-    found = {"classes": rows.measure_classes(study, specificity), "confusion": rows.count_answers(study)}
+    found: dict[str, Any] = {"classes": rows.measure_classes(study, specificity)}
+    # Findings are not answered one instead of another.
+    found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
     also = measure_also(score, unit_of)
-    if len(study.labels) == 2 and "auroc" in also:
+    if len(study.labels) == 2 and not score.is_multilabel and "auroc" in also:
         # Each class's is the other's.
         also["auroc"] = found["classes"][study.labels[max(study.labels)]].auroc
     return found | {"also": also, "specificity": specificity, "calibration": rows.measure_calibration()}
@@ -111,7 +114,7 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
     accuracy = Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
     area = score.also.get("auroc")
     found = {"accuracy": accuracy, "balanced_accuracy": balanced}
-    return found if area is None else found | {"auroc": Estimate(area, None, len(rows))}
+    return found if area is None else found | {"auroc": Estimate(area, None, len(score.by_case))}
 
 
 def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> dict[str, LabelScore]:
@@ -143,7 +146,7 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
 
 
 class ClassRows:
-    """The cases of a classification: of each its true class and its mean probabilities.
+    """The cases of a classification: of each its true class, or findings, and its mean probabilities.
 
     Args:
         score: Of all cases, with their probabilities.
@@ -154,23 +157,29 @@ class ClassRows:
         rows = [
             (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
         ]
-        self.truth = np.array([label for label, *_ in rows])
-        self.probabilities = np.array([row for *_, row in rows])
-        self.answers = self.probabilities.argmax(axis=1)
+        truth, self.probabilities = np.array([label for label, *_ in rows]), np.array([row for *_, row in rows])
+        self.is_multilabel = score.is_multilabel
+        count = self.probabilities.shape[1]
+        # Whether each class, or finding, is there, and is answered: shape (cases, count).
+        if self.is_multilabel:
+            self.is_true, self.is_answered = unpack_findings(truth, count), self.probabilities > 0.5
+        else:
+            classes, answers = np.arange(count), self.probabilities.argmax(axis=1)
+            self.is_true, self.is_answered = truth[:, None] == classes, answers[:, None] == classes
         self.units = [unit_of[case] for _, case, _ in rows]
         self.sample = Sample(self.units)
 
     def measure_classes(self, study: Study, specificity: float) -> dict[str, ClassScore]:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
         labels = sorted(study.labels)
-        chosen = labels[1:] if len(labels) == 2 else labels
+        chosen = labels[1:] if len(labels) == 2 and not self.is_multilabel else labels
         return {study.labels[label]: self._measure_class(label, specificity) for label in chosen}
 
     def _measure_class(self, label: int, specificity: float) -> ClassScore:
         # Imported here because it takes a second, which no segmentation needs.
         from sklearn.metrics import average_precision_score
 
-        scores, is_positive = self.probabilities[:, label], self.truth == label
+        scores, is_positive = self.probabilities[:, label], self.is_true[:, label]
         area = measure_auroc(scores, is_positive, self.units)
         point = find_operating_point(scores, is_positive, specificity)
         everybody = np.full(len(scores), area is not None)
@@ -187,7 +196,7 @@ class ClassRows:
             return 0 < int(is_positive[rows].sum()) < len(rows)
 
         return ClassScore(
-            recall=self.sample.mean(np.where(is_positive, (self.answers == label).astype(np.float64), np.nan)),
+            recall=self.sample.mean(np.where(is_positive, self.is_answered[:, label].astype(np.float64), np.nan)),
             auroc=Estimate(area.value, area.interval, len(scores)) if area else Estimate(None, None, 0),
             average_precision=self.sample.estimate(precision, everybody),
             sensitivity=replace(self.sample.estimate(sensitivity, everybody), num_cases=int(is_positive.sum())),
@@ -196,18 +205,22 @@ class ClassRows:
 
     def count_answers(self, study: Study) -> dict[str, dict[str, int]]:
         """Return true class -> answered class -> cases, by their names."""
-        counts = Counter(zip(self.truth.tolist(), self.answers.tolist(), strict=True))
+        counts = self.is_true.T.astype(int) @ self.is_answered
         return {
-            name: {other: counts[label, said] for said, other in sorted(study.labels.items())}
+            name: {other: int(counts[label, said]) for said, other in sorted(study.labels.items())}
             for label, name in sorted(study.labels.items())
         }
 
     def measure_calibration(self) -> Calibration:
         """Return how far the model's confidence is from its accuracy."""
-        confidences, is_right = self.probabilities.max(axis=1), self.answers == self.truth
+        if self.is_multilabel:
+            confidences = np.maximum(self.probabilities, 1 - self.probabilities)
+            is_right = self.is_answered == self.is_true
+        else:
+            confidences, is_right = self.probabilities.max(axis=1), (self.is_answered & self.is_true).any(axis=1)
 
         def error(rows: Rows) -> float:
-            return expected_calibration_error(group_by_confidence(confidences[rows], is_right[rows]))
+            return expected_calibration_error(group_by_confidence(confidences[rows].ravel(), is_right[rows].ravel()))
 
-        bins = tuple(group_by_confidence(confidences, is_right))
+        bins = tuple(group_by_confidence(confidences.ravel(), is_right.ravel()))
         return Calibration(self.sample.estimate(error, np.ones(len(confidences), bool)), bins)

@@ -244,7 +244,7 @@ class _Runner:
         from silofl.inference.picture import draw_overlay
 
         study = self.model.contents.study
-        said = model_sentence if prediction.label is None else partial(prediction_sentence, study=study)
+        said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)
         title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
         title = "\n".join(
             [title, "for research, no medical device", *(f"warning: {warning}" for warning in prediction.warnings)]

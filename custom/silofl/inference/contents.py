@@ -171,7 +171,7 @@ def _check_bias(contents: Contents) -> None:
     bias = contents.bias
     if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= MOST_BIAS:
         raise ConfigError(f"bias must be a number from -{MOST_BIAS} to {MOST_BIAS}, not {bias!r}")
-    if bias and contents.study.task == "classification":
+    if bias and contents.study.task != "segmentation":
         raise ConfigError(f"bias must be 0 in a classification, which has no background, not {bias!r}")
 
 

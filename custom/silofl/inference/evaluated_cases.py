@@ -13,7 +13,7 @@ from silofl.data.domain import Form
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import DataError
-from silofl.inference.geometry import check_is_not_blank, decide_labels
+from silofl.inference.geometry import check_is_not_blank, decide_answers
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
 from silofl.inference.super_model import SuperModel
 from silofl.training.evaluation import score_predictions, select_regions
@@ -128,7 +128,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
 
 
 def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]:
-    """Return a model's answer to the examples of one case, and their labels or classes.
+    """Return a model's answer to the examples of one case, and their labels, classes or sets of findings.
 
     Raises:
         DataError: The images are blank, or have not the form of the training images.
@@ -137,7 +137,7 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
     check_is_not_blank(images, f"case {case.cases[0]!r}")
     model.check_is_not_alone(images)
     answer = model.answer(images, model.contents.study.training.batch_size)
-    return answer, decide_labels(answer.probabilities)
+    return answer, decide_answers(answer.probabilities, model.contents.study)
 
 
 def _evaluate_case(model: SuperModel, case: Examples, part: str, form: Form, has_sizes: bool) -> EvaluatedCase:

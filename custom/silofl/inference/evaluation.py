@@ -61,7 +61,7 @@ class Calibration:
     """Whether a model is as often right as it is sure.
 
     Attributes:
-        error: Expected calibration error of the class that is answered, over ten bins.
+        error: Expected calibration error of the class that is answered, or of all answers to findings, over ten bins.
         bins: Those with a case.
     """
 
@@ -94,10 +94,10 @@ class Evaluation:
         labels: Segmentation: label, or region -> its scores.
         distance_unit: Of HD95.
         size_unit: Of sizes.
-        classes: Classification: class -> its scores; of two classes the second alone.
+        classes: Classification: class, or finding -> its scores; of two classes the second alone.
         also: Classification: accuracy, balanced_accuracy and auroc.
         specificity: Classification: the one that thresholds are chosen for.
-        confusion: Classification: true class -> answered class -> cases.
+        confusion: Classification, not multilabel: true class -> answered class -> cases.
         calibration: Classification: of the probabilities.
         versions: Library -> its version.
     """

@@ -181,7 +181,7 @@ def _output_format(contents: Contents) -> dict[str, Any]:
         channels = {"0": study.labels[1]}
     return {
         "type": "probabilities",
-        "format": "segmentation" if is_map else "classification",
+        "format": study.task,
         "num_channels": study.out_channels,
         "spatial_shape": list(contents.image_shape[1:]) if is_map else [],
         "dtype": "float32",

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.findings import decide_findings
 from silofl.data.preparation import Passage, Preparation, PreparedImage
 from silofl.data.transforms import metadata_tracking
 from silofl.errors import DataError
+from silofl.study import Study
 from silofl.training.evaluation import most_likely
 
 if TYPE_CHECKING:
@@ -72,6 +74,11 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
             f"the model {name!r} must answer with finite probabilities, not NaN; its numbers overflow on this image: "
             "look at the image, or train the model anew"
         )
+
+
+def decide_answers(probabilities: NDArray, study: Study) -> NDArray:
+    """Return labels as `decide_labels` does, or the sets of findings (n,) int64."""
+    return decide_findings(probabilities) if study.is_multilabel else decide_labels(probabilities)
 
 
 def decide_labels(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -82,13 +82,15 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "threshold": threshold,
         "warnings": list(prediction.warnings),
     }
-    if prediction.label is None:
+    if prediction.label_map is not None:
         labels = {str(number): name for number, name in sorted(study.labels.items())}
         return record | {
             "labels": labels,
             "size": list(prediction.label_map.shape),
             "volumes_ml": prediction.volumes_ml,
         }
+    if prediction.findings is not None:
+        return record | {"findings": list(prediction.findings), "class_scores": prediction.class_scores}
     name = study.labels[prediction.label]
     return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
 
@@ -126,6 +128,9 @@ def _name_answer(model: str) -> str:
 
 
 def _answer_sentence(prediction: Prediction, study: Study) -> str:
+    if prediction.findings is not None:
+        answers = {name: "yes" if name in prediction.findings else "no" for name in prediction.class_scores}
+        return ", ".join(f"{name} {said} ({prediction.class_scores[name]:.2f})" for name, said in answers.items())
     if prediction.label is not None:
         name = study.labels[prediction.label]
         return f"{name} ({prediction.class_scores[name]:.2f})"

@@ -41,8 +41,10 @@ class Prediction:
         is_fallback: Whether no site's score was above the threshold, so that the global model answered.
         label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
             prepared images; None for classification.
-        label: The class of the case; None for segmentation.
-        class_scores: Each class's name -> its probability, mean over the case's slices; empty for segmentation.
+        label: The class of the case; None for segmentation and multilabel.
+        findings: The names of the findings whose probability is above one half; None for other tasks.
+        class_scores: Name of each class or finding -> its probability, mean over the case's slices; empty for
+            segmentation.
         volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
         warnings: Why the answer may mean nothing, as sentences.
@@ -53,6 +55,7 @@ class Prediction:
     is_fallback: bool
     label_map: NDArray[np.uint8] | None = None
     label: int | None = None
+    findings: tuple[str, ...] | None = None
     class_scores: dict[str, float] | None = None
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None

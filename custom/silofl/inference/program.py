@@ -36,14 +36,20 @@ class Program(nn.Module):
         members: Images to logits, in the order of the weights.
         answer_shape: Of one image's probabilities: (out_channels, H, W) or (classes,).
         bias: What is added to the log-odds of the foreground.
+        is_multilabel: Whether the answers are sets of findings.
     """
 
     def __init__(
-        self, weigher: nn.Module, members: Sequence[nn.Module], answer_shape: Sequence[int], bias: float = 0.0
+        self,
+        weigher: nn.Module,
+        members: Sequence[nn.Module],
+        answer_shape: Sequence[int],
+        bias: float = 0.0,
+        is_multilabel: bool = False,
     ) -> None:
         super().__init__()
         self.weigher, self.members, self.answer_shape = weigher, nn.ModuleList(members), tuple(answer_shape)
-        self.bias = bias
+        self.bias, self.is_multilabel = bias, is_multilabel
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return probabilities (n, *answer_shape) of one case's images (n, C, *spatial), and the members' weights."""
@@ -53,7 +59,7 @@ class Program(nn.Module):
 
     def _share(self, member: nn.Module, images: Tensor, weight: Tensor) -> Tensor:
         def share(images: Tensor, weight: Tensor) -> Tensor:
-            return weight.float() * to_probabilities(member(images))
+            return weight.float() * to_probabilities(member(images), self.is_multilabel)
 
         return _skip_zero_weight(share, images, weight, self.answer_shape)
 
@@ -109,7 +115,7 @@ def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
             device
         )
         if data.patches is None:
-            whole = Program(weigher, members, answer_shape, contents.bias)
+            whole = Program(weigher, members, answer_shape, contents.bias, contents.study.is_multilabel)
             return {MODEL: _export_module(whole, (example,), (any_number,))}
         volume, any_size = example[:1], {axis: Dim(name, min=1) for axis, name in zip((2, 3, 4), "xyz", strict=True)}
         weights = torch.zeros(len(members), dtype=torch.float64, device=device)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
 from silofl.study import Study
 from silofl.training.device import choose_device
-from silofl.training.evaluation import compute_outputs, compute_softmax
+from silofl.training.evaluation import compute_class_probabilities, compute_outputs, compute_softmax
 from silofl.training.joined import BLEND as CHOSEN_BLEND
 
 BATCH_SIZE = 8
@@ -140,7 +141,7 @@ class SuperModel:
 
         Returns:
             float32 (n, out_channels, *spatial), the sigmoid of a single output, else the softmax; or for classification
-            float64 (n, classes), the softmax.
+            float64 (n, classes), the softmax; or (n, findings), the sigmoid.
 
         Raises:
             ConfigError: There is no model of this name.
@@ -148,8 +149,8 @@ class SuperModel:
         """
         is_stateless = self.contents.study.model.normalization == "batch_stateless"
         network, size = self.network(name), len(images) if is_stateless else batch_size
-        if self.contents.study.task == "classification":
-            found = compute_softmax(network, images, size, self.device)
+        if self.contents.study.task != "segmentation":
+            found = compute_class_probabilities(network, images, size, self.device, self.contents.study)
         else:
             found = compute_outputs(lambda batch: to_probabilities(network(batch)), images, size, self.device)
         check_probabilities(found, name)
@@ -234,7 +235,7 @@ class SuperModel:
         images = case if prepared is None else prepared.images
         self.check_is_not_alone(images)
         answer = self.answer(images, batch_size, threshold, site)
-        find = self._predict_class if self.contents.study.task == "classification" else self._predict_label_map
+        find = self._predict_class if self.contents.study.task != "segmentation" else self._predict_label_map
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
         has_beside = site is None and self.contents.beside is not None
@@ -368,13 +369,14 @@ class SuperModel:
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
         # One answer for a case: the mean over its slices, as the selector's scores are.
         mean = answer.probabilities.astype(np.float64).mean(axis=0)
-        labels = self.contents.study.labels
+        study, names = self.contents.study, [name for _, name in sorted(self.contents.study.labels.items())]
         return Prediction(
             answer.model,
             answer.scores,
             answer.is_fallback,
-            label=int(mean.argmax()),
-            class_scores={labels[number]: float(mean[number]) for number in sorted(labels)},
+            label=None if study.is_multilabel else int(mean.argmax()),
+            findings=tuple(compress(names, mean > 0.5)) if study.is_multilabel else None,
+            class_scores=dict(zip(names, mean.tolist(), strict=True)),
             affine=None if prepared is None else prepared.affine,
         )
 
@@ -405,9 +407,9 @@ def add_share(total: NDArray | None, probabilities: NDArray, weight: float) -> N
     return probabilities if total is None else np.add(total, probabilities, out=total)
 
 
-def to_probabilities(logits: Tensor) -> Tensor:
-    """Return the sigmoid of a single output, else the softmax over the second axis."""
-    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
+def to_probabilities(logits: Tensor, is_multilabel: bool = False) -> Tensor:
+    """Return the sigmoid of a single output, or of each finding, else the softmax over the second axis."""
+    return logits.sigmoid() if is_multilabel or logits.shape[1] == 1 else logits.softmax(dim=1)
 
 
 def shift_foreground(probabilities: Tensor, bias: float) -> Tensor:

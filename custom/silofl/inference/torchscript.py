@@ -23,13 +23,13 @@ BRANCH = "Converting a tensor to a Python boolean might cause the trace to be in
 class ScriptAnswers(nn.Module):
     """One model with probabilities instead of logits as its output."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, is_multilabel: bool = False) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.is_multilabel = network, is_multilabel
 
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities of images (B, C, *spatial)."""
-        return to_probabilities(self.network(images))
+        return to_probabilities(self.network(images), self.is_multilabel)
 
 
 class InBatches(nn.Module):
@@ -94,12 +94,12 @@ class Script(nn.Module):
 def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     """Return a super model as TorchScript, on the device it is on; the members have the order of their names."""
     contents = super_model.contents
-    is_volume = contents.study.data.dimensions == 3
+    is_volume, is_multilabel = contents.study.data.dimensions == 3, contents.study.is_multilabel
     example = torch.zeros((1 if is_volume else 2, *contents.image_shape), device=super_model.device)
     size = WHOLE_CASE if contents.study.model.normalization == "batch_stateless" else BATCH_SIZE
     with silence_known_warnings():
         members = [
-            InBatches(_trace_network(ScriptAnswers(super_model.network(name)), example), size)
+            InBatches(_trace_network(ScriptAnswers(super_model.network(name), is_multilabel), example), size)
             for name in member_names(contents)
         ]
         selector = super_model.selector

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
 from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept
 from silofl.data.batches import limit_batch_size
@@ -44,7 +45,7 @@ from silofl.study import Study
 from silofl.study_sections import RANKED
 from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
-from silofl.training.grid_scores import score_classes, score_label_maps, yield_means
+from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_means
 from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.local_model import LocalModel, copy_state, load_borrowed, locate_memo
 from silofl.training.loop import Learner
@@ -275,6 +276,7 @@ class SiteGuard(SitePart):
         """Choose share and biases by the validation data."""
         part, study = self.work.data.validation, self.work.study
         is_map = study.task == "segmentation"
+        score_answers = score_findings if study.is_multilabel else score_classes
         scored = select_regions(part, study), study.metric == "dice_with_background", part.annotated
         found: dict[str, NDArray[np.float64]] = {}
         for members, *both in self._yield_answers(part):
@@ -283,7 +285,7 @@ class SiteGuard(SitePart):
                 theirs, ours = (one[rows[0] : rows[-1] + 1] for one in both)
                 truth = np.stack([members.targets[row] for row in rows])
                 found[case] = (
-                    score_label_maps(theirs, ours, truth, *scored) if is_map else score_classes(theirs, ours, truth)
+                    score_label_maps(theirs, ours, truth, *scored) if is_map else score_answers(theirs, ours, truth)
                 )
         return choose_kept(average_by_unit(found, units.unit_of), BIASES if is_map else np.zeros(1))
 
@@ -301,17 +303,18 @@ class SiteGuard(SitePart):
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 
     def _predict(self, part: Examples, points: Points) -> tuple[dict[str, Array], dict[str, NDArray]]:
-        """Return the label maps, or classes, of both models' mean at each point, in the part's order.
+        """Return the label maps, classes or sets of findings of both models' mean at each point, in the part's order.
 
         Where the study's metric ranks cases, also the classes' mean probabilities, (N, classes).
         """
         pieces: dict[str, list[NDArray]] = {name: [] for name in points}
         means: dict[str, list[NDArray]] = {name: [] for name in points if self.work.study.metric in RANKED}
+        decide = _decide_findings if self.work.study.is_multilabel else _decide
         for _, federated, local in self._yield_answers(part):
             for name, (share, bias) in points.items():
-                pieces[name].append(_decide(federated, local, share, bias))
+                pieces[name].append(decide(federated, local, share, bias))
                 if name in means:
-                    means[name].append((1 - share) * federated + share * local)
+                    means[name].append(_mix(federated, local, share))
         labels = {name: join_pieces(part.targets, found) for name, found in pieces.items()}
         return labels, {name: np.concatenate(found) for name, found in means.items()}
 
@@ -358,6 +361,15 @@ def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[s
     if model.contents.rule == "only":
         return model.probabilities(next(iter(model.contents.models)), images, size)
     return np.concatenate([model.answer(images[rows], size).probabilities for rows in group_positions(cases).values()])
+
+
+def _mix(federated: NDArray, local: NDArray, share: float) -> NDArray:
+    return (1 - share) * federated + share * local
+
+
+def _decide_findings(federated: NDArray, local: NDArray, share: float, _: float) -> NDArray[np.int64]:
+    """Return the sets of findings by two models' mean (n, findings), of which there is no bias."""
+    return decide_findings(_mix(federated, local, share))
 
 
 def _decide(federated: NDArray, local: NDArray, share: float, bias: float) -> NDArray[np.uint8]:

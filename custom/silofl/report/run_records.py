@@ -27,6 +27,7 @@ from silofl.report.tables import TextTable
 from silofl.schema import declare_optional, read_file, read_list, read_record
 from silofl.settings import setting_text
 from silofl.study import Study, load_study
+from silofl.study_sections import RANKED
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SurfaceScore
 
@@ -416,7 +417,11 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
 def _tested_rows(results: Results, own: SiteResult, row: partial[ResultRow]) -> Iterable[ResultRow]:
     """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
     yield row(value=own.value, cases=own.num_cases)
-    yield from (row(label=label, value=value) for label, value in own.labels.items())
+    # Of a class it is the recall, whatever the metric.
+    of_label = partial(row, metric="recall") if results.classes else row
+    yield from (of_label(label=label, value=value) for label, value in own.labels.items())
+    of_area = partial(row, metric=results.metric if results.metric in RANKED else "auroc")
+    yield from (of_area(label=label, value=value) for label, value in own.areas.items())
     also = {name: value for name, value in own.also.items() if name != results.metric}
     yield from (row(metric=name, value=value, cases=own.num_cases) for name, value in also.items())
     yield from (row(model=model, value=value, cases=own.num_cases) for model, value in own.models.items())

@@ -324,6 +324,8 @@ def _describe_missed_classes(results: Results) -> list[str]:
     """Return a sentence a site whose model recognises no test case of a class."""
     if results.classes is None:
         return []
+    # Examples of several findings are drawn by none.
+    sampler = ", training.sampler" if results.classes.areas is None else ""
     sentences = []
     for site, also in results.classes.also.items():
         recalls, cases = results.tested.by_label.get(site, {}), results.classes.label_cases.get(site, {})
@@ -331,8 +333,7 @@ def _describe_missed_classes(results: Results) -> list[str]:
         if missed and "accuracy" in also:
             sentences.append(
                 f"{site}: no test case is recognised of {', '.join(missed)}: recall 0.000 beside an accuracy of "
-                f"{format_number(also['accuracy'])}; see training.class_weights, training.sampler and "
-                "metric: balanced_accuracy"
+                f"{format_number(also['accuracy'])}; see training.class_weights{sampler} and metric: balanced_accuracy"
             )
     return sentences
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -10,10 +11,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from silofl.core.findings import name_absence
 from silofl.errors import escape_markdown, make_printable
 from silofl.federation.ledger import Round, latest_software
-from silofl.federation.results import Results
-from silofl.study_sections import SEGMENTATION_ONLY
+from silofl.federation.results import ClassResults, Results
+from silofl.study_sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
@@ -156,7 +158,12 @@ def tested_sites(results: Results) -> str:
 
 
 def label_table(results: Results) -> TextTable | None:
-    """Return one row a site, one column a label by name, and the mean over sites; None where `site_table` has them."""
+    """Return one row a site, one column a label by name, and the mean over sites; None where `site_table` has them.
+
+    Of findings it is one row a finding and site.
+    """
+    if results.classes and results.classes.areas is not None:
+        return _finding_table(results, results.classes)
     labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
         return None
@@ -165,8 +172,26 @@ def label_table(results: Results) -> TextTable | None:
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
 
 
+def _finding_table(results: Results, classes: ClassResults) -> TextTable:
+    rows = []
+    for name, site in product(results.labels.values(), results.sites):
+        own, cases = results.by_site[site], classes.label_cases.get(site, {})
+        shares = [
+            f"{format_number(own.labels.get(key))} of {cases[key]}" if cases.get(key) else MISSING
+            for key in (name, name_absence(name))
+        ]
+        rows.append((name, site, format_number(own.areas.get(name)), *shares))
+    area_name = METRIC_NAMES[results.metric if results.metric in RANKED else "auroc"]
+    return TextTable(("finding", "site", area_name, "sensitivity", "specificity"), tuple(rows), num_text=2)
+
+
 def label_sentence(results: Results) -> str:
     """Say what the values by label are."""
+    if results.classes and results.classes.areas is not None:
+        return (
+            "Sensitivity is the share of the test cases with a finding in which it is found, specificity the share of "
+            "those without it in which it is not, both at a probability of 0.5."
+        )
     if results.classes:
         return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
     return "Values over the test cases of each label alone; a site without a label has none."
@@ -285,7 +310,8 @@ def _further_columns(results: Results) -> dict[str, Column]:
     others = {METRIC_NAMES[key]: values for key, values in metric_columns(results).items()}
     known = {name: values for name, values in others.items() if any(value is not None for value in values)}
     labels = label_columns(results)
-    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE
+    has_findings = results.classes is not None and results.classes.areas is not None
+    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not has_findings
     # Of a class it is the recall, whatever the metric.
     what = "recall" if results.classes else results.metric or "value"
     return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from silofl.core.findings import decide_findings, name_findings
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -120,12 +121,14 @@ def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[Evaluat
     """Return pictures of the worst answers: the lowest values, or the surest wrong classes; right ones are none."""
     wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
     worst = sorted(wrong, key=lambda one: (_rank_case(one), one.case))[:MOST_PICTURES]
-    draw = _draw_class if model.contents.study.task == "classification" else _draw_label_map
+    draw = _draw_class if model.contents.study.task != "segmentation" else _draw_label_map
     return [draw(model, one, site.select(one.part, one.case)) for one in worst]
 
 
 def _rank_case(one: EvaluatedCase) -> float:
-    """Return the probability of the true class, or a segmentation's value."""
+    """Return the probability of the true class, or a segmentation's value; of findings the share of right ones."""
+    if one.score.is_multilabel:
+        return one.score.by_case[one.case]
     known = [row[label] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
     return float(np.mean(known)) if known else one.score.by_case[one.case]
 
@@ -134,8 +137,16 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
     study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
     plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
     (label, rows), *_ = one.score.probabilities_by_case.items()
+    if study.is_multilabel:
+        title = ": ".join(name_findings(found, study.labels) for found in (label, _decide_case(rows[one.case])))
+        return CasePicture(title, one.case, plane)
     said, probability = max(enumerate(rows[one.case]), key=lambda pair: pair[1])
     return CasePicture(f"{study.labels[label]}: {study.labels[said]} {probability:.2f}", one.case, plane)
+
+
+def _decide_case(chances: Sequence[float]) -> int:
+    """Return the set of findings that a case's probabilities answer."""
+    return int(decide_findings(np.array([chances]))[0])
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
@@ -185,7 +196,11 @@ def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[st
         }
     for label, rows in one.score.probabilities_by_case.items():
         chances = rows[one.case]
-        row |= {"true class": study.labels[label], "answer": study.labels[int(np.argmax(chances))]}
+        if study.is_multilabel:
+            answer = name_findings(_decide_case(chances), study.labels)
+            row |= {"true findings": name_findings(label, study.labels), "answer": answer}
+        else:
+            row |= {"true class": study.labels[label], "answer": study.labels[int(np.argmax(chances))]}
         row |= {f"probability of {name}": chances[number] for number, name in sorted(study.labels.items())}
     return row | {"warnings": "; ".join(one.warnings)}
 

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
         from silofl.studies.partition import write_partition
 
-        write_partition(options.target, summary.classes)
+        write_partition(options.target, summary.classes, summary.examples)
     if options.json:
         print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
     else:
@@ -68,4 +68,4 @@ def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
     if summary.classes:
         from silofl.studies.partition import print_partition
 
-        print_partition(summary.classes, make_console(options))
+        print_partition(summary.classes, summary.examples, make_console(options))

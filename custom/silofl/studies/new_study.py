@@ -22,7 +22,7 @@ from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
 from silofl.study import Study, load_study
-from silofl.study_sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
+from silofl.study_sections import FITTING
 
 WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.
@@ -35,6 +35,8 @@ EXAMPLES = {
     ("segmentation", False): "harmofl_nuclei",
     ("classification", False): "adafed_mednist",
     ("classification", True): "adafed_activity",
+    ("multilabel", False): "adafed_mednist",
+    ("multilabel", True): "adafed_activity",
 }
 
 
@@ -111,7 +113,8 @@ def _check_template(job: Path, template: Study, found: Survey) -> None:
     """Refuse a job for another task, or with a network for another kind of images."""
     is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
     example = EXAMPLES.get((found.task, has_windows), "another")
-    if template.task != found.task:
+    # Of classes and of findings the same networks answer.
+    if FITTING[template.task] is not FITTING[found.task]:
         raise ConfigError(
             f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
             f"take {example}"
@@ -130,7 +133,7 @@ def _check_template(job: Path, template: Study, found: Survey) -> None:
 def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
     """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
     where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
-    values |= {"name": name, "labels": found.labels}
+    values |= {"name": name, "task": found.task, "labels": found.labels}
     if found.labels != template.labels:
         # They are unions of the job's own labels.
         values.pop("regions", None)
@@ -140,6 +143,11 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
         others = {key: values.pop(key) for key in [*values][[*values].index("labels") + 1 :] if key != "regions"}
         values |= {"regions": regions, **others}
     comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
+    if found.task == "multilabel" != template.task:
+        # Most findings are rare: who names none is right in most.
+        values["metric"] = "auroc"
+        values.get("training", {}).pop("sampler", None)
+        comments["metric"] = "mean over the findings; accuracy is high where none is found"
     comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
     comments |= _fit_channels(values, found, where)
     comments |= _fit_intensity(values["data"], found)
@@ -283,8 +291,7 @@ def section_lines(
 def list_key_choices(task: str, answers: Sequence[type[Ingredient]]) -> dict[str, str]:
     """Return dotted key -> its possible values, of keys with named values."""
     named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
-    fitting = {"segmentation": SEGMENTATION_ONLY, "classification": CLASSIFICATION_ONLY}[task]
-    return named | {key: ", ".join(values) for key, values in fitting.items()}
+    return named | {key: ", ".join(values) for key, values in FITTING[task].items()}
 
 
 def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:

@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
+Examples = Mapping[str, Mapping[str, int]]
 NOTE = "A class's column counts training examples; the last three columns count all examples of each part."
 CELL_INCH = 0.42
 LARGEST_DOT = 0.92
 TRAINING, TEST = LINE_COLOURS[5], LINE_COLOURS[1]
 
 
-def partition_table(counts: Counts) -> TextTable:
+def partition_table(counts: Counts, examples: Examples) -> TextTable:
     """Return one row a site with its training examples by class, then all examples of each part.
 
     Args:
         counts: Site -> part -> class -> number of examples; what is missing is 0.
+        examples: Site -> part -> number of examples, of which one may have several findings, or none.
     """
     classes = _all_classes(counts)
     rows = [
-        [_tally(counts, site, "training", name) for name in classes]
-        + [sum(counts[site].get(part, {}).values()) for part in PARTS]
+        [_tally(counts, site, "training", name) for name in classes] + [examples[site].get(part, 0) for part in PARTS]
         for site in counts
     ]
     rows.append([sum(column) for column in zip(*rows, strict=True)])
@@ -72,23 +73,24 @@ def partition_image(counts: Counts) -> PageImage:
     return PageImage(encode_png(figure, is_trimmed=True), alt, caption)
 
 
-def write_partition(folder: Path, counts: Counts) -> tuple[Path, ...]:
+def write_partition(folder: Path, counts: Counts, examples: Examples) -> tuple[Path, ...]:
     """Write the plot and the table as ``partition.png`` and ``partition.md`` and return their paths.
 
     Args:
         folder: Where they go.
-        counts: Site -> part -> class -> number of examples; what is missing is 0.
+        counts: As for `partition_table`.
+        examples: The same.
     """
     image, picture, table = partition_image(counts), folder / "partition.png", folder / "partition.md"
     write_atomically(picture, lambda stream: stream.write(image.png))
     shown = f"\n![{image.alt}]({picture.name})\n\n{image.caption}\n"
-    write_text(table, markdown_table(partition_table(counts), [NOTE]) + shown)
+    write_text(table, markdown_table(partition_table(counts, examples), [NOTE]) + shown)
     return picture, table
 
 
-def print_partition(counts: Counts, console: Console) -> None:
+def print_partition(counts: Counts, examples: Examples, console: Console) -> None:
     """Print the table and how to read it."""
-    print_table(partition_table(counts), console)
+    print_table(partition_table(counts, examples), console)
     print_lines([NOTE], console)
 
 

@@ -69,6 +69,7 @@ def random_part(study: Study, shape: tuple[int, ...], count: int) -> Examples:
     if study.task == "segmentation":
         targets = random.integers(0, len(study.labels) + 1, (count, *shape[1:])).astype(np.uint8)
     else:
+        # Any number is a set of findings.
         targets = random.integers(0, len(study.labels), count)
     return Examples(images, targets, names, (None,) * count, names)
 

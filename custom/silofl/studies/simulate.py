@@ -281,7 +281,7 @@ def _look_at_data(
 
 
 def _find_doubts(data: SiteData, study: Study) -> list[str]:
-    if study.task == "classification":
+    if study.task != "segmentation":
         # That a site has examples of some classes alone is what many partitions are made for.
         return find_doubts(data, study)
     return find_label_doubts(data, study, count_labels(data.training, study)) + find_doubts(data, study)
@@ -401,7 +401,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
             markup=False,
         )
         return ExitCode.FAILED
-    if study.task == "classification" and results.is_finished and results.everyone is None:
+    if study.task != "segmentation" and results.is_finished and results.everyone is None:
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
     code = ExitCode[results.status]

@@ -8,11 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.core.findings import decide_findings
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
 from silofl.data.volumes import Array, Volumes, central_slices
 from silofl.study import Study
 from silofl.training.extra_metrics import measure_extra_metric
+from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, group_positions, leave_out_ignored
 from silofl.training.surface import surface_by_case, surface_numbers
 
@@ -25,15 +27,15 @@ def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.devic
     if study.task == "segmentation":
         predictions = predict(model, part, size, device)
         return predictions, score_predictions(predictions, part, study)
-    probabilities = compute_softmax(model, part.images, size, device)
-    predictions = probabilities.argmax(axis=1)
+    probabilities = compute_class_probabilities(model, part.images, size, device, study)
+    predictions = decide_findings(probabilities) if study.is_multilabel else probabilities.argmax(axis=1)
     return predictions, score_predictions(predictions, part, study, probabilities)
 
 
 def summarise_test(predictions: Array, result: Score, part: Examples, study: Study) -> dict[str, Any]:
     """Return the numbers of a test that leave the site: its score and patients; of label maps surfaces and extras."""
     numbers = count_patients(result, part)
-    if study.task == "classification":
+    if study.task != "segmentation":
         return numbers
     # One unit for all cases: a mean of mm and pixels means nothing.
     is_known = part.spacings.keys() >= {*part.cases}
@@ -93,6 +95,16 @@ def compute_softmax(network: nn.Module, images: NDArray, batch_size: int, device
     return compute_outputs(lambda batch: network(batch).double().softmax(dim=1), images, batch_size, device)
 
 
+def compute_class_probabilities(
+    network: nn.Module, images: NDArray, batch_size: int, device: torch.device, study: Study
+) -> NDArray[np.float64]:
+    """Return a study's model's probabilities (N, labels) of images (N, C, *spatial): of classes, or of findings."""
+    if not study.is_multilabel:
+        return compute_softmax(network, images, batch_size, device)
+    network.eval()
+    return compute_outputs(lambda batch: network(batch).double().sigmoid(), images, batch_size, device)
+
+
 def yield_pieces(part: Examples) -> Iterator[NDArray]:
     """Yield what a classifier sees of a part, in its order: all images at once, or slices of each volume."""
     if part.has_volumes:
@@ -123,11 +135,14 @@ def score_predictions(predictions: Array, part: Examples, study: Study, probabil
     """Return the study's metric of predictions for a part.
 
     Args:
-        predictions: Label maps or classes, in the part's order.
+        predictions: Label maps, classes or sets of findings, in the part's order.
         part: The truth, and whose it is.
         study: Names task, metric and what is scored: labels, or regions of several.
         probabilities: (N, classes) for a classification; without them its score has no AUROC.
     """
+    if study.is_multilabel:
+        truth = part.targets, part.cases
+        return findings_by_case(predictions, *truth, study.labels, study.metric, probabilities)
     if study.task == "classification":
         return accuracy_by_case(predictions, part.targets, part.cases, study.metric, probabilities)
     has_background = study.metric == "dice_with_background"

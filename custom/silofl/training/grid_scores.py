@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.findings import unpack_findings
 from silofl.core.guard_rule import BIASES, SHARES
 from silofl.data.targets import IGNORED
 from silofl.training.metrics import Label, compare_overlaps
@@ -50,7 +51,24 @@ def score_classes(
         local: The other's.
         truth: Classes (n,).
     """
-    theirs, ours = (found[np.arange(len(truth)), truth].mean() for found in (federated, local))
+    return _weigh_means(*(found[np.arange(len(truth)), truth].mean() for found in (federated, local)))
+
+
+def score_findings(
+    federated: NDArray[np.float64], local: NDArray[np.float64], truth: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the probability that each finding is there, or not, as in truth; the means and shape of `score_classes`.
+
+    Args:
+        federated: One model's probabilities, (n, findings).
+        local: The other's.
+        truth: Sets of findings (n,).
+    """
+    is_there = unpack_findings(truth, federated.shape[1])
+    return _weigh_means(*(np.where(is_there, found, 1 - found).mean() for found in (federated, local)))
+
+
+def _weigh_means(theirs: float, ours: float) -> NDArray[np.float64]:
     # A sum of probabilities may round to a hair above 1.
     return ((1 - SHARES) * theirs + SHARES * ours).clip(0, 1)[:, None]
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from silofl.core.findings import unpack_findings
 from silofl.core.steps import Loss
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Array
@@ -22,7 +23,8 @@ def make_loss(
 
     ``dice_ce`` is Dice plus cross entropy, ``dice`` Dice alone; background does not count in the Dice part. With a
     single label the network has one output: sigmoid and binary cross entropy. Otherwise softmax over background
-    and labels. A loss of a package is called like these, ``part(logits, targets)``, and returns a scalar.
+    and labels. Of findings it is the binary cross entropy, mean over all of them. A loss of a package is called like
+    these, ``part(logits, targets)``, and returns a scalar; the targets of findings are 0 or 1, (B, findings).
 
     Args:
         study: The study.
@@ -41,15 +43,20 @@ def make_loss(
 def weigh_classes(study: Study, targets: Array | None) -> list[float]:
     """Return what an example of each class weighs, in the order of the network's answers.
 
-    ``balanced`` is N / (C n_c) for n_c of N examples in class c of the C that there are; 1 for a class without any.
+    ``balanced`` is N / (C n_c) for n_c of N examples in class c of the C that there are; 1 for a class without any. Of
+    a finding it is (N - n_c) / n_c, so that its presence weighs as much as its absence; 1 where all have it, or nobody.
 
     Args:
         study: The study, with ``training.class_weights``.
-        targets: The classes of the site's training examples, (N,).
+        targets: The classes, or sets of findings, of the site's training examples, (N,).
     """
     given = study.training.class_weights
     if isinstance(given, dict):
         return [given[study.labels[number]] for number in sorted(study.labels)]
+    if study.is_multilabel:
+        found = unpack_findings(targets, study.out_channels)
+        counts = found.sum(axis=0).tolist()
+        return [(len(found) - count) / count if 0 < count < len(found) else 1.0 for count in counts]
     counts = np.bincount(np.asarray(targets, dtype=np.int64), minlength=study.out_channels)
     present = np.count_nonzero(counts)
     return [float(counts.sum() / (present * count)) if count else 1.0 for count in counts]
@@ -86,10 +93,28 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
 
 def _choose_loss(study: Study) -> Loss:
     if is_extension(study.training.loss):
-        return load_extension("training.loss", LOSSES, study.training.loss)
+        loss = load_extension("training.loss", LOSSES, study.training.loss)
+        return _unpack_targets(loss) if study.is_multilabel else loss
+    if study.is_multilabel:
+        return _unpack_targets(_cross_entropy_of_findings)
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)
+
+
+def _unpack_targets(loss: Loss) -> Loss:
+    """Return a loss of sets of findings (B,), from one of 0 or 1 for each finding (B, findings)."""
+
+    def unpacked(logits: Tensor, targets: Tensor, **options: Tensor) -> Tensor:
+        numbers = torch.arange(logits.shape[1], device=targets.device)
+        return loss(logits, (targets[:, None] >> numbers & 1).to(logits.dtype), **options)
+
+    return unpacked
+
+
+def _cross_entropy_of_findings(logits: Tensor, targets: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the binary cross entropy; the weights are of the findings' presence."""
+    return nn.functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=weight)
 
 
 def _weigh_classes(loss: Loss, weights: Sequence[float]) -> Loss:

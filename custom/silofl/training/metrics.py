@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.findings import unpack_findings
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Array, Volumes
 from silofl.study_sections import CLASSIFICATION_ONLY, RANKED
@@ -31,10 +32,12 @@ class Score:
         by_case: Case -> its own value, the counted cases only.
         num_excluded: Cases left out because truth and prediction are both empty.
         labels_by_case: Label, or region -> case -> its value in it, where it counts; of a true class the share of the
-            case's examples that are right.
+            case's examples that are right. A finding and its absence are two classes.
         metric: The study's metric, which the value is.
-        probabilities_by_case: True class -> case -> probability of each class; empty where they are not known.
+        probabilities_by_case: True class, or set of findings -> case -> probability of each class; empty where they are
+            not known.
         empty: Of a segmentation: case without any label in truth -> whether one is predicted in it.
+        is_multilabel: Whether a case has a set of findings.
     """
 
     by_case: dict[str, float]
@@ -43,6 +46,7 @@ class Score:
     metric: str = "dice"
     probabilities_by_case: dict[Label, dict[str, Probabilities]] = field(default_factory=dict)
     empty: dict[str, bool] = field(default_factory=dict)
+    is_multilabel: bool = False
 
     @property
     def value(self) -> float:
@@ -51,7 +55,7 @@ class Score:
         A metric of the cases' order is of all of them, and NaN where all are of one class.
         """
         if self.metric in RANKED:
-            area = mean_area(self.metric, self.probabilities_by_case)
+            area = mean_area(self.metric, self.probabilities_by_case, self.is_multilabel)
             return float("nan") if area is None else area
         means = self.by_label if self.metric == "balanced_accuracy" else self.by_case
         return _mean(means.values())
@@ -85,7 +89,7 @@ class Score:
         if self.metric not in CLASSIFICATION_ONLY["metric"] or not self.by_case:
             return {}
         names = dict.fromkeys(("auroc", *({self.metric} & {*RANKED})))
-        areas = {name: mean_area(name, self.probabilities_by_case) for name in names}
+        areas = {name: mean_area(name, self.probabilities_by_case, self.is_multilabel) for name in names}
         metrics = {"accuracy": _mean(self.by_case.values()), "balanced_accuracy": _mean(self.by_label.values())}
         return metrics | {name: area for name, area in areas.items() if area is not None}
 
@@ -102,8 +106,14 @@ class Score:
             with_truth = [value for case, value in self.by_case.items() if case not in self.empty]
             numbers |= {"num_empty": len(self.empty), "num_false_positive": sum(self.empty.values())}
             numbers["value_with_truth"] = mean_of_known(with_truth)
-        cases = {str(label): count for label, count in self.label_cases.items()}
-        return numbers | {"also": also, "label_cases": cases} if (also := self.also) else numbers
+        if also := self.also:
+            cases = {str(label): count for label, count in self.label_cases.items()}
+            numbers |= {"also": also, "label_cases": cases}
+        if self.is_multilabel:
+            metric = self.metric if self.metric in RANKED else "auroc"
+            areas = find_areas(metric, self.probabilities_by_case, self.is_multilabel)
+            numbers["areas"] = {str(label): area for label, area in areas.items()}
+        return numbers
 
     @classmethod
     def of(
@@ -113,11 +123,12 @@ class Score:
         metric: str = "dice",
         probabilities_by_case: ByLabel[Probabilities] | None = None,
         empty: Mapping[str, bool] | None = None,
+        is_multilabel: bool = False,
     ) -> Score:
         """Build the score of cases from their values; None marks a case that does not count."""
         counted = {case: value for case, value in by_case.items() if value is not None}
         more = (dict(one or {}) for one in (probabilities_by_case, empty))
-        return cls(counted, len(by_case) - len(counted), dict(labels_by_case or {}), metric, *more)
+        return cls(counted, len(by_case) - len(counted), dict(labels_by_case or {}), metric, *more, is_multilabel)
 
     @classmethod
     def merged(cls, by_case: Mapping[str, Score]) -> Score:
@@ -128,6 +139,7 @@ class Score:
             next((score.metric for score in by_case.values()), "dice"),
             _join_tables({case: score.probabilities_by_case for case, score in by_case.items()}),
             {case: score.empty[case] for case, score in by_case.items() if case in score.empty},
+            any(score.is_multilabel for score in by_case.values()),
         )
 
 
@@ -270,31 +282,40 @@ def value_or_none(score: Score) -> float | None:
     return None if math.isnan(value) else value
 
 
-def mean_area(metric: str, probabilities_by_case: ByLabel[Probabilities]) -> float | None:
-    """Return the mean over classes of the area under a curve of this class against all others.
+def mean_area(metric: str, probabilities_by_case: ByLabel[Probabilities], is_multilabel: bool = False) -> float | None:
+    """Return the mean of `find_areas` over the classes that have one; None where none has."""
+    return mean_of_known(find_areas(metric, probabilities_by_case, is_multilabel).values())
 
-    A class without a positive or without a negative case does not count; None where no class counts.
+
+def find_areas(
+    metric: str, probabilities_by_case: ByLabel[Probabilities], is_multilabel: bool = False
+) -> dict[int, float]:
+    """Return the area under a curve of each class against all others; none of a class that all have, or nobody.
 
     Args:
         metric: ``auroc``, under the ROC curve; or ``auprc``, under precision over recall, as the average precision.
-        probabilities_by_case: True class -> case -> probability of each class.
+        probabilities_by_case: True class, or set of findings -> case -> probability of each class.
+        is_multilabel: Whether the cases have sets of findings.
     """
-    present = sorted(label for label, cases in probabilities_by_case.items() if cases)
-    if len(present) < 2:
-        return None
+    rows = [(label, row) for label, cases in sorted(probabilities_by_case.items()) for row in cases.values()]
+    if not rows:
+        return {}
     # Imported here because it takes a second, which no segmentation needs.
     import torch
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
     measure = {"auroc": binary_auroc, "auprc": binary_average_precision}[metric]
-
-    rows = [(label, row) for label in present for row in probabilities_by_case[label].values()]
-    truth = torch.tensor([label for label, _ in rows])
+    labels, count = np.array([label for label, _ in rows]), len(rows[0][1])
+    truth = unpack_findings(labels, count) if is_multilabel else labels[:, None] == np.arange(count)
     # Not float32, torch's own choice: it rounds sure scores to exactly 1, and equal scores are ties.
     probabilities = torch.tensor([row for _, row in rows], dtype=torch.float64)
-    areas = [float(measure(probabilities[:, label], (truth == label).long())) for label in present]
+    areas = {
+        number: float(measure(probabilities[:, number], torch.from_numpy(truth[:, number]).long()))
+        for number in range(count)
+        if 0 < truth[:, number].sum() < len(truth)
+    }
     # It sums in float32, and may end a hair above 1.
-    return _mean(min(area, 1.0) for area in areas)
+    return {number: min(area, 1.0) for number, area in areas.items()}
 
 
 def pool_values(scores: Sequence[tuple[float, int]]) -> float | None:

@@ -103,9 +103,11 @@ class SiteScore:
         num_cases: Cases that count.
         num_excluded: Cases left out: truth and prediction are both empty.
         num_patients: Test: patients of the cases that count; null where one is not known.
-        labels: Label's number, or region -> its mean value; the recall of a class.
+        labels: Label's number, or region -> its mean value; the recall of a class. Of findings, and of their absence.
         also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
+        areas: Multilabel: finding's number -> area under its ROC curve, or under precision over recall where the
+            study's metric is that.
         models: Model, of several -> its value on the same cases.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
         num_empty: Segmentation: cases without any label in truth; null where there is none.
@@ -122,6 +124,7 @@ class SiteScore:
     labels: Shares | None = declare_optional()
     also: Shares | None = declare_optional()
     label_cases: Counts | None = declare_optional()
+    areas: Shares | None = declare_optional()
     models: Values | None = declare_optional()
     selector_accuracy: Value | None = declare_optional()
     num_empty: Cases | None = declare_optional()

@@ -144,3 +144,35 @@ def test_a_single_class_is_refused(run, source):
         write_site(source / site, [row.replace("sick", "healthy") for row in ROWS])
     with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
         run()
+
+
+FINDINGS = ["a.png,Effusion|Nodule,p0", "b.png,No Finding,p1", "c.png,,p2", "d.png,Nodule,p3", "e.png,Effusion,p4"]
+
+
+def test_rows_of_several_labels_make_findings_of_all_labels(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, FINDINGS if site == "north" else FINDINGS[3:])
+    summary, content, records = run()
+    assert (content["task"], content["labels"]) == ("multilabel", {"0": "Effusion", "1": "Nodule"})
+    assert {case: record["label"] for case, record in records.items()} == {
+        "a.png": [0, 1],
+        "b.png": [],
+        "c.png": [],
+        "d.png": [1],
+        "e.png": [0],
+    }
+    counts = summary.classes["north"]
+    assert sum(part["Effusion"] for part in counts.values()) == sum(part["Nodule"] for part in counts.values()) == 2
+
+
+def test_a_finding_that_is_named_twice_is_one(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, ["a.png, Nodule | Effusion|Nodule,p0", *FINDINGS[1:]])
+    assert run()[2]["a.png"]["label"] == [0, 1]
+
+
+def test_a_single_finding_is_refused(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, [row.replace("Effusion", "Nodule") for row in FINDINGS])
+    with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
+        run()

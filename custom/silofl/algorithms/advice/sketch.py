@@ -9,6 +9,7 @@ from torch import nn
 
 from silofl.algorithms.adafed import collect_statistics
 from silofl.algorithms.advice.comparison import KINDS, Portrait, Sketch, distances_between, merge_portraits
+from silofl.core.findings import unpack_findings
 from silofl.data.batches import evaluation_batches
 from silofl.data.partition import group_sites
 from silofl.data.parts import Examples
@@ -86,5 +87,9 @@ def _measure_portrait(model: nn.Module, part: Examples, study: Study) -> Portrai
     amplitude = np.mean([np.abs(np.fft.rfftn(image, axes=(-2, -1))) for image in part.images], axis=0)
     batches = evaluation_batches(part, study.training.batch_size, device)
     features = collect_statistics(model, (images for images, _ in batches))
-    labels = np.bincount(np.asarray(part.targets).ravel(), minlength=count)[:count]
-    return Portrait(len(part), amplitude, features, labels / labels.sum())
+    targets = np.asarray(part.targets)
+    if study.is_multilabel:
+        labels = unpack_findings(targets, count).sum(axis=0)
+    else:
+        labels = np.bincount(targets.ravel(), minlength=count)[:count]
+    return Portrait(len(part), amplitude, features, labels / max(labels.sum(), 1))

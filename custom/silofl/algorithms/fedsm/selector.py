@@ -272,7 +272,7 @@ class SiteSelector(SitePart):
         step = plain_step if self._optimizer is not None else self._gradient
         if self._settings.labels != "ensemble":
             return Learner(self._model, self._optimizer, loss, step)
-        ensemble = TrainedEnsemble(self._model, load_fixed_models(self.work, outputs))
+        ensemble = TrainedEnsemble(self._model, load_fixed_models(self.work, outputs), self.work.study.is_multilabel)
         return Learner(ensemble, self._optimizer, self.work.loss, step)
 
     def _compute_update(self) -> Arrays:
@@ -297,11 +297,12 @@ class TrainedEnsemble(nn.Module):
     Args:
         selector: Learns.
         models: In the order of its outputs; they stay as they are.
+        is_multilabel: Whether they answer sets of findings.
     """
 
-    def __init__(self, selector: nn.Module, models: Sequence[nn.Module]) -> None:
+    def __init__(self, selector: nn.Module, models: Sequence[nn.Module], is_multilabel: bool = False) -> None:
         super().__init__()
-        self.selector = selector
+        self.selector, self.is_multilabel = selector, is_multilabel
         # A tuple and no ModuleList: the models are not trained, nor put into training mode.
         self._models = tuple(models)
 
@@ -309,11 +310,11 @@ class TrainedEnsemble(nn.Module):
         """Return logits (B, outputs, ...) for images (B, C, *spatial)."""
         scores = self.selector(images).softmax(dim=1)
         with torch.no_grad():
-            found = torch.stack([to_probabilities(model(images)) for model in self._models], dim=1)
+            found = torch.stack([to_probabilities(model(images), self.is_multilabel) for model in self._models], dim=1)
         mean = (scores.view(*scores.shape, *[1] * (found.ndim - 2)) * found).sum(dim=1)
         # Not 0 and not 1, whose logits are infinite.
         mean = mean.clamp(SMALLEST, 1 - SMALLEST)
-        return mean.logit() if mean.shape[1] == 1 else mean.log()
+        return mean.logit() if mean.shape[1] == 1 or self.is_multilabel else mean.log()
 
 
 PART, SITE = SelectorPart, SiteSelector

@@ -115,7 +115,7 @@ def make_draft(study: Study) -> Draft:
         modality=data.modality,
         intensity=data.intensity,
         axes=turned_axes(study),
-        network=NetworkForm.of(name, features, study.task == "classification", data.dimensions),
+        network=NetworkForm.of(name, features, study.task != "segmentation", data.dimensions),
         has_square_sides=any(step.name == "RandRotate90" for step in data.augment),
     )
 

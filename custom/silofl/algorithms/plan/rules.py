@@ -49,7 +49,7 @@ class Draft:
 
     Attributes:
         dimensions: 2 or 3.
-        task: ``segmentation`` or ``classification``.
+        task: The study's.
         labels: Number -> name.
         channel_names: Names of the channels; none where they have none.
         modality: DICOM's code, where the study names it.

@@ -83,9 +83,9 @@ class CaseFiles:
 
 
 def list_paths(record: JsonRecord) -> list[object]:
-    """Return the files that a record names; of a classification also its class."""
+    """Return the files that a record names."""
     images = record["image"] if isinstance(record["image"], list) else [record["image"]]
-    return [*images, record["label"]]
+    return [*images, record["label"]] if isinstance(record["label"], str) else images
 
 
 def plan_pairs(

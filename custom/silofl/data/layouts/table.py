@@ -11,8 +11,9 @@ Own data, from nowhere else::
 SOURCE may be one such table itself, with a further column site; file is then the path from the table's folder.
 
 The label is the name of a class; the classes of all sites together are numbered by their names, or in the order of
---labels. Without the column patient, the patients of DICOM files are those of their headers (PatientID) where these
-differ; otherwise nobody knows whose images they are: they are split by file.
+--labels. Where any row names several, as ``effusion|nodule``, all labels are findings (multilabel); a row with nothing,
+or with ``No Finding``, has none. Without the column patient, the patients of DICOM files are those of their headers
+(PatientID) where these differ; otherwise nobody knows whose images they are: they are split by file.
 
 A label that measures something, as an age or a volume, is refused: SiloFL learns classes and segmentations.
 """
@@ -43,8 +44,11 @@ from silofl.errors import ConfigError, DataError, Faults, quote_value
 
 TABLES = ("labels.csv", "labels.tsv")
 FILE, LABEL, PATIENT, SITE = "file", "label", "patient", "site"
+CLASSES = "classification"
 # A class has several examples; numbers of more kinds than these are measured.
 MOST_NUMBERS = 20
+# Stands between two findings, as in NIH's ChestX-ray14, which calls none so.
+SEVERAL, NONE = "|", "no finding"
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,29 @@ class Entry:
     Attributes:
         name: The file's path as the table gives it.
         path: Where it lies.
-        label: The name of its class.
+        labels: The name of its class, or of its findings.
         patient: Whose it is; None where the table does not say.
     """
 
     name: str
     path: Path
-    label: str
+    labels: tuple[str, ...]
     patient: str | None
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """The rows of a site.
+
+    Attributes:
+        folder: Where paths begin.
+        name: What messages call the table.
+        rows: By column.
+    """
+
+    folder: Path
+    name: str
+    rows: Sequence[Mapping[str, str]]
 
 
 def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -71,12 +90,15 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         ConfigError: The labels that are given are not those of the tables.
         DataError: A table cannot be read, a file is not there, or labels are no classes.
     """
-    sites = _read_table(source) if source.is_file() else _read_folders(source)
-    labels = _number_classes([entry.label for entries in sites.values() for entry in entries], options.labels)
-    return warn_unknown_patients({site: _plan_site(site, sites[site], labels, options) for site in sorted(sites)})
+    tables = _read_table(source) if source.is_file() else _read_folders(source)
+    task = "multilabel" if any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows) else CLASSES
+    sites = {site: _read_entries(table, task) for site, table in tables.items()}
+    labels = _number_classes([name for one in sites.values() for entry in one for name in entry.labels], options.labels)
+    empty = SitePlan(task, labels, {}, {})
+    return warn_unknown_patients({site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)})
 
 
-def _read_folders(source: Path) -> dict[str, list[Entry]]:
+def _read_folders(source: Path) -> dict[str, SiteTable]:
     tables = {
         folder: next((folder / name for name in TABLES if (folder / name).exists()), None)
         for folder in visible_folders(source)
@@ -91,25 +113,25 @@ def _read_folders(source: Path) -> dict[str, list[Entry]]:
     found = {}
     for folder, table in tables.items():
         name = f"{table.name} of site {folder.name!r}"
-        found[folder.name] = _read_entries(read_rows(table, name, (FILE, LABEL)), folder, name)
+        found[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE, LABEL)))
     return found
 
 
-def _read_table(table: Path) -> dict[str, list[Entry]]:
+def _read_table(table: Path) -> dict[str, SiteTable]:
     rows = read_rows(table, table.name, (FILE, LABEL, SITE))
     if not all(row[SITE] for row in rows):
         raise DataError(f"{table.name} must name the site of each file; fill the column {SITE}")
     return {
-        site: _read_entries([row for row in rows if row[SITE] == site], table.parent, table.name)
+        site: SiteTable(table.parent, table.name, [row for row in rows if row[SITE] == site])
         for site in sorted({row[SITE] for row in rows})
     }
 
 
-def _read_entries(rows: Sequence[Mapping[str, str]], folder: Path, name: str) -> list[Entry]:
-    faults, entries = Faults(), []
-    for row in rows:
+def _read_entries(table: SiteTable, task: str) -> list[Entry]:
+    faults, entries, name = Faults(), [], table.name
+    for row in table.rows:
         with faults.collect_fault():
-            entries.append(_read_entry(row, folder, name))
+            entries.append(_read_entry(row, table.folder, name, task))
     faults.tell()
     twins = [file for file, count in Counter(entry.name for entry in entries).items() if count > 1]
     if twins:
@@ -120,7 +142,7 @@ def _read_entries(rows: Sequence[Mapping[str, str]], folder: Path, name: str) ->
     return entries
 
 
-def _read_entry(row: Mapping[str, str], folder: Path, name: str) -> Entry:
+def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str) -> Entry:
     file = PurePosixPath(row[FILE].replace("\\", "/"))
     if not row[FILE] or file.is_absolute() or ".." in file.parts:
         raise DataError(f"{name} must name files by their path within its folder, not {quote_value(row[FILE])}")
@@ -128,10 +150,16 @@ def _read_entry(row: Mapping[str, str], folder: Path, name: str) -> Entry:
     if not path.exists():
         raise DataError(f"{name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
     split_ending(path, f"{name}: {file}")
-    if not row[LABEL]:
+    labels = (row[LABEL],) if task == CLASSES else _split_findings(row[LABEL])
+    if labels == ("",):
         raise DataError(f"{name} must name the class of {file}, not nothing; fill the column {LABEL}")
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
-    return Entry(normalise_accents(str(file)), path, row[LABEL], patient)
+    return Entry(normalise_accents(str(file)), path, labels, patient)
+
+
+def _split_findings(text: str) -> tuple[str, ...]:
+    names = dict.fromkeys(map(str.strip, text.split(SEVERAL)))
+    return tuple(name for name in names if name and name.casefold() != NONE)
 
 
 def _number_classes(found: Iterable[str], given: Sequence[str] | None) -> dict[int, str]:
@@ -173,19 +201,22 @@ def _parse_number(text: str) -> float | None:
         return None
 
 
-def _plan_site(site: str, entries: Sequence[Entry], labels: Mapping[int, str], options: ImportOptions) -> SitePlan:
+def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: ImportOptions) -> SitePlan:
+    """Return the plan of a site, whose task and labels an empty one has."""
     patients, notes = _find_patients(site, entries)
     units = [entry.name if patient is None else patient for entry, patient in zip(entries, patients, strict=True)]
     is_known = None not in patients
     part_of = split_patients(site, units, options, "patients" if is_known else "images")
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
-    number_of = {name: number for number, name in labels.items()}
+    number_of = {name: number for number, name in empty.labels.items()}
     for entry, patient, unit in zip(entries, patients, units, strict=True):
-        record: JsonRecord = {"image": f"images/{entry.name}", "label": number_of[entry.label]}
+        numbers = sorted(number_of[name] for name in entry.labels)
+        label = numbers[0] if empty.task == CLASSES else numbers
+        record: JsonRecord = {"image": f"images/{entry.name}", "label": label}
         record |= {} if patient is None else {"patient": patient}
         records[part_of[unit]].append(record | {"case": entry.name})
     files = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
-    plan = SitePlan("classification", dict(labels), records, files, notes=notes)
+    plan = replace(empty, records=records, files=files, notes=notes)
     return plan if is_known else replace(plan, split_unit="unknown", notes=(*notes, UNKNOWN))
 
 

@@ -1,0 +1,42 @@
+"""A set of findings as one number: a target of several labels is then an integer, as that of one class is.
+
+Finding k counts 2^k: findings 0 and 3 together are 9, and none at all is 0.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+# An int64 holds no more.
+MOST_FINDINGS = 62
+
+
+def pack_findings(numbers: Iterable[int]) -> int:
+    """Return the set of some findings, each given once."""
+    return sum(1 << number for number in numbers)
+
+
+def unpack_findings(sets: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    """Return whether each of ``count`` findings is in each set, shape (N, count).
+
+    Args:
+        sets: Shape (N,).
+        count: The number of findings that the study knows.
+    """
+    return (np.asarray(sets, dtype=np.int64)[:, None] >> np.arange(count) & 1).astype(bool)
+
+
+def decide_findings(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return the set of findings above one half for each row of probabilities (N, findings)."""
+    return ((probabilities > 0.5).astype(np.int64) << np.arange(probabilities.shape[1])).sum(axis=1)
+
+
+def name_findings(found: int, labels: Mapping[int, str]) -> str:
+    """Return the names of a set of findings as tables have them, ``effusion|nodule``; none of an empty one."""
+    return "|".join(name for number, name in sorted(labels.items()) if found >> number & 1) or "none"
+
+
+def name_absence(finding: str) -> str:
+    """Return what tables call the cases without a finding."""
+    return f"no {finding}"

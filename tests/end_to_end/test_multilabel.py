@@ -1,0 +1,86 @@
+"""Several findings per patient: from a table to a model whose answers every export repeats."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from silofl.inference import SuperModel
+
+from .conftest import carried_out
+
+pytestmark = pytest.mark.long
+
+SITES, FINDINGS = ("clinic", "ward"), ("device", "effusion")
+TRAINING = ["--alone", "--rounds", 3, "--set", "device=cpu", "--set", "algorithm={name: fedavg}"]
+TRAINING += ["--set", "training={loss: cross_entropy, batch_size: 8, local_epochs: 3, learning_rate: 0.003}"]
+
+
+def draw(rng, found):
+    """Return a picture that is bright at its bottom with an effusion, and at its left with a device."""
+    pixels = rng.normal(90, 15, (28, 28))
+    if "effusion" in found:
+        pixels[18:] += 60
+    if "device" in found:
+        pixels[:, :8] += 60
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Walk from a table of findings to a run; returns the folder of both."""
+    folder, rng = tmp_path_factory.mktemp("findings"), np.random.default_rng(0)
+    for site in SITES:
+        (folder / "source" / site).mkdir(parents=True)
+        rows = ["file,label,patient"]
+        for number in range(60):
+            found = [name for name in FINDINGS if rng.random() < 0.4]
+            draw(rng, found).save(folder / "source" / site / f"{number}.png")
+            rows.append(f"{number}.png,{'|'.join(found) or 'No Finding'},p{number}")
+        (folder / "source" / site / "labels.csv").write_text("\n".join(rows))
+    printed = carried_out("import", "table", folder / "source", folder / "data")
+    assert "device" in printed and "effusion" in printed
+    carried_out("new-study", folder / "own", "--from", "adafed_mednist", "--data", folder / "data")
+    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", folder / "run", *TRAINING)
+    return folder
+
+
+def test_a_run_tells_each_findings_area_at_each_site_and_what_joining_gave(folder):
+    results = json.loads((folder / "run" / "results.json").read_text())
+    # 60 patients: 12 for the test
+    assert (results["status"], results["cases"]) == ("COMPLETE", dict.fromkeys(SITES, 12))
+    for site in SITES:
+        areas = results["areas"][site]
+        assert [*areas] == [*FINDINGS] and results["sites"][site] == pytest.approx(np.mean([*areas.values()]))
+        # A network that has learnt nothing has 0.5.
+        assert min(areas.values()) > 0.8
+        cases = results["label_cases"][site]
+        assert cases["device"] + cases["no device"] == cases["effusion"] + cases["no effusion"] == 12
+        # round(48 * 0.2) of the others are for the validation
+        assert results["joining"][site]["num_units"] == 10
+    page = (folder / "run" / "report.html").read_text()
+    assert "sensitivity" in page and "specificity" in page
+
+
+def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(folder, tmp_path):
+    model, image = folder / "run" / "supermodel", folder / "data" / "ward" / "images" / "0.png"
+    carried_out("predict", model, image, "--out", tmp_path / "answers")
+    (record,) = json.loads((tmp_path / "answers" / "prediction.json").read_text())
+    scores = record["class_scores"]
+    assert record["findings"] == [name for name in FINDINGS if scores[name] > 0.5]
+    carried_out("evaluate", model, folder / "data" / "ward", "--part", "test", "--out", tmp_path / "evaluation")
+    evaluation = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
+    results = json.loads((folder / "run" / "results.json").read_text())
+    for name in FINDINGS:
+        assert evaluation["classes"][name]["auroc"]["value"] == pytest.approx(results["areas"]["ward"][name], abs=1e-6)
+    carried_out("export", model, "--out", tmp_path / "bundle")
+    prepared = torch.from_numpy(np.asarray(Image.open(image), np.float32)[None, None] / 255)
+    script = torch.jit.load(tmp_path / "bundle" / "models" / "model.ts")
+    program = torch.export.load(tmp_path / "bundle" / "models" / "model.pt2").module()
+    with torch.inference_mode():
+        for answer in (script(prepared), program(prepared)[0]):
+            assert answer[0].tolist() == pytest.approx([*scores.values()], abs=1e-5)
+    ours = SuperModel.load(model, "cpu").predict(str(image))
+    assert ours.class_scores == pytest.approx(scores)
