@@ -276,6 +276,16 @@ def test_a_loss_that_gives_no_number_is_refused_before_any_training(install, nam
         check_loss(naming("training.loss"), (1, 24, 20))
 
 
+def test_a_loss_of_findings_sees_whether_each_is_there(install, naming):
+    install(module="def brier(logits, targets): raise ValueError(f'{targets.tolist()}')")
+    extensions.allow_extensions((LOSS,))
+    study = naming("training.loss").model_copy(update={"task": "multilabel", "labels": {0: "effusion", 1: "mass"}})
+    # Of the sets 0 and 1 the first is empty and the second holds the effusion.
+    sentence = r"logits \(2, 2\) and targets \(2, 2\) of 0, 1; it says: \[\[0.0, 0.0\], \[1.0, 0.0\]\]"
+    with pytest.raises(ConfigError, match=sentence):
+        check_loss(study, (1, 24, 20))
+
+
 def test_a_transform_that_changes_the_size_is_refused(install, naming):
     install(module="from monai.transforms import Resized\ndef shade(keys, **_): return Resized(keys, (8, 8))")
     extensions.allow_extensions((SHADE,))

@@ -28,7 +28,7 @@ def study():
     def build(task="segmentation", labels=None, **data):
         settings = {"name": "small", "task": task, "labels": labels or LABELS[task], "rounds": 1, "data": data}
         settings["algorithm"] = {"name": "fedavg"}
-        if task == "classification":
+        if task != "segmentation":
             settings |= {"metric": "accuracy", "model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}}
         return parse(Study, settings, "study.yaml")
 

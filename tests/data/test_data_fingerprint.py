@@ -203,3 +203,17 @@ def test_a_site_without_a_channel_has_no_say_in_its_intensities():
 def test_what_no_images_have_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         fingerprint(**changes)
+
+
+def test_findings_of_a_case_share_it(write, tmp_path):
+    folder = write([(patient, (1, 1, 1), *volume(organ=number + 1)) for number, patient in enumerate("abc")])
+    content = json.loads((folder / "dataset.json").read_text())
+    content |= {"task": "multilabel", "labels": {"0": "effusion", "1": "nodule"}}
+    for record, found in zip(content["training"] + content["test"], ([0, 1], [1], [], [0]), strict=True):
+        record["label"] = found
+    (folder / "dataset.json").write_text(json.dumps(content))
+    settings = {"metric": "auroc", "model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}}
+    values = {"name": "small", "task": "multilabel", "labels": {0: "effusion", 1: "nodule"}, "rounds": 1}
+    study = parse(Study, values | settings | {"algorithm": {"name": "plan"}}, "study.yaml")
+    # a half of each in the first case, a whole nodule in the second, nothing in the third
+    assert measured(folder, study).classes == pytest.approx([0.5 / 3, 1.5 / 3], rel=0.01)

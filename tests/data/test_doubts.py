@@ -6,6 +6,7 @@ from PIL import ExifTags, Image
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
+from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 
 
@@ -153,3 +154,11 @@ def test_a_label_that_no_training_case_has_is_named(site, asked):
         "every label must stand in a training case; spot stands in none: look at the labels, or where nobody "
         "drew it list the others alone as labels_annotated in dataset.json"
     ]
+
+
+def test_a_finding_is_counted_in_each_example_that_has_it(study):
+    small = study("multilabel", labels={0: "effusion", 1: "nodule", 2: "mass"})
+    names = tuple("abcd")
+    # both of the first two, the second alone, none, none
+    part = Examples(np.zeros((4, 1, 8, 8), np.float32), np.array([3, 2, 0, 0]), names, names, names)
+    assert count_labels(part, small) == {"effusion": 1, "nodule": 2, "mass": 0}

@@ -47,6 +47,20 @@ def test_what_is_not_needed_needs_the_round_alone(make_study):
     check_numbers("west", Exchange("statistics", 2, is_needed=False), Numbers(round=2), make_study(), 6)
 
 
+def test_findings_and_their_absences_are_those_of_the_study_and_areas_are_of_findings_alone(make_study):
+    findings = {"task": "multilabel", "labels": {0: "effusion", 1: "nodule"}}
+    study = make_study().model_copy(update=findings)
+
+    def tested(labels, areas):
+        score = SiteScore(value=0.5, num_cases=1, num_excluded=0, labels=labels, areas=areas)
+        return Metrics[SiteScore](test=score)
+
+    check_names("west", tested({"0": 0.5, "no effusion": 1.0, "no nodule": 1.0}, {"1": 0.5}), study, ())
+    for labels, areas, name in (({"no mass": 1.0}, {}, "no mass"), ({}, {"no nodule": 1.0}, "no nodule")):
+        with pytest.raises(AggregationError, match=f"must send numbers of the study's own .* not of '{name}'"):
+            check_names("west", tested(labels, areas), study, ())
+
+
 def test_metrics_of_packages_are_those_that_the_study_names(make_study):
     study = make_study().model_copy(update={"extra_metrics": ("acme==1/overlap",)})
 

@@ -81,12 +81,14 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
     # Every label, and the background where there is one.
     numbers = sorted({0, *study.labels})
     targets = torch.tensor(numbers).repeat(2 * math.prod(size) // len(numbers) + 1)[: 2 * math.prod(size)]
+    # A package sees of each finding whether it is there.
+    seen, values = (logits.shape, (0, 1)) if study.is_multilabel else ((2, *size), numbers)
     try:
         loss(logits, targets.reshape(2, *size)).backward()
     except Exception as error:  # whatever the package raises
         raise ConfigError(
             f"training.loss {name} must give one number with a gradient for logits {tuple(logits.shape)} and targets "
-            f"{(2, *size)} of {', '.join(map(str, numbers))}; it says: {error_text(error)}: repair its package, or "
+            f"{tuple(seen)} of {', '.join(map(str, values))}; it says: {error_text(error)}: repair its package, or "
             "take another loss"
         ) from None
 

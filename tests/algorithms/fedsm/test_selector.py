@@ -316,6 +316,9 @@ def test_the_ensembles_logits_are_those_of_the_mean_probability():
     models = [Constant(0.0, 0.0), Constant(np.log(3.0), 0.0)]
     logits = TrainedEnsemble(selector, models)(torch.zeros(2, 1, 4, 4))
     np.testing.assert_allclose(logits.softmax(dim=1).numpy(), [[0.6875, 0.3125]] * 2, rtol=1e-6)
+    # of findings, sigmoids too: 0.75 is as above, and 0.5 with either model
+    findings = TrainedEnsemble(selector, models, is_multilabel=True)(torch.zeros(2, 1, 4, 4))
+    np.testing.assert_allclose(findings.sigmoid().numpy(), [[0.6875, 0.5]] * 2, rtol=1e-6)
     # of one output: sigmoids 0.5 and 0.75
     binary = TrainedEnsemble(selector, [Constant(0.0), Constant(np.log(3.0))])(torch.zeros(2, 1, 4, 4))
     np.testing.assert_allclose(binary.sigmoid().numpy(), [[0.6875]] * 2, rtol=1e-6)
