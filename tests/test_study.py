@@ -426,6 +426,25 @@ def test_options_that_no_digest_tells_apart_are_refused(value):
         study(data={"transforms": [{"Resize": {"spatial_size": value}}]})
 
 
+@pytest.mark.parametrize(
+    ("rule", "algorithm", "message"),
+    [
+        ({}, "fedsm", r"do_not_use must state at least one rule.* remove it"),
+        ({"on_fallback": True}, "fedavg", r"do_not_use\.on_fallback must go with a selector .*'fedavg'"),
+        ({"label_below": 1.5}, "fedavg", r"do_not_use.*label_below.*1.5"),
+        ({"on_fall_back": True}, "fedsm", r"do_not_use\.on_fall_back must be a known key"),
+    ],
+)
+def test_a_rule_of_use_that_says_nothing_is_refused(rule, algorithm, message):
+    with pytest.raises(ConfigError, match=message):
+        study(do_not_use=rule, algorithm={"name": algorithm})
+
+
+def test_a_rule_of_use_is_part_of_the_digest_and_a_study_without_one_has_its_old_one():
+    assert study(do_not_use={"label_below": 0.7}).digest != study().digest
+    assert "do_not_use" not in study().model_dump()
+
+
 def test_a_study_that_freezes_nothing_has_the_digest_of_a_version_that_knew_no_freezing():
     assert "frozen" not in study(training={"frozen": []}).model_dump()["training"]
     assert study(training={"frozen": []}).digest == study().digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import re
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from silofl.study_sections import (
     FITTING,
     AlgorithmSettings,
     DataSettings,
+    DoNotUseSettings,
     FederationSettings,
     ModelSettings,
     PrivacySettings,
@@ -88,6 +90,8 @@ class Study(Section):
     algorithm: AlgorithmSettings
     federation: FederationSettings = FederationSettings()
     privacy: PrivacySettings = PrivacySettings()
+    # Left out where it is empty, so that studies without it keep their digest.
+    do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -108,6 +112,7 @@ class Study(Section):
         self._check_inputs()
         self._check_patience()
         self._check_privacy()
+        self._check_use()
         for one in self.recipe.ingredients:
             one.check_study(self)
         return self
@@ -306,6 +311,14 @@ class Study(Section):
             )
         if self.is_guarded:
             raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
+
+    def _check_use(self) -> None:
+        """Refuse a rule on a selector's fallback where there is no selector with a threshold."""
+        if self.do_not_use and self.do_not_use.on_fallback and self.recipe.ingredient("super_model") is None:
+            raise ConfigError(
+                "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's, not "
+                f"{quote_value(self.algorithm.name)}; remove it"
+            )
 
     @property
     def is_multilabel(self) -> bool:

@@ -395,6 +395,27 @@ class PrivacySettings(Section):
     dp_sgd: DpSgdSettings | None = None
 
 
+class DoNotUseSettings(Section):
+    """Which answers of the finished model must not be used: ``silofl predict`` says so, and why; by default none.
+
+    Attributes:
+        on_fallback: Those of the global model where no hospital's score is above the selector's threshold.
+        on_unlike_image: Those to an image that differs from the training images.
+        label_below: Those of a model with a label, region or class whose Dice or recall, mean over the sites' tests
+            (without one, validation), is below this value or not known.
+    """
+
+    on_fallback: bool = False
+    on_unlike_image: bool = False
+    label_below: Fraction | None = None
+
+    @model_validator(mode="after")
+    def _states_a_rule(self) -> DoNotUseSettings:
+        if not (self.on_fallback or self.on_unlike_image or self.label_below):
+            raise ConfigError("do_not_use must state at least one rule, as {label_below: 0.7}; add one, or remove it")
+        return self
+
+
 class AlgorithmSettings(BaseModel):
     """An algorithm, one of its presets, and what the study changes in it.
 

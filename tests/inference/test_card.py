@@ -5,6 +5,7 @@ import pytest
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
 from silofl.inference.directory import read_fingerprint, write_model_folder
+from silofl.study_sections import DoNotUseSettings
 
 SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}
@@ -63,6 +64,17 @@ def test_a_card_says_what_the_run_recorded(make_contents):
     ):
         assert part in text
     assert "What left the sites is not recorded" not in text
+
+
+def test_a_card_says_by_which_rule_an_answer_must_not_be_used(make_contents):
+    contents = make_contents()
+    assert "- The study states no rule (`do_not_use`) by which an answer must not be used." in card_of(contents)
+    rule = DoNotUseSettings(on_fallback=True, label_below=0.7)
+    study = contents.study.model_copy(update={"do_not_use": rule})
+    assert (
+        "- By the study's rule an answer must not be used where the selector falls back to the global model, or where "
+        "the Dice of a label is below 0.70 or not known." in card_of(replace(contents, study=study))
+    )
 
 
 @pytest.mark.parametrize(

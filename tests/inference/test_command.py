@@ -19,6 +19,7 @@ from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
+from silofl.study_sections import DoNotUseSettings
 
 
 @pytest.fixture
@@ -330,6 +331,59 @@ def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict
         "for research, no medical device",
         f"warning: {fallback}",
         f"warning: {unknown}",
+    ]
+
+
+def state_rule(folder, labels=None, **rule):
+    """Write a rule of use, and tests of two sites by label, into a super model."""
+    contents = read_model_folder(folder)
+    score = {"value": 0.5, "num_cases": 3, "num_excluded": 0}
+    tests = {site: score | {"labels": values} for site, values in (labels or {}).items()}
+    study = contents.study.model_copy(update={"do_not_use": DoNotUseSettings(**rule)})
+    write_model_folder(folder, replace(contents, study=study, facts=contents.facts | {"test": tests}))
+
+
+def test_an_answer_that_the_studys_rule_forbids_is_one_line_and_in_the_record(super_model, predict, picture):
+    labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
+    state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
+    _, (record,), text = predict(picture, threshold=0.9)
+    fallback, unknown = record["warnings"]
+    # (0.5 + 0.6) / 2, and of organ (0.9 + 0.8) / 2
+    low = "lesion has a mean test Dice of 0.55, and the study asks for 0.70"
+    assert record["do_not_use"] == [fallback, unknown, low]
+    # The console breaks a line of 200 characters.
+    assert f" DO NOT USE this answer: {fallback}; {unknown}; {low} warning: {fallback} " in " ".join(text.split())
+
+
+def test_an_answer_within_the_studys_rule_is_not_forbidden_and_without_one_nothing_is_said(
+    super_model, predict, picture
+):
+    assert predict(picture, threshold=0.9)[1][0]["do_not_use"] is None
+    labels = {"north": {"1": 0.9, "2": 0.7}}
+    state_rule(super_model, labels, on_fallback=True, label_below=0.7)
+    _, (record,), text = predict(picture)
+    assert record["do_not_use"] == [] and "DO NOT USE" not in text
+    # The image's doubts are no part of this rule.
+    assert record["warnings"]
+
+
+def test_a_label_of_unknown_quality_is_not_used_where_the_study_asks_for_one(super_model, predict, picture):
+    state_rule(super_model, label_below=0.7)
+    _, (record,), _ = predict(picture)
+    assert record["do_not_use"] == [
+        "the Dice of organ is not known, and the study asks for 0.70",
+        "the Dice of lesion is not known, and the study asks for 0.70",
+    ]
+
+
+def test_that_an_answer_must_not_be_used_stands_over_its_picture(super_model, predict, picture, monkeypatch):
+    titles = []
+    monkeypatch.setattr("silofl.inference.picture.draw_overlay", lambda *arguments: titles.append(arguments[-2]) or b"")
+    state_rule(super_model, {"north": {"1": 0.9, "2": 0.5}}, label_below=0.7)
+    predict(picture, has_picture=True)
+    assert titles[0].splitlines()[1:3] == [
+        "for research, no medical device",
+        "DO NOT USE this answer: lesion has a mean test Dice of 0.50, and the study asks for 0.70",
     ]
 
 

@@ -64,6 +64,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         refused=_refusal_sentence(contents),
         doubted=_doubt_sentence(contents),
         threshold=_threshold_sentence(contents),
+        forbidden=_use_sentence(study),
         left=facts.get("left", []),
         versions=_versions_table(contents, versions, fingerprint),
     )
@@ -94,6 +95,20 @@ def rule_sentence(contents: Contents) -> str:
     if contents.bias:
         rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
     return rule
+
+
+def _use_sentence(study: Study) -> str:
+    """Say which answers the study's rule forbids to use."""
+    rule = study.do_not_use
+    if rule is None:
+        return "The study states no rule (`do_not_use`) by which an answer must not be used."
+    measure = "Dice" if study.task == "segmentation" else "recall"
+    cases = {
+        "where the selector falls back to the global model": rule.on_fallback,
+        "where the image is unlike the training images": rule.on_unlike_image,
+        f"where the {measure} of a label is below {rule.label_below or 0:.2f} or not known": rule.label_below,
+    }
+    return f"By the study's rule an answer must not be used {', or '.join(case for case, one in cases.items() if one)}."
 
 
 def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint: str) -> str:

@@ -23,6 +23,7 @@ from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import read_fingerprint, read_versions
 from silofl.inference.output import (
     SUFFIXES,
+    forbid_use,
     input_stem,
     model_sentence,
     name_stem,
@@ -146,6 +147,8 @@ def predict_inputs(
             # After every input, so that a stop loses none that were predicted.
             write_json(out / RECORD, records)
             console.print(line, markup=False)
+            for sentence in forbid_use(record.get("do_not_use")):
+                console.print(f"  {sentence}", style="bold red", markup=False)
             for warning in record.get("warnings", ()):
                 console.print(f"  warning: {warning}", style="yellow", markup=False)
     if runner.model.quality:
@@ -231,7 +234,7 @@ class _Runner:
                 prediction.affine,
                 self.model.contents.study,
                 self.fingerprint,
-                "; ".join([model_sentence(prediction, self.threshold), *warnings]),
+                "; ".join([*forbid_use(prediction.do_not_use), model_sentence(prediction, self.threshold), *warnings]),
             )
         except DataError as error:
             return {"warnings": [*warnings, str(error)]}
@@ -246,9 +249,8 @@ class _Runner:
         study = self.model.contents.study
         said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)
         title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
-        title = "\n".join(
-            [title, "for research, no medical device", *(f"warning: {warning}" for warning in prediction.warnings)]
-        )
+        warnings = [*forbid_use(prediction.do_not_use), *(f"warning: {warning}" for warning in prediction.warnings)]
+        title = "\n".join([title, "for research, no medical device", *warnings])
         image = read_image(one.first)
         shown = image.array[:1] if image.has_contrasts else image.array
         is_oriented = read_header(one.first).has_orientation

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "is_fallback": prediction.is_fallback,
         "threshold": threshold,
         "warnings": list(prediction.warnings),
+        "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
     }
     if prediction.label_map is not None:
         labels = {str(number): name for number, name in sorted(study.labels.items())}
@@ -93,6 +95,11 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         return record | {"findings": list(prediction.findings), "class_scores": prediction.class_scores}
     name = study.labels[prediction.label]
     return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
+
+
+def forbid_use(reasons: Sequence[str] | None) -> list[str]:
+    """Return the line by which the study's rule forbids to use an answer; none where there is no reason."""
+    return [f"DO NOT USE this answer: {'; '.join(reasons)}"] if reasons else []
 
 
 def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:

@@ -48,6 +48,7 @@ class Prediction:
         volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
         warnings: Why the answer may mean nothing, as sentences.
+        do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Prediction:
     beside_share: float | None = None
     bias: float = 0.0
     warnings: tuple[str, ...] = ()
+    do_not_use: tuple[str, ...] | None = None
 
 
 def measure_volumes_ml(

@@ -242,7 +242,8 @@ class SuperModel:
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
         warnings = self.list_warnings(answer, doubts, threshold)
-        return replace(find(answer, prepared), **beside, warnings=warnings)
+        do_not_use = self._list_reasons_against_use(answer, doubts, threshold)
+        return replace(find(answer, prepared), **beside, warnings=warnings, do_not_use=do_not_use)
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
@@ -275,10 +276,7 @@ class SuperModel:
             doubts: How its image differs from the training images.
             threshold: That of the answer.
         """
-        gamma = self.contents.threshold if threshold is None else threshold
-        # No score is above 1: that the global model answers says nothing of the case.
-        own = [FALLBACK] if answer.is_fallback and gamma < 1 else []
-        return (*own, *self._not_learnt, *doubts)
+        return (*self._list_fallback(answer, threshold), *self._not_learnt, *doubts)
 
     def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
@@ -322,6 +320,38 @@ class SuperModel:
             "nothing"
             for name, values in scores.items()
             if values and max(values) < LEARNT
+        ]
+
+    def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
+        gamma = self.contents.threshold if threshold is None else threshold
+        # No score is above 1: that the global model answers says nothing of the case.
+        return [FALLBACK] if answer.is_fallback and gamma < 1 else []
+
+    def _list_reasons_against_use(
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None
+    ) -> tuple[str, ...] | None:
+        """Return why the study's rule forbids to use an answer; None where it states no rule."""
+        rule = self.contents.study.do_not_use
+        if rule is None:
+            return None
+        fallback = self._list_fallback(answer, threshold) if rule.on_fallback else []
+        return (*fallback, *(doubts if rule.on_unlike_image else ()), *self._low_labels)
+
+    @cached_property
+    def _low_labels(self) -> list[str]:
+        """A sentence for each label whose expected score is below what the study asks for, or not known."""
+        rule, (part, _, scores) = self.contents.study.do_not_use, self._label_scores
+        if rule is None or rule.label_below is None:
+            return []
+        measure = "Dice" if self.contents.study.task == "segmentation" else "recall"
+        wanted = f", and the study asks for {rule.label_below:.2f}"
+        means = {name: float(np.mean(values)) if values else None for name, values in scores.items()}
+        return [
+            f"the {measure} of {name} is not known{wanted}"
+            if mean is None
+            else f"{name} has a mean {part} {measure} of {mean:.2f}{wanted}"
+            for name, mean in means.items()
+            if mean is None or mean < rule.label_below
         ]
 
     @property
