@@ -97,7 +97,9 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
     keys = []
     for name, default in _defaults(Recipe).items():
         default = WITHOUT.get(name, default)
-        values = f"`{default}`, or {lenders(name)}" if name in WITHOUT else describe_values(hints[name])
+        # No algorithm has a rule of its own.
+        other = describe_values(Robust.model_fields["rule"].annotation) if name == Robust.section else lenders(name)
+        values = f"`{default}`, or {other}" if name in WITHOUT else describe_values(hints[name])
         keys.append(Key(f"algorithm.{name}", values, _default_text(default), meanings[name], None))
     return keys
 
@@ -110,9 +112,7 @@ def all_ingredients() -> list[type[Ingredient]]:
 
 
 def _list_lenders(field: str) -> str:
-    """Return the names of the algorithms that have an answer of their own, or of the rules of robust mixing."""
-    if field == Robust.section:
-        return describe_values(Robust.model_fields["rule"].annotation)
+    """Return the names of the algorithms that have an answer of their own."""
     recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
     names = ", ".join(f"`{name}`" for name, recipe in recipes.items() if getattr(recipe, field))
     return f"list of {names}" if field == "parts" else names
