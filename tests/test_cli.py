@@ -107,6 +107,7 @@ WRONG = {
     "site prune": ["--kit", NONE, "--kit"],
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
     "evaluate": [NONE, ".", "--out", "out", "MODEL"],
+    "evaluation-job": [NONE, "--out", "out", "MODEL"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
 }
 

@@ -66,7 +66,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             "federation.patience must be null with algorithm.extra_rounds",
         ),
         # out of range
-        ({"rounds": 0}, "rounds must be greater than 0, not 0"),
+        ({"rounds": 0}, "rounds must be at least 1, not 0"),
         ({"seed": -1}, "seed must be greater than or equal to 0"),
         ({"training": {"learning_rate": 0}}, "training.learning_rate must be greater than 0"),
         ({"training": {"learning_rate": float("nan")}}, "training.learning_rate must be"),

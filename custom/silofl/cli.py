@@ -67,6 +67,7 @@ RESEARCHER = {
 }
 LEAD = {
     "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
+    "evaluation-job": ("studies.evaluation_job", "write the job that tests a trained model at hospitals"),
     "run": ("studies.run", "run a job on a network of hospitals as its study lead"),
     "watch": ("studies.watch", "follow a job on a network, as the lead who submitted it"),
     "continue": ("studies.continue_run", "continue a run that was stopped on a network"),

@@ -16,6 +16,8 @@ from silofl.settings import flatten_keys, read_value
 
 # Names in a folder that are compared with a mistyped one.
 MOST_NAMES = 1000
+# Of a class, that a threshold is chosen for where nobody says another.
+SPECIFICITY = 0.9
 
 
 def _suggest_path(path: Path) -> str:

@@ -18,7 +18,7 @@ from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, quote_value
 from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
-from silofl.settings import Count, Name, Section, Whole, describe_validation_error, load_settings
+from silofl.settings import Name, Natural, Section, Whole, describe_validation_error, load_settings
 from silofl.study_sections import (
     FITTING,
     AlgorithmSettings,
@@ -57,7 +57,8 @@ class Study(Section):
         labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
             [2]}`` where label 1 is the disc's rim around the cup. The network still learns one label per pixel.
-        rounds: Communication rounds.
+        rounds: Communication rounds; 0 where the sites only test the model of ``model.pretrained``, in a job that
+            ``silofl evaluation-job`` writes.
         seed: Fixes the initial weights and everything random at a site.
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
@@ -76,7 +77,7 @@ class Study(Section):
     task: Literal["segmentation", "classification", "multilabel"]
     labels: Annotated[dict[int, str], BeforeValidator(_check_label_numbers), Field(min_length=1)]
     regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
-    rounds: Count
+    rounds: Natural
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     torch_threads: Threads = 1
@@ -113,7 +114,8 @@ class Study(Section):
         self._check_patience()
         self._check_privacy()
         self._check_use()
-        for one in self.recipe.ingredients:
+        self._check_rounds()
+        for one in self.recipe.ingredients if self.rounds else ():
             one.check_study(self)
         return self
 
@@ -325,6 +327,14 @@ class Study(Section):
         """Whether an example has any number of labels, each of which the network answers by itself."""
         return self.task == "multilabel"
 
+    def _check_rounds(self) -> None:
+        """Refuse a study that trains nothing, and has no model that the hospitals agreed to test."""
+        if not self.rounds and self.model.pretrained_sha256 is None:
+            raise ConfigError(
+                "rounds must be at least 1, not 0, without model.pretrained_sha256; a job that only tests a model is "
+                "written by silofl evaluation-job"
+            )
+
     @property
     def is_private(self) -> bool:
         """Whether models learn with differential privacy, so that nothing else of their training may leave."""
@@ -397,7 +407,13 @@ class Study(Section):
     @property
     def model_file(self) -> str | None:
         """The file beside study.yaml that the server reads, a pretrained model or weights; None where it reads none."""
-        return self.model.pretrained if self.recipe.needs_pretrained else self.model.weights
+        is_needed = self.recipe.needs_pretrained or not self.rounds
+        return self.model.pretrained if is_needed else self.model.weights
+
+    @property
+    def needed_parts(self) -> tuple[str, ...]:
+        """The parts of a site's data that must hold a case."""
+        return ("training", "test") if self.rounds else ("test",)
 
     @property
     def starts_from_file(self) -> bool:
@@ -458,7 +474,7 @@ class Study(Section):
     @property
     def is_guarded(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
-        return self.guard and self.recipe.stays_home != "everything"
+        return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
 
     @property
     def answers_together(self) -> bool:
@@ -468,7 +484,7 @@ class Study(Section):
     @property
     def total_rounds(self) -> int:
         """All rounds, the extra ones included."""
-        return self.rounds + self.recipe.extra_rounds
+        return self.rounds and self.rounds + self.recipe.extra_rounds
 
     @property
     def out_channels(self) -> int:

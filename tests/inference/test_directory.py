@@ -277,6 +277,20 @@ def test_a_folder_that_is_no_super_model_is_refused(tmp_path):
         read_model_folder(tmp_path / "missing")
 
 
+def test_the_folder_of_a_runs_last_models_is_answered_with_its_super_model(tmp_path, make_contents):
+    write_model_folder(tmp_path / "supermodel", make_contents())
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigError, match="did you mean .*/supermodel[?]"):
+        read_model_folder(tmp_path / "model")
+
+
+def test_a_monai_bundle_is_answered_with_what_it_lacks_and_where_that_is(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "metadata.json").write_text("{}")
+    with pytest.raises(ConfigError, match="not a MONAI bundle, .*; name the super model that silofl export made it of"):
+        read_model_folder(tmp_path)
+
+
 @pytest.mark.parametrize("given", ["", "supermodel"])
 def test_where_each_site_has_its_own_super_model_a_runs_folder_is_answered_with_one(tmp_path, make_contents, given):
     write_model_folder(tmp_path / "sites" / "north" / "small-1" / "supermodel", make_contents())

@@ -162,6 +162,54 @@ def test_a_recipe_is_carried_out_by_a_network_and_its_result_read(network, phant
     assert found.sites == silofl.read_results(tmp_path / "alone").sites
 
 
+@pytest.fixture
+def all_tests(phantoms):
+    """Let a hospital have nothing but test cases, as one that trained no model; it gets its own parts back."""
+    with ExitStack() as stack:
+
+        def change(site):
+            path = phantoms / site / "dataset.json"
+            before = path.read_text()
+            stack.callback(path.write_text, before)
+            content = json.loads(before)
+            cases = [record for part in ("training", "validation", "test") for record in content[part]]
+            path.write_text(json.dumps(content | {"training": [], "validation": [], "test": cases}))
+
+        yield change
+
+
+@pytest.mark.slow
+def test_a_hospital_that_did_not_train_tests_the_model_of_the_others(network, phantoms, all_tests, tmp_path):
+    trained, job = tmp_path / "trained", tmp_path / "job"
+    two = ["--data", str(phantoms), "--sites", "east,north", "--alone", "--out", str(trained)]
+    assert main(["simulate", str(small_job(tmp_path / "small", "fedavg_phantoms")), *two]) == 0
+    assert main(["evaluation-job", str(trained / "supermodel"), "--out", str(job)]) == 0
+    all_tests("south")
+    number, status = network.run_job(job, LIMIT_S)
+    run = result_of(network, number, tmp_path / "results")
+    results, found = read_results(run), read_json(run / "evaluations.json")
+    # Of the others' ten patients few are for tests: below the 5 that scores must come from.
+    few = "the site lets evaluation leave only from 5 patients or more; it has fewer"
+    assert status == "FINISHED:COMPLETED" and results.status == "INCOMPLETE"
+    assert results.reasons == tuple(f"site {site} did not test the model ({few})" for site in ("east", "north"))
+    assert [*found["sites"]] == ["south"] and found["sites"]["south"]["num_cases"] == 10
+    assert results.sites["south"] == found["sites"]["south"]["scores"][""]["dice"]["value"]
+    records = {}
+    for site in SITES:
+        (path,) = (phantoms / ".silofl" / "fedavg_phantoms-evaluation" / site).glob("*/egress.jsonl")
+        records[site] = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [record["kind"] for record in records["south"]] == ["evaluation", "numbers"]
+    # Named but not sent by the two others: what was refused, and the reason that left in its place.
+    assert [record["kind"] for record in records["east"]][-1] == "reason"
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "What hospitals say" in page and few in page and "nothing was trained" in page
+    # the hospital's own evaluation, at its desk
+    desk = ["evaluate", str(trained / "supermodel"), str(phantoms / "south"), "--out", str(tmp_path / "desk")]
+    assert main(desk) == 0
+    assert read_json(tmp_path / "desk" / "evaluation.json")["value"] == found["sites"]["south"]["scores"][""]["dice"]
+
+
 @pytest.mark.slow
 def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
     name = "fedavg_phantoms"

@@ -82,13 +82,15 @@ def test_every_kind_of_site_is_tested():
 
 # Whole models for all sites' super model: a hospital that takes part in such a study adds them itself.
 OPT_IN = {"site_model", "image_features"}
+EVALUATION = {"rounds": 0, "model.pretrained_sha256": "0" * 64}
 
 
 @pytest.mark.parametrize("kind", SITES)
 def test_a_sites_settings_are_valid_and_let_leave_what_the_algorithms_send(kind):
     site = load_settings(Site, CONFIGS / kind / "site.yaml")
     studies = [
-        changed_study(ROOT / "jobs" / "fedavg_phantoms", PLAIN_SGD | {"algorithm.name": name}) for name in ALGORITHMS
+        changed_study(ROOT / "jobs" / "fedavg_phantoms", PLAIN_SGD | change)
+        for change in (*({"algorithm.name": name} for name in ALGORITHMS), EVALUATION)
     ]
     assert site.min_patients == 5
     assert set(site.may_leave) == {sent.name for study in studies for sent in list_kinds(study)} - OPT_IN

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from silofl.cli import main
+from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
 from silofl.data.phantoms import UNSEEN_SITE
@@ -204,12 +205,15 @@ def test_results_are_never_overwritten(evaluate, contents, phantoms):
     assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
 
 
-def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
+def make_classes():
     settings = {"name": "moves", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
     settings |= {"data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"}, "rounds": 1, "device": "cpu"}
     settings |= {"model": {"name": "activity_cnn"}, "training": {"loss": "cross_entropy"}}
-    study = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
-    shape = (3, 1, 64)
+    return parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
+
+
+def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
+    study, shape = make_classes(), (3, 1, 64)
     model = Contents(
         study, shape, {"global": answering(study, shape, 1.0, 0.0)}, "only", domain=Domain(kinds=("windows",))
     )
@@ -226,3 +230,57 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
     page = (out / "evaluation.html").read_text()
     assert "sensitivity at 0.8 specificity" in page and "Calibration" in page
     assert {row["true class"] for row in read_cases(out)} == {"slow", "fast"}
+
+
+# --- beside another model
+
+
+def write_other(tmp_path, contents):
+    write_model_folder(tmp_path / "other", contents)
+    return "--against", tmp_path / "other"
+
+
+def test_two_segmentations_differ_by_the_mean_over_the_same_cases(evaluate, contents, phantoms, tmp_path):
+    nothing = replace(contents, models={"global": answering(contents.study, SHAPE, 9.0, 0.0, 0.0)})
+    _, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, nothing))
+    found = record.against
+    # the other finds nothing: its Dice is 0 in each case
+    assert found.num_cases == record.num_cases and found.difference == record.value and found.aurocs == {}
+    low, high = found.difference.interval
+    line = f"dice {found.difference.value:+.3f} ({low:+.3f} to {high:+.3f})"
+    assert line in printed and line in (out / "evaluation.html").read_text()
+
+
+def test_a_model_does_not_differ_from_itself(evaluate, contents, phantoms, tmp_path):
+    _, record, *_ = evaluate(contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, contents))
+    assert record.against.difference.value == 0 and record.against.difference.interval is None
+
+
+def test_two_classifications_are_compared_by_delongs_test(evaluate, windows, tmp_path):
+    study, shape, domain = make_classes(), (3, 1, 64), Domain(kinds=("windows",))
+    first, second = (
+        Contents(study, shape, {"global": build_model(study, shape, seed).state_dict()}, "only", domain=domain)
+        for seed in (1, 2)
+    )
+    scores = []
+    for one in (second, first):
+        *_, out = evaluate(one, windows / "eva")
+        rows = {row["case"]: row for row in read_cases(out)}
+        scores.append(np.array([float(rows[case]["probability of fast"]) for case in sorted(rows)]))
+        shutil.rmtree(out)
+    is_fast = np.array([rows[case]["true class"] == "fast" for case in sorted(rows)])
+    # each case is a recording of its own
+    wanted = compare_aurocs(*scores, is_fast)
+    _, record, printed, _ = evaluate(first, windows / "eva", *write_other(tmp_path, second))
+    assert record.against.aurocs.keys() == {"fast"}
+    found = record.against.aurocs["fast"]
+    assert (found.difference, found.p_value) == (pytest.approx(wanted.difference), pytest.approx(wanted.p_value))
+    assert f"AUROC of fast {found.difference:+.3f}" in printed and f"p {found.p_value:.2g} (DeLong)" in printed
+
+
+def test_a_model_of_other_labels_is_no_comparison(evaluate, contents, phantoms, tmp_path):
+    study = contents.study.model_copy(update={"labels": {1: "organ", 2: "tumour"}})
+    code, _, printed, _ = evaluate(
+        contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, replace(contents, study=study))
+    )
+    assert code == ExitCode.BAD_INPUT and "--against must be a model with the labels of MODEL" in printed

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import add_json, expect_path, parse_count, parse_share
+from silofl.options import SPECIFICITY, add_json, expect_path, parse_count, parse_share
 
 SUPER_MODEL = expect_path("the folder of a super model")
 
@@ -44,10 +44,16 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     data = expect_path("the folder of a site's labelled cases, with a dataset.json")
     parser.add_argument("data", type=data, metavar="DATA", help="a site's folder of labelled cases, with dataset.json")
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the numbers and the page")
+    parser.add_argument(
+        "--against", type=SUPER_MODEL, metavar="OTHER", help="also compare with this model, on the same cases"
+    )
     parts = ("all", "training", "validation", "test")
     parser.add_argument("--part", choices=parts, default="all", help="the cases of dataset.json; all by default")
     parser.add_argument(
-        "--specificity", type=parse_share, default=0.9, help="of a class, that a threshold is chosen for; 0.9"
+        "--specificity",
+        type=parse_share,
+        default=SPECIFICITY,
+        help=f"of a class, that a threshold is chosen for; {SPECIFICITY:g}",
     )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder that keeps decoded images; none by default")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")

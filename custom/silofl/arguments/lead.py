@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import JOB, KIT, add_job, add_json, add_set, parse_count, parse_natural
+from silofl.options import JOB, KIT, add_job, add_json, add_set, expect_path, parse_count, parse_natural
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,12 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
         "--write", type=Path, metavar="NEWJOB", help="copy the job and write the computed timeouts into it"
     )
     parser.add_argument("--json", action="store_true", help="print the estimate as JSON")
+
+
+def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl evaluation-job``."""
+    parser.add_argument("model", type=expect_path("the folder of a super model"), metavar="MODEL", help="its folder")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="NEWJOB", help="new folder for the job")
 
 
 def _add_retries(parser: argparse.ArgumentParser) -> None:

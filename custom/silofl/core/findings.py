@@ -3,7 +3,7 @@
 Finding k counts 2^k: findings 0 and 3 together are 9, and none at all is 0.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,11 @@ def unpack_findings(sets: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
 def decide_findings(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
     """Return the set of findings above one half for each row of probabilities (N, findings)."""
     return ((probabilities > 0.5).astype(np.int64) << np.arange(probabilities.shape[1])).sum(axis=1)
+
+
+def decide_case(probabilities: Sequence[float]) -> int:
+    """Return the set of findings above one half of one case."""
+    return int(decide_findings(np.array([probabilities]))[0])
 
 
 def name_findings(found: int, labels: Mapping[int, str]) -> str:

@@ -113,7 +113,7 @@ def _find_size_doubts(sources: Sequence[ImageFiles], study: Study, parts: Sequen
 
 
 def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence where no training case has one of the labels that the site annotates.
+    """Return a sentence where no training case has one of the labels that the site annotates, and models train.
 
     Args:
         data: The data.
@@ -121,7 +121,7 @@ def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -
         counts: `count_labels` of the training part.
     """
     absent = [name for number in data.manifest.labels_annotated if not counts[name := study.labels[number]]]
-    if not absent:
+    if not absent or not study.rounds:
         return []
     return [
         f"every label must stand in a training case; {', '.join(absent)} stands in none: look at the labels, or "

@@ -78,13 +78,13 @@ class Manifest:
         return {"training": self.training, "validation": self.validation, "test": self.test}
 
 
-def read_manifest(folder: Path, study: Study, needed: Sequence[str] = ("training", "test")) -> Manifest:
+def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = None) -> Manifest:
     """Read and check the dataset.json of a site's data folder.
 
     Args:
         folder: The site's data folder.
         study: The study whose task, labels and split unit the data must have.
-        needed: The parts that must have a case.
+        needed: The parts that must have a case; by default those that the study needs.
 
     Raises:
         DataError: The file is missing, unreadable or not JSON; it does not fit the study; a part that needs a case has
@@ -94,7 +94,7 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] = ("training
     _check_fits(content, study)
     annotated = _parse_annotated_labels(content, study)
     parts = {part: _parse_records(content.get(part, []), part, study) for part in PARTS}
-    for part in needed:
+    for part in study.needed_parts if needed is None else needed:
         if not parts[part]:
             raise DataError(f"{FILE_NAME} must have at least one case in {part}, not 0; move a patient there")
     if not any(parts.values()):

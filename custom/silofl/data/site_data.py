@@ -48,6 +48,11 @@ class SiteData:
     num_lost: int = 0
     background: BackgroundSettings = AS_STORED
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, *spatial) of what a network sees, by the first part that holds a case."""
+        return next(part for part in (self.training, self.validation, self.test) if len(part)).image_shape
+
     @cached_property
     def domain(self) -> Domain:
         """The form and the intensities of the training images, by a sample of them.
@@ -101,7 +106,7 @@ def load_site_data(
     cache_dir: Path,
     has_progress: bool = True,
     skip_unreadable: float = 0.0,
-    needed: Sequence[str] = ("training", "test"),
+    needed: Sequence[str] | None = None,
 ) -> SiteData:
     """Read a site's data once, cache it, and open the cache; what it holds of the same data in an older state goes.
 
@@ -111,13 +116,14 @@ def load_site_data(
         cache_dir: Where prepared arrays are kept; later calls with the same data and settings decode nothing.
         has_progress: Whether a terminal shows a progress bar while files are read.
         skip_unreadable: Share of all cases that may be left out because they cannot be read, in [0, 1).
-        needed: The parts that must have a case.
+        needed: The parts that must have a case; by default those that the study needs.
 
     Raises:
         DataError: dataset.json or a case is wrong, images come out in different sizes or too small for the algorithm,
             the only training image cannot be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
+    needed = study.needed_parts if needed is None else needed
     manifest = read_manifest(folder, study, needed)
     unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
     prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
@@ -147,9 +153,8 @@ def load_site_data(
             "images to dataset.json, or choose another model.normalization for the study"
         )
     missing = manifest.missing(study.data.channel_names)
-    shown = next(part for part in (data.training, data.validation, data.test) if len(part))
     for one in study.recipe.ingredients:
-        one.check_data(shown.image_shape, missing)
+        one.check_data(data.image_shape, missing)
     return data
 
 

@@ -92,8 +92,8 @@ class ServerRounds:
 
     @property
     def has_validated(self) -> bool:
-        """Whether the last round that trained models has been validated."""
-        return self.finished_rounds > self.study.training_rounds or bool(self.ledger[-1].validation)
+        """Whether the last round that trained models has been validated; without a round nothing is left to be."""
+        return self.finished_rounds > self.study.training_rounds or not self.ledger or bool(self.ledger[-1].validation)
 
     @property
     def test_task(self) -> str:

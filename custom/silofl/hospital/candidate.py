@@ -59,9 +59,9 @@ class Candidate:
         """The site's data, which the network can take; decoded images stay in the site's cache for the first round."""
         site = self.settings
         data = load_site_data(self.data_folder, self.study, self.cache_folder, site.has_progress, site.skip_unreadable)
-        check_network(self.study, data.training.image_shape)
-        check_loss(self.study, data.training.image_shape)
-        check_extra_metrics(self.study, data.training.image_shape)
+        check_network(self.study, data.image_shape)
+        check_loss(self.study, data.image_shape)
+        check_extra_metrics(self.study, data.image_shape)
         return data
 
     @cached_property

@@ -45,13 +45,13 @@ def check_data(candidate: Candidate) -> Finding:
         "examples": {name: len(part) for name, part in parts.items()},
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
-        "image_shape": list(found.training.image_shape),
+        "image_shape": list(found.image_shape),
         "spacing_mm": _measure_spacing(found.manifest, study.data.background),
         "domain": dump_record(found.domain),
     }
     worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
     worth_a_look += describe_padding(found.padding)
-    if not cases["validation"]:
+    if study.rounds and not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
     if worth_a_look:
         return warning(". ".join(worth_a_look), **facts)
@@ -81,9 +81,9 @@ def write_clean(candidate: Candidate, target: Path) -> str:
 
 
 def _measure_spacing(manifest: Manifest, background: BackgroundSettings) -> dict[str, Any] | None:
-    """Return the smallest and largest spacing of a few training volumes, in millimetres by axis; None for pictures."""
+    """Return the smallest and largest spacing of a few volumes of a part, in millimetres by axis; None for pictures."""
     spacings = []
-    for record in manifest.training[:SAMPLE]:
+    for record in next(filter(None, manifest.parts.values()))[:SAMPLE]:
         affine = read_image(*manifest.source(record).first, record.index, background).affine
         if affine is None:
             return None

@@ -180,7 +180,8 @@ def _cache_bytes(candidate: Candidate) -> int | None:
         entry = fingerprint_preparation(describe_source(manifest), candidate.study)
         if open_parts(candidate.cache_folder / entry) is not None:
             return 0
-        case = prepare_case(manifest.training[0], manifest, build_preparation(candidate.study))
+        first = next(filter(None, manifest.parts.values()))[0]
+        case = prepare_case(first, manifest, build_preparation(candidate.study))
     except SiloFLError:
         return None
     return (case.images.nbytes + case.targets.nbytes) * sum(len(records) for records in manifest.parts.values())

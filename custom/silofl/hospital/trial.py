@@ -39,6 +39,8 @@ def check_training(candidate: Candidate) -> Finding:
         ConfigError: The device is not there, or an augmentation does not fit.
     """
     study, part = candidate.study, candidate.data.training
+    if not study.rounds:
+        return ok("nothing is trained: the study tests a finished model")
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device)
@@ -152,7 +154,7 @@ def group_by_kind(messages: list[Arrays], gate: Gate) -> dict[str, dict[str, Any
 
 
 def _try_exchanges(candidate: Candidate) -> list[Message]:
-    """Return what leaves in answer to a first training task and to all exchanges of the parts before a round."""
+    """Return what leaves in answer to a first training, or a test, and to all exchanges of the parts before a round."""
     study, site, server = candidate.study, candidate.kit.name, candidate.server
     scope = effective_scope(candidate.kit)
     # A part may begin to ask only in a later round: the last one shows what the first does not.
@@ -160,7 +162,8 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _make_trial_site(candidate, folder)
         left = []
-        for one in (Exchange(TRAIN, 1), *asked.values()):
+        first = Exchange(TRAIN, 1) if study.rounds else Exchange(server.test_task, 0)
+        for one in (first, *asked.values()):
             message = server.task(site, one)
             answer = rounds.carry_out(one.task, message)
             # As in a job, the site looks at its answer before NVFlare's filters do.
@@ -196,15 +199,17 @@ def _list_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
-    """Return the site with its state in another folder, to train once on one batch of its data."""
+    """Return the site with its state in another folder, to train, or test, once on one batch of its data."""
     study, settings, data = candidate.study, candidate.settings, candidate.data
-    few = data.training.select_rows(range(min(len(data.training), study.training.batch_size)))
-    # One batch must not be refused for being small where all training data of the site are enough.
-    is_enough = data.training.num_patients >= settings.min_patients
+    name, *_ = study.needed_parts
+    part = getattr(data, name)
+    few = part.select_rows(range(min(len(part), study.training.batch_size)))
+    # One batch must not be refused for being small where all such data of the site are enough.
+    is_enough = part.num_patients >= settings.min_patients
     changes = {"state_dir": folder, "cache_dir": folder, "min_patients": 0 if is_enough else settings.min_patients}
     once = study.training.model_copy(update={"local_epochs": 1})
     rounds = SiteRounds(
         candidate.kit.name, study.model_copy(update={"training": once}), settings.model_copy(update=changes)
     )
-    rounds.data = replace(data, training=few)
+    rounds.data = replace(data, **{name: few})
     return rounds

@@ -12,14 +12,16 @@ from silofl.core.calibration import expected_calibration_error, group_by_confide
 from silofl.core.findings import unpack_findings
 from silofl.core.intervals import Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
-from silofl.core.roc import find_operating_point, measure_auroc
+from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
+from silofl.errors import DataError
 from silofl.inference.card import rule_sentence
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
-from silofl.inference.evaluation import Calibration, ClassScore, Evaluation, LabelScore
+from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.training.metrics import Score
+from silofl.training.units import Units
 
 Floats = NDArray[np.float64]
 
@@ -145,6 +147,15 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
     )
 
 
+def list_classes(study: Study) -> list[int]:
+    """Return the classes that are each compared with all others, or findings; none of a segmentation.
+
+    Of two classes that is the second alone.
+    """
+    labels = sorted(study.labels) if study.task != "segmentation" else []
+    return labels[len(labels) == 2 and not study.is_multilabel :]
+
+
 class ClassRows:
     """The cases of a classification: of each its true class, or findings, and its mean probabilities.
 
@@ -171,9 +182,7 @@ class ClassRows:
 
     def measure_classes(self, study: Study, specificity: float) -> dict[str, ClassScore]:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
-        labels = sorted(study.labels)
-        chosen = labels[1:] if len(labels) == 2 and not self.is_multilabel else labels
-        return {study.labels[label]: self._measure_class(label, specificity) for label in chosen}
+        return {study.labels[label]: self._measure_class(label, specificity) for label in list_classes(study)}
 
     def _measure_class(self, label: int, specificity: float) -> ClassScore:
         # Imported here because it takes a second, which no segmentation needs.
@@ -224,3 +233,51 @@ class ClassRows:
 
         bins = tuple(group_by_confidence(confidences.ravel(), is_right.ravel()))
         return Calibration(self.sample.estimate(error, np.ones(len(confidences), bool)), bins)
+
+
+def compare_answers(
+    cases: Sequence[EvaluatedCase], others: Sequence[EvaluatedCase], fingerprint: str, units: Units, study: Study
+) -> Comparison:
+    """Compare a model's answers with another model's to the same cases.
+
+    Args:
+        cases: Those that the model answered.
+        others: Those that the other one answered.
+        fingerprint: The other model's.
+        units: What counts once in an interval.
+        study: The model's, whose labels the other's are.
+
+    Raises:
+        DataError: There is no case that both answered.
+    """
+    other_of = {one.case: one.score for one in others}
+    both = {one.case: one.score for one in cases if one.case in other_of}
+    if not both:
+        raise DataError("both models must answer some of the same cases, not none; look at the reasons in each alone")
+    own, other = Score.merged(both), Score.merged({case: other_of[case] for case in both})
+    difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(own, other, units.unit_of, study)
+    return Comparison(fingerprint, len(both), difference, areas)
+
+
+def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Estimate:
+    if not own.metric.startswith("dice") and own.metric != "accuracy":
+        return Estimate(None, None, 0)
+    # A case that one of them leaves out as empty counts, where the other has a false alarm in it.
+    both = [case for case in own.compared if case in other.compared]
+    return Sample([unit_of[case] for case in both]).mean(
+        np.array([own.compared[case] - other.compared[case] for case in both])
+    )
+
+
+def _compare_areas(own: Score, other: Score, unit_of: Mapping[str, str], study: Study) -> dict[str, AreaDifference]:
+    labels = list_classes(study)
+    if not labels:
+        return {}
+    ours, theirs = ClassRows(own, unit_of), ClassRows(other, unit_of)
+    areas = {
+        study.labels[label]: compare_aurocs(
+            theirs.probabilities[:, label], ours.probabilities[:, label], ours.is_true[:, label], ours.units
+        )
+        for label in labels
+    }
+    return {name: area for name, area in areas.items() if area is not None}

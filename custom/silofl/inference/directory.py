@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ FOLDER = "supermodel"
 # 3: with the domain. A super model of format 2 says nothing of the images that it learnt from.
 FORMAT, WITHOUT_DOMAIN = 3, 2
 README = "README.md"
+# What a MONAI bundle holds, and a run's folder of its last and its best round's model, which knows no images.
+BUNDLE, LAST_MODELS = "configs/metadata.json", "model"
 
 
 def write_model_folder(folder: Path, contents: Contents) -> None:
@@ -67,25 +70,38 @@ def read_model_folder(folder: Path) -> Contents:
         _check_fingerprint(folder, facts, study)
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
         _check_content(folder, facts)
-        selector = states.pop(SELECTOR, None)
-        return Contents(
-            study=study,
-            image_shape=tuple(facts["image_shape"]),
-            models=states,
-            rule=facts["rule"],
-            selector=selector,
-            outputs=tuple(facts["outputs"]),
-            threshold=facts["threshold"],
-            beside=facts.get("beside"),
-            beside_share=facts.get("beside_share", 0.5),
-            bias=facts.get("bias", 0.0),
-            facts=facts["facts"],
-            domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
-        )
+        return build_contents(facts, study, states)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{folder.name}/model.json must be whole; {error} is missing or of another kind: copy the folder again"
         ) from None
+
+
+def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, dict[str, Tensor]]) -> Contents:
+    """Return the super model that a model.json describes.
+
+    Args:
+        facts: The content of model.json; of another kind, a key raises KeyError, TypeError or AttributeError.
+        study: The study in it.
+        states: Name -> state of each of its models, the selector among them.
+
+    Raises:
+        ConfigError: They do not fit together.
+    """
+    return Contents(
+        study=study,
+        image_shape=tuple(facts["image_shape"]),
+        models={name: state for name, state in states.items() if name != SELECTOR},
+        rule=facts["rule"],
+        selector=states.get(SELECTOR),
+        outputs=tuple(facts["outputs"]),
+        threshold=facts["threshold"],
+        beside=facts.get("beside"),
+        beside_share=facts.get("beside_share", 0.5),
+        bias=facts.get("bias", 0.0),
+        facts=facts["facts"],
+        domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
+    )
 
 
 def read_fingerprint(folder: Path) -> str:
@@ -186,7 +202,13 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     if facts is ABSENT:
         if folder.is_file():
             raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
-        run = folder.parent if folder.name == FOLDER else folder
+        if (folder / BUNDLE).is_file():
+            raise ConfigError(
+                f"{folder} must be a super model with a model.json, not a MONAI bundle, which does not say on which "
+                "images it was trained; name the super model that silofl export made it of, or begin a study with its "
+                "weights: silofl simulate --weights"
+            )
+        run = folder.parent if folder.name in (FOLDER, LAST_MODELS) else folder
         # Of a simulation whose sites each have a model of their own.
         places = [run / FOLDER, *sorted(run.glob(f"sites/*/*/{FOLDER}"))]
         near = next((place for place in places if place.is_dir() and place != folder), None)

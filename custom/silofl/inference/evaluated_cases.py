@@ -1,6 +1,6 @@
 """A model's answers to a site's labelled cases, each as a clinic would get it, with its score."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -125,6 +125,21 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
             except DataError as error:
                 yield RefusedCase(case, name, str(error))
     end_decoder()
+
+
+def sort_answers(found: Iterable[EvaluatedCase | RefusedCase]) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
+    """Return the cases that were answered, and those that were refused.
+
+    Raises:
+        DataError: None was answered; the first one's reason.
+    """
+    answered: list[EvaluatedCase] = []
+    refused: list[RefusedCase] = []
+    for one in found:
+        (answered if isinstance(one, EvaluatedCase) else refused).append(one)
+    if not answered:
+        raise DataError(refused[0].reason)
+    return answered, refused
 
 
 def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]:

@@ -7,6 +7,7 @@ from typing import Literal
 from silofl.core.calibration import ReliabilityBin
 from silofl.core.intervals import Estimate
 from silofl.core.lesions import Agreement
+from silofl.core.roc import AreaDifference
 from silofl.schema import declare_optional
 from silofl.training.site_score import Counts
 
@@ -70,6 +71,24 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A model beside another one, on the cases that both answered.
+
+    Attributes:
+        fingerprint: Of the other model.
+        num_cases: These cases.
+        difference: The model's metric minus the other's, mean over the cases; null of a metric that no single case has.
+        aurocs: Classification: class -> the model's area under the ROC curve minus the other's, with DeLong's test;
+            without a class of which all cases are, or none.
+    """
+
+    fingerprint: str
+    num_cases: int
+    difference: Estimate
+    aurocs: Mapping[str, AreaDifference]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The content of evaluation.json.
 
@@ -100,6 +119,7 @@ class Evaluation:
         confusion: Classification, not multilabel: true class -> answered class -> cases.
         calibration: Classification: of the probabilities.
         versions: Library -> its version.
+        against: Beside another model, where one was given.
     """
 
     fingerprint: str
@@ -128,3 +148,4 @@ class Evaluation:
     specificity: float | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     calibration: Calibration | None = declare_optional()
+    against: Comparison | None = declare_optional()

@@ -43,9 +43,22 @@ def read_start(folder: Path, study: Study) -> Start | None:
     Raises:
         ConfigError: The errors of `read_pretrained` and `read_weights`.
     """
+    if not study.rounds:
+        return Start(_read_finished(folder / study.model.pretrained, study))
     if study.recipe.needs_pretrained:
         return Start(read_pretrained(folder / study.model.pretrained, study))
     return read_weights(folder / study.model.weights, study) if study.model.weights else None
+
+
+def _read_finished(path: Path, study: Study) -> Arrays:
+    """Read the arrays of a finished model in one file, as `silofl.inference.model_file` packs them."""
+    if not path.is_file():
+        raise ConfigError(
+            f"model.pretrained must be a file beside study.yaml, not {path.name!r}; have silofl evaluation-job write it"
+        )
+    content = path.read_bytes()
+    _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
+    return {name: value.numpy() for name, value in _read_tensors(path.name, content).items()}
 
 
 def read_pretrained(path: Path, study: Study) -> Arrays:

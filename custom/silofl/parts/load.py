@@ -73,6 +73,8 @@ def _server_halves(study: Study) -> list[type[Part]]:
 
 
 def _load_modules(study: Study) -> list[ModuleType]:
+    if not study.rounds:
+        return [_load_module("silofl.parts.finished_model")]
     recipe = study.recipe
     shared = (
         ("model", True),

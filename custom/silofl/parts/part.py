@@ -41,7 +41,8 @@ class Kind:
         name: What ``may_leave`` of site.yaml calls it.
         purpose: What it is, and what it is for.
         risk: What it can tell of the images, to whom, and the switch that stops it; for the privacy officer.
-        is_of_images: Whether it is a mean over the images themselves, which would show them if there were few.
+        is_of_images: Whether it is a mean over the images themselves, or their scores, which would show single ones if
+            there were few.
         role: The role of its arrays.
         names: Their names within the role; None for all.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from silofl.core.intervals import Estimate
+from silofl.core.intervals import Estimate, Interval
 from silofl.inference.evaluation import ClassScore, Evaluation, LabelScore
 from silofl.report.canvas import PageImage
 from silofl.report.page import (
@@ -60,7 +60,26 @@ def summary_lines(record: Evaluation) -> list[str]:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
+    return [*lines, *comparison_lines(record)]
+
+
+def comparison_lines(record: Evaluation) -> list[str]:
+    """Return what the model has beyond the other one; nothing where there is no other."""
+    found = record.against
+    if found is None:
+        return []
+    metric = METRIC_NAMES.get(record.metric, record.metric)
+    lines = [f"against model {found.fingerprint[:16]}, on the {found.num_cases} cases that both answered:"]
+    if found.difference.value is not None:
+        lines.append(f"{metric} {_format_difference(found.difference.value, found.difference.interval)}")
+    for name, one in found.aurocs.items():
+        said = "" if one.p_value is None else f", p {one.p_value:.2g} (DeLong)"
+        lines.append(f"AUROC of {name} {_format_difference(one.difference, one.interval)}{said}")
     return lines
+
+
+def _format_difference(value: float, interval: Interval | None) -> str:
+    return f"{value:+.3f}" + (f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else "")
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
@@ -150,6 +169,7 @@ def make_evaluation_page(
             "Results",
             Tiles([*_list_numbers(record), *counts.items()]),
             [block for pair in tables for block in pair],
+            make_items(comparison_lines(record)),
             [make_note(note) for note in list_notes(record)],
         ),
         make_section(

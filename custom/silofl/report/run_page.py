@@ -11,6 +11,7 @@ from markupsafe import Markup
 from silofl.federation.ledger import Round
 from silofl.federation.results import UNFINISHED
 from silofl.federation.run_folder import describe_complete_model, describe_missing_part
+from silofl.report.evaluations_page import evaluations_section
 from silofl.report.page import (
     REPORT,
     Banner,
@@ -145,7 +146,27 @@ def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
     sections = (
         _joining_section(run),
+        evaluations_section(run.evaluations),
         _results_section(run),
+        *(_training_sections(run) if run.evaluations is None else ()),
+        _data_section(run),
+        _recipe_section(run),
+        _software_section(run),
+    )
+    return Page(
+        title=run.results.study,
+        kicker=f"Report of a federated {'evaluation' if run.evaluations else 'training'}",
+        subtitle=_subtitle(run),
+        opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
+        sections=[section for section in sections if section],
+        closing=link_comparisons(run.path, run.comparisons),
+        footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
+    )
+
+
+def _training_sections(run: RunRecords) -> list[PageSection | None]:
+    """Return what a run without a round has not."""
+    return [
         _training_section(run),
         _pictures_section(run),
         *super_model_sections(run),
@@ -153,20 +174,8 @@ def make_run_page(run: RunRecords) -> Page:
         _traffic_section(run),
         _sites_section(run),
         _weights_section(run),
-        _data_section(run),
         _loading_section(run),
-        _recipe_section(run),
-        _software_section(run),
-    )
-    return Page(
-        title=run.results.study,
-        kicker="Report of a federated training",
-        subtitle=_subtitle(run),
-        opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
-        sections=[section for section in sections if section],
-        closing=link_comparisons(run.path, run.comparisons),
-        footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
-    )
+    ]
 
 
 def page_address(page: Path, folder: Path) -> str | None:

@@ -22,6 +22,8 @@ from silofl.federation.outcome import unscored_results
 from silofl.federation.results import UNFINISHED, Results, SiteResult, read_results
 from silofl.files import read_json
 from silofl.inference.directory import plain_study
+from silofl.inference.evaluations import FILE as EVALUATIONS
+from silofl.inference.evaluations import Evaluations
 from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.report.tables import TextTable
 from silofl.schema import declare_optional, read_file, read_list, read_record
@@ -161,6 +163,7 @@ class RunRecords:
         pictures: Site -> its pictures; the sites of a real federation keep theirs.
         features: Site -> the selector's output for its images; the sites of a real federation keep theirs.
         unseen: The super model at a site that took no part in the training; None where it was not tested.
+        evaluations: What hospitals say of a model in a run that trains none; None of any other.
         site_weights: AdaFed's weights between sites, each time that they were computed.
         changes: The changes of the command line to a simulation's study, by dotted key.
         study: What it ran; None where the folder holds no study.yaml.
@@ -175,6 +178,7 @@ class RunRecords:
     pictures: dict[str, CasePictures]
     features: dict[str, SelectorFeatures] = field(default_factory=dict)
     unseen: UnseenTest | None = None
+    evaluations: Evaluations | None = None
     site_weights: list[SiteWeights] = field(default_factory=list)
     changes: Mapping[str, Any] = field(default_factory=dict)
     study: Study | None = None
@@ -228,6 +232,7 @@ def read_run(path: Path) -> RunRecords:
         pictures=pictures,
         features=_read_site_files(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
+        evaluations=read_file(Evaluations, path / EVALUATIONS),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
         changes=_read_changes_file(path / "run.json"),
         study=study,

@@ -1,8 +1,6 @@
 """``silofl evaluate``: a trained model on the labelled cases of a site, as a clinic tests one before it uses it."""
 
 import argparse
-import csv
-import io
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,15 +12,24 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from silofl.core.findings import decide_findings, name_findings
+from silofl.core.findings import decide_case, name_findings
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError, ExitCode
-from silofl.files import is_free, write_json, write_text
-from silofl.inference.clinical import measure_evaluation
+from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.files import is_free, write_json
+from silofl.inference.cases_table import FILE as CASES
+from silofl.inference.cases_table import write_cases
+from silofl.inference.clinical import compare_answers, measure_evaluation
 from silofl.inference.directory import read_fingerprint, read_model_folder
-from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase, SiteCases, answer_case, evaluate_cases
+from silofl.inference.evaluated_cases import (
+    EvaluatedCase,
+    RefusedCase,
+    SiteCases,
+    answer_case,
+    evaluate_cases,
+    sort_answers,
+)
 from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.super_model import SuperModel
 from silofl.options import make_console
@@ -43,7 +50,7 @@ from silofl.study import Study
 from silofl.training.case_pictures import find_largest_slice, show_plane
 from silofl.training.device import choose_device
 
-CASES, PAGE, ALL = "cases.csv", "evaluation.html", "all"
+PAGE, ALL = "evaluation.html", "all"
 # As many as can be read on a phone.
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
@@ -63,45 +70,64 @@ def run(options: argparse.Namespace) -> int:
     console, out = make_console(options), options.out
     if not is_free(out):
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
-    contents = read_model_folder(options.model)
-    # Set as at the sites: other thread counts round sums differently.
-    torch.set_num_threads(contents.study.torch_threads)
-    model = SuperModel(contents, choose_device(options.device))
+    model = _load_model(options.model, options.device)
+    other = _load_other(options.against, model, options.device) if options.against else None
+    study = model.contents.study
     with ExitStack() as stack:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
-        site = _read_cases(options.data, contents.study, cache, options.part)
+        site = _read_cases(options.data, study, cache, options.part)
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, read_fingerprint(options.model), site, cases, options.specificity)
+        if other is not None:
+            # Prepared as the other model's study says.
+            same = _read_cases(options.data, other.contents.study, cache, options.part)
+            others, _ = _answer_cases(other, same, console)
+            against = compare_answers(cases, others, read_fingerprint(options.against), site.units, study)
+            record = replace(record, against=against)
         pictures = draw_worst_cases(model, site, cases)
     doubts = _list_doubts(model, site)
     write_json(out / FILE, dump_record(record))
-    write_cases(out / CASES, cases, refused, record, contents.study)
+    write_cases(out / CASES, cases, refused, record, study)
     name = options.data.resolve().name
-    _write_page(out / PAGE, record, name, doubts, (cases, refused), pictures, contents.study)
+    _write_page(out / PAGE, record, name, doubts, (cases, refused), pictures, study)
     _print_evaluation(record, doubts, refused, out, console)
     if options.json:
         print((out / FILE).read_text(), end="")
     return ExitCode.INCOMPLETE if refused else ExitCode.COMPLETE
 
 
-def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
-    names = PARTS if part == ALL else (part,)
-    return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
+def _load_model(folder: Path, device: str) -> SuperModel:
+    contents = read_model_folder(folder)
+    # Set as at the sites: other thread counts round sums differently.
+    torch.set_num_threads(contents.study.torch_threads)
+    return SuperModel(contents, choose_device(device))
+
+
+def _load_other(folder: Path, model: SuperModel, device: str) -> SuperModel:
+    """Load the model that is compared with, which must answer the same question."""
+    other = _load_model(folder, device)
+    wanted, found = model.contents.study, other.contents.study
+    for key in ("task", "labels", "regions", "metric"):
+        ours, theirs = getattr(wanted, key), getattr(found, key)
+        if ours != theirs:
+            raise ConfigError(
+                f"--against must be a model with the {key} of MODEL, {quote_value(ours)}, not {quote_value(theirs)}; "
+                "name another"
+            )
+    return other
 
 
 def _answer_cases(
     model: SuperModel, site: SiteCases, console: Console
 ) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
-    found = evaluate_cases(model, site)
-    shown = track(found, "evaluating", site.num_cases, console=console, transient=True, disable=not console.is_terminal)
-    answered: list[EvaluatedCase] = []
-    refused: list[RefusedCase] = []
-    for one in shown:
-        (answered if isinstance(one, EvaluatedCase) else refused).append(one)
-    if not answered:
-        raise DataError(refused[0].reason)
-    return answered, refused
+    found, is_silent = evaluate_cases(model, site), not console.is_terminal
+    return sort_answers(track(found, "evaluating", site.num_cases, console=console, transient=True, disable=is_silent))
+
+
+def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:
+    names = PARTS if part == ALL else (part,)
+    return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
 
 
 def _list_doubts(model: SuperModel, site: SiteCases) -> list[str]:
@@ -138,15 +164,10 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
     plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
     (label, rows), *_ = one.score.probabilities_by_case.items()
     if study.is_multilabel:
-        title = ": ".join(name_findings(found, study.labels) for found in (label, _decide_case(rows[one.case])))
+        title = ": ".join(name_findings(found, study.labels) for found in (label, decide_case(rows[one.case])))
         return CasePicture(title, one.case, plane)
     said, probability = max(enumerate(rows[one.case]), key=lambda pair: pair[1])
     return CasePicture(f"{study.labels[label]}: {study.labels[said]} {probability:.2f}", one.case, plane)
-
-
-def _decide_case(chances: Sequence[float]) -> int:
-    """Return the set of findings that a case's probabilities answer."""
-    return int(decide_findings(np.array([chances]))[0])
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
@@ -160,49 +181,6 @@ def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> Ca
     )
     title = f"{short_metric(one.score.metric)} {one.score.by_case[one.case]:.3f}"
     return CasePicture(title, one.case, image, truth, answer)
-
-
-def write_cases(
-    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, study: Study
-) -> None:
-    """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
-    rows = [_list_facts(one, record, study) for one in cases]
-    rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
-    columns = [
-        name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
-    ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*columns, "warnings", "refused"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
-    value = one.score.by_case.get(one.case)
-    row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, record.metric: value}
-    for key, measured in one.labels.items():
-        name = study.labels.get(key, key)
-        hd95, surface_dice = measured.distances or (None, None)
-        row |= {
-            f"{name} Dice": one.score.labels_by_case.get(key, {}).get(one.case),
-            f"{name} predicted {record.size_unit}": measured.predicted,
-            f"{name} true {record.size_unit}": measured.true,
-            f"{name} lesions": measured.lesions.num_true,
-            f"{name} lesions found": measured.lesions.num_found,
-            f"{name} false lesions": measured.lesions.num_false,
-            f"{name} HD95 {record.distance_unit}": hd95,
-            f"{name} surface Dice": surface_dice,
-        }
-    for label, rows in one.score.probabilities_by_case.items():
-        chances = rows[one.case]
-        if study.is_multilabel:
-            answer = name_findings(_decide_case(chances), study.labels)
-            row |= {"true findings": name_findings(label, study.labels), "answer": answer}
-        else:
-            row |= {"true class": study.labels[label], "answer": study.labels[int(np.argmax(chances))]}
-        row |= {f"probability of {name}": chances[number] for number, name in sorted(study.labels.items())}
-    return row | {"warnings": "; ".join(one.warnings)}
 
 
 def _write_page(

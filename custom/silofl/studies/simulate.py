@@ -39,6 +39,7 @@ from silofl.options import (
     read_changes,
 )
 from silofl.parts.load import list_kinds
+from silofl.report.evaluations_page import print_evaluations
 from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.schema import dump_record, read_file
@@ -256,7 +257,7 @@ def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, Site
     choose_device(study.device)
     names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
     data = {name: _load_site(study, simulation, run, name) for name in names}
-    shape = data[names[0]].training.image_shape
+    shape = data[names[0]].image_shape
     check_network(study, shape)
     check_loss(study, shape)
     check_extra_metrics(study, shape)
@@ -401,9 +402,10 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
             markup=False,
         )
         return ExitCode.FAILED
-    if study.task != "segmentation" and results.is_finished and results.everyone is None:
+    if study.rounds and study.task != "segmentation" and results.is_finished and results.everyone is None:
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
+    print_evaluations(run, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.

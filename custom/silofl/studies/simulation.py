@@ -15,7 +15,7 @@ from silofl.files import copy_file, copy_folder, read_json, write_json, write_te
 from silofl.flare.commands import find_cut
 from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
-from silofl.models.weights import read_pretrained, read_weights
+from silofl.models.weights import read_pretrained, read_start, read_weights
 from silofl.schema import declare_optional, read_record
 from silofl.settings import check_key, dump_yaml, parse, read_yaml
 from silofl.studies.weights import with_weights
@@ -174,7 +174,9 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
     given = simulation.pretrained
     if study.model.weights:
         read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
-    if study.recipe.needs_pretrained:
+    if not study.rounds:
+        read_start(study_file(job).parent, study)
+    elif study.recipe.needs_pretrained:
         read_pretrained(Path(given) if given else study_file(job).with_name(study.model.pretrained), study)
     elif given:
         raise ConfigError(f"--pretrained must go with a study that needs a pretrained model, not {study.name}")
@@ -288,8 +290,8 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
         state = "a file" if data.exists() else "not there"
         raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
     present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
-    # The phantoms' last hospital is the clinic that takes part in no study and tests the super model.
-    found = [name for name in present if not (is_phantoms(data) and name == UNSEEN_SITE)]
+    # The phantoms' last hospital is the clinic that trains in no study and tests the models.
+    found = [name for name in present if not (study.rounds and is_phantoms(data) and name == UNSEEN_SITE)]
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
     _check_site_names(found)

@@ -1,0 +1,59 @@
+"""The table of a model's answers to single cases, ``cases.csv``: it names cases, and stays at the hospital."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from silofl.core.findings import decide_case, name_findings
+from silofl.files import write_text
+from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
+from silofl.inference.evaluation import Evaluation
+from silofl.study import Study
+
+FILE = "cases.csv"
+
+
+def write_cases(
+    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, study: Study
+) -> None:
+    """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
+    rows = [_list_facts(one, record, study) for one in cases]
+    rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
+    columns = [
+        name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*columns, "warnings", "refused"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
+    value = one.score.by_case.get(one.case)
+    row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, record.metric: value}
+    for key, measured in one.labels.items():
+        name = study.labels.get(key, key)
+        hd95, surface_dice = measured.distances or (None, None)
+        row |= {
+            f"{name} Dice": one.score.labels_by_case.get(key, {}).get(one.case),
+            f"{name} predicted {record.size_unit}": measured.predicted,
+            f"{name} true {record.size_unit}": measured.true,
+            f"{name} lesions": measured.lesions.num_true,
+            f"{name} lesions found": measured.lesions.num_found,
+            f"{name} false lesions": measured.lesions.num_false,
+            f"{name} HD95 {record.distance_unit}": hd95,
+            f"{name} surface Dice": surface_dice,
+        }
+    for label, rows in one.score.probabilities_by_case.items():
+        chances = rows[one.case]
+        if study.is_multilabel:
+            answer = name_findings(decide_case(chances), study.labels)
+            row |= {"true findings": name_findings(label, study.labels), "answer": answer}
+        else:
+            row |= {"true class": study.labels[label], "answer": study.labels[int(np.argmax(chances))]}
+        row |= {f"probability of {name}": chances[number] for number, name in sorted(study.labels.items())}
+    return row | {"warnings": "; ".join(one.warnings)}

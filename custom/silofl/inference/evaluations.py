@@ -1,0 +1,165 @@
+"""The record of a model's evaluation at several hospitals, ``evaluations.json``, and a hospital's scores on their way.
+
+A hospital sends one array of float64, a row for each score that the study names: value, low and high end of its
+interval, and the number of cases that count. Nothing else fits into it: no text, no case, no further number.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.heterogeneity import PooledEstimate, pool_estimates
+from silofl.core.intervals import Estimate
+from silofl.errors import AggregationError
+from silofl.inference.clinical import list_classes
+from silofl.inference.evaluation import ClassScore, Evaluation, LabelScore
+from silofl.study import Study
+
+FILE = "evaluations.json"
+# The group of the scores of all cases; no label has an empty name.
+ALL = ""
+ECE, THRESHOLD, SIZE_ERROR, HD95 = "ece", "threshold", "size_error", "hd95"
+OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
+OF_CLASSES = ("recall", "auroc", "average_precision", "sensitivity", THRESHOLD)
+OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE)
+NO_SHARES = ("false_lesions", SIZE_ERROR, HD95)
+UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
+# A mean of thresholds is none of any model. The interval of a size error is of single cases.
+NOT_POOLED = (THRESHOLD, SIZE_ERROR)
+COLUMNS = 4
+# Of a mean of ones.
+ROUNDING = 1e-9
+MISSING = Estimate(None, None, 0)
+# Group, the name of a label or class, or empty -> score -> estimate.
+Scores = Mapping[str, Mapping[str, Estimate]]
+
+
+@dataclass(frozen=True)
+class HospitalEvaluation:
+    """What one hospital says of a model.
+
+    Attributes:
+        num_cases: Test cases that were answered.
+        num_refused: Those that were not, as `predict` would refuse them.
+        unit: What counts once in an interval: patient, recording or case.
+        num_units: How many of them were answered.
+        distance_unit: Of HD95.
+        size_unit: Of sizes.
+        scores: Its scores.
+    """
+
+    num_cases: int
+    num_refused: int
+    unit: str
+    num_units: int
+    distance_unit: Literal["mm", "pixels"]
+    size_unit: Literal["ml", "pixels"]
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """The content of evaluations.json.
+
+    Attributes:
+        fingerprint: Of the model.
+        model: Name of the study that trained it.
+        specificity: Of a class, for which thresholds are chosen.
+        sites: Hospital -> what it says.
+        pooled: Group -> score -> over all hospitals; null where fewer than two have an interval.
+    """
+
+    fingerprint: str
+    model: str
+    specificity: float
+    sites: Mapping[str, HospitalEvaluation]
+    pooled: Mapping[str, Mapping[str, PooledEstimate | None]]
+
+
+def list_scores(study: Study) -> list[tuple[str, str]]:
+    """Return group and name of each score that a hospital sends in a study, in the order of the rows."""
+    if study.task == "segmentation":
+        labels = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
+        return [(ALL, study.metric), *((label, name) for label in labels for name in OF_LABELS)]
+    classes = [study.labels[label] for label in list_classes(study)]
+    own = dict.fromkeys((study.metric, *OF_ALL))
+    return [*((ALL, name) for name in own), *((one, name) for one in classes for name in OF_CLASSES)]
+
+
+def pack_scores(record: Evaluation, study: Study) -> NDArray[np.float64]:
+    """Return a hospital's scores as they travel, shape (scores, 4)."""
+    found = _collect_scores(record)
+    rows = [found.get(group, {}).get(name, MISSING) for group, name in list_scores(study)]
+    return np.array([_pack_estimate(one) for one in rows], np.float64)
+
+
+def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[str, dict[str, Estimate]]:
+    """Return the scores that a hospital sent.
+
+    Args:
+        site: Its name.
+        rows: Shape (scores, 4).
+        study: The study.
+
+    Raises:
+        AggregationError: A number of cases is none, an interval is turned round, or a share is not one.
+    """
+    found: dict[str, dict[str, Estimate]] = {}
+    for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
+        value, low, high, cases = row
+        is_possible = name in NO_SHARES or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
+        if cases != int(cases) or cases < 0 or low > high or not is_possible:
+            raise AggregationError(
+                f"site {site!r} must send {name} with a share, or a size, the ends of its interval and a number of "
+                f"cases, not {row}"
+            )
+        interval = (low, high) if low < high else None
+        found.setdefault(group, {})[name] = Estimate(value, interval, int(cases)) if cases else MISSING
+    return found
+
+
+def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[str, dict[str, PooledEstimate | None]]:
+    """Return each score over all hospitals; None of one that has no mean, or another unit at some of them."""
+    pooled: dict[str, dict[str, PooledEstimate | None]] = {}
+    for group, name in list_scores(study):
+        units = {getattr(one, UNIT_OF[name]) for one in sites.values()} if name in UNIT_OF else ()
+        has_mean = name not in NOT_POOLED and len(units) < 2
+        found = pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) if has_mean else None
+        pooled.setdefault(group, {})[name] = found if found is None or name in NO_SHARES else _clip_share(found)
+    return pooled
+
+
+def _clip_share(found: PooledEstimate) -> PooledEstimate:
+    low, high = found.interval
+    return replace(found, interval=(max(low, 0.0), min(high, 1.0)))
+
+
+def _collect_scores(record: Evaluation) -> Scores:
+    own = {record.metric: record.value, **(record.also or {})}
+    own |= {ECE: record.calibration.error} if record.calibration else {}
+    labels = {name: _list_label(one) for name, one in (record.labels or {}).items()}
+    return {ALL: own} | labels | {name: _list_class(one) for name, one in (record.classes or {}).items()}
+
+
+def _list_label(one: LabelScore) -> dict[str, Estimate]:
+    found = {name: getattr(one, name) for name in OF_LABELS if name != SIZE_ERROR}
+    error = one.size_error
+    if error is None:
+        return found
+    limits = None if error.low is None or error.high is None else (error.low, error.high)
+    return found | {SIZE_ERROR: Estimate(error.bias, limits, max(one.dice.num_cases, 1))}
+
+
+def _list_class(one: ClassScore) -> dict[str, Estimate]:
+    threshold = MISSING if one.threshold is None else Estimate(one.threshold, None, one.recall.num_cases)
+    return {name: getattr(one, name) for name in OF_CLASSES if name != THRESHOLD} | {THRESHOLD: threshold}
+
+
+def _pack_estimate(one: Estimate) -> Sequence[float]:
+    # Without a case nothing is known, and no interval is as wide as nothing.
+    if one.value is None:
+        return (0.0,) * COLUMNS
+    return (one.value, *(one.interval or (one.value, one.value)), one.num_cases)

@@ -1,0 +1,89 @@
+"""A super model in one file beside study.yaml, and in messages: its model.json, and its weights by ``model/name``."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from silofl.core.mixing import Arrays
+from silofl.errors import ConfigError
+from silofl.inference.contents import Contents
+from silofl.inference.directory import build_contents, plain_study, read_model_folder
+from silofl.models.roles import SELECTOR, read_role, select_role
+from silofl.settings import parse
+from silofl.study import Study
+
+# What model.json is called among the tensors: its bytes.
+HEAD = "model.json"
+# What decides an answer, or its score. Where the file lies is none of it.
+DECIDING = ("task", "labels", "regions", "metric", "data", "model", "algorithm")
+FILE_KEYS = ("pretrained", "pretrained_sha256", "weights", "weights_sha256")
+
+
+def pack_model(folder: Path) -> dict[str, Tensor]:
+    """Return a super model's folder as tensors for one file; the errors of `read_model_folder`."""
+    contents = read_model_folder(folder)
+    selector = {} if contents.selector is None else {SELECTOR: contents.selector}
+    head = np.frombuffer((folder / HEAD).read_bytes(), np.uint8)
+    return {HEAD: torch.from_numpy(head.copy())} | {
+        f"{name}/{key}": value for name, state in (contents.models | selector).items() for key, value in state.items()
+    }
+
+
+def split_model(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Arrays]:
+    """Return the model.json and the weights of what `pack_model` packed.
+
+    Raises:
+        ConfigError: There is no model.json.
+    """
+    try:
+        facts = json.loads(bytes(arrays[HEAD]))
+        return dict(facts), {name: array for name, array in arrays.items() if name != HEAD}
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(
+            "model.pretrained must be a finished model with its model.json, with rounds: 0, not other weights; have "
+            "silofl evaluation-job write the job"
+        ) from None
+
+
+def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Contents:
+    """Return the super model of a model.json and its weights.
+
+    Args:
+        facts: The content of model.json.
+        arrays: ``model/name`` -> array.
+        study: The study that tests it, which must prepare and score images as the model's own.
+
+    Raises:
+        ConfigError: They do not fit together, or to the study.
+    """
+    states = {
+        name: {key: torch.from_numpy(np.array(value)) for key, value in select_role(name, arrays).items()}
+        for name in dict.fromkeys(map(read_role, arrays))
+    }
+    try:
+        own = parse(Study, facts["study"], HEAD)
+        contents = build_contents(facts, own, states)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"model.pretrained must hold a whole {HEAD}; {error} is missing or of another kind: have silofl "
+            "evaluation-job write the job anew"
+        ) from None
+    theirs, ours = _deciding(own), _deciding(study)
+    other = next((key for key in DECIDING if theirs[key] != ours[key]), None)
+    if other:
+        raise ConfigError(
+            f"{other} of study.yaml must be as in the study {own.name!r} of the model that is tested, not otherwise; "
+            "have silofl evaluation-job write the job anew"
+        )
+    return contents
+
+
+def _deciding(study: Study) -> dict[str, Any]:
+    plain = plain_study(study)
+    plain["model"] = {key: value for key, value in plain["model"].items() if key not in FILE_KEYS}
+    return {key: plain.get(key) for key in DECIDING}

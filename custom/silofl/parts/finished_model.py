@@ -1,0 +1,188 @@
+"""A finished model held against the hospitals' own labelled test cases: a run without a round, which is its test.
+
+The server sends the model, and each hospital its scores. What names a case stays there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from silofl.core.mixing import Arrays
+from silofl.errors import AggregationError
+from silofl.files import write_json
+from silofl.inference import cases_table, evaluation
+from silofl.inference.clinical import measure_evaluation
+from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluations import (
+    COLUMNS,
+    FILE,
+    Evaluations,
+    HospitalEvaluation,
+    list_scores,
+    pack_scores,
+    pool_scores,
+    unpack_scores,
+)
+from silofl.inference.model_file import join_model, split_model
+from silofl.inference.super_model import SuperModel
+from silofl.models.roles import add_role
+from silofl.options import SPECIFICITY
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.asked_once import expect_float64
+from silofl.parts.part import Kind, Part, Reported, Run
+from silofl.parts.task import Exchange, Expected, Message
+from silofl.parts.work import SitePart
+from silofl.schema import dump_record
+from silofl.settings import Natural, Section
+from silofl.study import Study
+from silofl.training.evaluation import count_patients
+from silofl.training.metrics import Score
+
+ROLE = "evaluation"
+SCORES = f"{ROLE}/scores"
+PURPOSE = (
+    "scores of a finished model on the site's own test cases, by label or class, each with its interval and its number "
+    "of cases; sent once, without any training"
+)
+RISK = (
+    "they show the server how many test patients there are and how good the model is on them, and of few patients "
+    "single ones' scores; min_patients, here of the test, or may_leave without evaluation: the site takes no part"
+)
+
+
+class EvaluationEntry(Section):
+    """What an answer says beside the scores.
+
+    Attributes:
+        num_cases: Test cases that were answered.
+        num_refused: Those that were not.
+        unit: What counts once in an interval.
+        num_units: How many of them were answered.
+        distance_unit: Of HD95.
+        size_unit: Of sizes.
+    """
+
+    num_cases: Natural = 0
+    num_refused: Natural = 0
+    unit: Literal["patient", "recording", "case"] = "case"
+    num_units: Natural = 0
+    distance_unit: Literal["mm", "pixels"] = "pixels"
+    size_unit: Literal["ml", "pixels"] = "pixels"
+
+
+@dataclass(frozen=True)
+class EvaluationPart(Part):
+    """The model at the server, and what the hospitals say of it.
+
+    Attributes:
+        study: The study.
+        facts: The model's model.json; empty where a site asks what it may send.
+        arrays: Its weights, as ``model/name``.
+        sites: Hospital -> what it says.
+    """
+
+    study: Study
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    sites: Mapping[str, HospitalEvaluation] = field(default_factory=dict)
+    role: str = ROLE
+    test_task: ClassVar[str] = ROLE
+    entry: ClassVar[type[EvaluationEntry]] = EvaluationEntry
+    leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before the test.
+
+        Raises:
+            ConfigError: The model is none, or that of another study.
+        """
+        if not pretrained:
+            return [cls(study)]
+        facts, arrays = split_model(pretrained)
+        join_model(facts, arrays, study)
+        return [cls(study, facts, arrays)]
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return the model."""
+        return Message(add_role(ROLE, self.arrays), {ROLE: {"model": dict(self.facts)}})
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the array of the scores."""
+        if exchange.task != ROLE:
+            return {}
+        wanted = expect_float64((len(list_scores(self.study)), COLUMNS), minimum=None)
+        return {SCORES: replace(wanted, is_required=True)}
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> EvaluationPart:
+        """Keep a hospital's scores; refuse numbers that are none.
+
+        Raises:
+            AggregationError: They are of no case, or of more than there are.
+        """
+        if exchange.task != ROLE:
+            return self
+        said = answer.entry(ROLE, EvaluationEntry)
+        scores = unpack_scores(site, answer.arrays[SCORES], self.study)
+        counts = [one.num_cases for group in scores.values() for one in group.values()]
+        if not max(1, *counts, said.num_units) <= said.num_cases:
+            raise AggregationError(
+                f"site {site!r} must send scores of at most num_cases cases and patients, {said.num_cases}, of which "
+                f"there is one, not of {max(*counts, said.num_units)}"
+            )
+        return replace(self, sites={**self.sites, site: HospitalEvaluation(**said.model_dump(), scores=scores)})
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Say which model is tested."""
+        facts = self.facts
+        known = f"{facts['fingerprint'][:16]} of study {facts['study']['name']}, as it was given" if facts else ""
+        return replace(reported, how=known or reported.how)
+
+    def files(self) -> dict[str, Any]:
+        """Return the record of all hospitals."""
+        if not self.sites:
+            return {}
+        sites = dict(sorted(self.sites.items()))
+        record = Evaluations(
+            fingerprint=self.facts["fingerprint"],
+            model=self.facts["study"]["name"],
+            specificity=SPECIFICITY,
+            sites=sites,
+            pooled=pool_scores(sites, self.study),
+        )
+        return {FILE: dump_record(record)}
+
+
+class SiteEvaluation(SitePart):
+    """A hospital's half: it keeps its whole evaluation, and sends the scores."""
+
+    tasks = (ROLE,)
+
+    def answer(self, task: str) -> Message:
+        """Hold the model against the test cases.
+
+        Raises:
+            DataError: The model answers none of them.
+        """
+        work, study = self.work, self.work.study
+        facts = work.message.find_entry(ROLE)["model"]
+        model = SuperModel(join_model(facts, work.message.of(ROLE), study), work.device)
+        site = SiteCases.of(work.data, ("test",))
+        cases, refused = sort_answers(evaluate_cases(model, site))
+        record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
+        write_json(work.folder / evaluation.FILE, dump_record(record))
+        cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, study)
+        said = {key: getattr(record, key) for key in EvaluationEntry.model_fields}
+        said |= {"distance_unit": record.distance_unit or "pixels", "size_unit": record.size_unit or "pixels"}
+        score = Score.merged({case.case: case.score for case in cases})
+        numbers = count_patients(score, work.data.test)
+        patients = {*map(work.data.test.patient_of.get, (case.case for case in cases))} - {None}
+        return Message(
+            {SCORES: pack_scores(record, study)},
+            {ROLE: said, "num_patients": len(patients), "metrics": {"test": numbers}},
+        )
+
+
+PART, SITE = EvaluationPart, SiteEvaluation

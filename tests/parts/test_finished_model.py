@@ -1,0 +1,202 @@
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.data.domain import Domain
+from silofl.errors import ConfigError
+from silofl.federation.egress import Gate, Request
+from silofl.federation.run_folder import RunFolder
+from silofl.federation.server import ServerRounds
+from silofl.files import save_tensors
+from silofl.inference.contents import Contents
+from silofl.inference.directory import plain_study, write_model_folder
+from silofl.inference.evaluation import Evaluation
+from silofl.inference.evaluations import FILE, Evaluations, list_scores
+from silofl.inference.model_file import HEAD, pack_model
+from silofl.models import build_model
+from silofl.models.weights import read_start
+from silofl.parts.finished_model import ROLE, SCORES
+from silofl.parts.task import Message
+from silofl.schema import read_file
+from silofl.settings import parse
+from silofl.site import Site
+from silofl.study import Study
+
+from ..conftest import UNET
+
+SHAPE, SITES = (1, 32, 32), ("east", "north", "west")
+# Its last layer decides its answer.
+NETWORK = UNET
+
+
+@pytest.fixture(scope="module")
+def model(make_study, tmp_path_factory):
+    """The folder of a model that nobody trained much: its answer is the same label everywhere."""
+    study = make_study()
+    network = build_model(study, SHAPE, seed=0)
+    last = [one for one in network.modules() if isinstance(one, torch.nn.Conv2d)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.fill_(9)
+    folder = tmp_path_factory.mktemp("model") / "supermodel"
+    write_model_folder(folder, Contents(study, SHAPE, {"global": network.state_dict()}, "only", domain=Domain()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def job(model, make_study, tmp_path_factory):
+    """The folder of an evaluation's study.yaml, with the model beside it; and the study."""
+    folder = tmp_path_factory.mktemp("config")
+    save_tensors(folder / "model.pt", pack_model(model))
+    digest = hashlib.sha256((folder / "model.pt").read_bytes()).hexdigest()
+    values = plain_study(make_study()) | {"rounds": 0}
+    values["model"] |= {"pretrained": "model.pt", "pretrained_sha256": digest}
+    return folder, parse(Study, values, "study.yaml")
+
+
+@pytest.fixture
+def begin(play, job):
+    """Begin an evaluation's run."""
+
+    def start(**options):
+        folder, study = job
+        return play(study=study, pretrained=read_start(folder, study).arrays, **options)
+
+    return start
+
+
+def finished(game, tmp_path):
+    """Carry out a run, and return its results and what the hospitals say."""
+    folder = RunFolder(tmp_path / "run", game.study)
+    folder.finish(game.server, game.finish())
+    record = read_file(Evaluations, folder.path / FILE)
+    return json.loads((folder.path / "results.json").read_text()), record
+
+
+def test_hospitals_test_a_model_and_nobody_trains(begin, tmp_path):
+    game = begin()
+    results, record = finished(game, tmp_path)
+    assert game.asked == [ROLE] and game.server.finished_rounds == 0
+    assert (results["status"], results["rounds"], [*results["sites"]]) == ("COMPLETE", 0, [*SITES])
+    assert results["model"].endswith("of study small, as it was given")
+    # blobs of 12 x 12 in images of 32 x 32, all of which is predicted
+    dice = 2 * 144 / (144 + 1024)
+    assert record.sites["east"].scores[""]["dice"].value == pytest.approx(dice)
+    assert results["sites"] == pytest.approx(dict.fromkeys(SITES, dice))
+    assert record.sites["east"].scores["blob"]["lesion_sensitivity"].value == 1
+    assert (record.sites["east"].num_cases, record.sites["east"].unit) == (2, "patient")
+
+
+def test_what_names_a_case_stays_at_the_hospital(begin, tmp_path):
+    game = begin()
+    _, record = finished(game, tmp_path)
+    own = read_file(Evaluation, game.folder("east") / "evaluation.json")
+    assert own.labels["blob"].dice == record.sites["east"].scores["blob"]["dice"]
+    cases = (game.folder("east") / "cases.csv").read_text()
+    answer = game.answers[ROLE]["east"]
+    assert cases.count("\n") == 3 and answer.arrays.keys() == {SCORES}
+    names = [case for case in game.sites["east"].data.test.cases if case in json.dumps(answer.meta)]
+    assert names == []
+
+
+def refusals(game, **settings):
+    """Return why each site's answer does not leave."""
+    request = Request.of(ROLE, game.sent[ROLE]["east"])
+    gate = Gate.of(game.study, Site(data="/data", state_dir="/state", **settings))
+    return gate.refusal(request, game.answers[ROLE]["east"])
+
+
+def test_scores_leave_only_where_the_site_lets_them(begin, tmp_path):
+    game = begin()
+    game.finish()
+    assert refusals(game, min_patients=2) is None
+    assert refusals(game, may_leave=["evaluation"], min_patients=2) is None
+    assert "lets only weights leave, not evaluation" in refusals(game, may_leave=["weights"], min_patients=2)
+    # two patients in each test
+    assert "evaluation leave only from 3 patients" in refusals(game, min_patients=3)
+
+
+def test_a_hospital_of_few_test_patients_says_nothing(begin):
+    game = begin(min_patients=3)
+    tests = game.finish()
+    assert tests.scores == {} and "only from 3 patients" in tests.missing["east"]
+    assert game.server.parts[ROLE].files() == {}
+
+
+MORE = {
+    "an array of cases": lambda one: Message({**one.arrays, "evaluation/cases": np.ones((2, 4))}, one.meta),
+    "a picture as scores": lambda one: Message({SCORES: np.ones((32, 32))}, one.meta),
+    "single cases as rows": lambda one: Message({SCORES: np.concatenate([one.arrays[SCORES]] * 2)}, one.meta),
+    "texts as scores": lambda one: Message({SCORES: one.arrays[SCORES].astype("U9")}, one.meta),
+    "a case's name": lambda one: Message(one.arrays, one.meta | {"case": "patient 7"}),
+    "a text beside": lambda one: Message(one.arrays, one.meta | {ROLE: one.meta[ROLE] | {"worst": "patient 7"}}),
+    "a text as unit": lambda one: Message(one.arrays, one.meta | {ROLE: one.meta[ROLE] | {"unit": "patient 7"}}),
+    "a label of its own": lambda one: Message(
+        one.arrays,
+        one.meta | {"metrics": {"test": one.meta["metrics"]["test"] | {"labels": {"patient 7": 0.5}}}},
+    ),
+    "weights": lambda one: Message({**one.arrays, "model/network.final_conv.weight": np.ones(3)}, one.meta),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_an_answer_with_more_than_typed_scores_is_refused_by_the_sites_own_gate(begin, name):
+    game = begin()
+    game.finish()
+    honest = game.answers[ROLE]["east"]
+    assert refusals(game, min_patients=0) is None
+    game.answers[ROLE]["east"] = MORE[name](honest)
+    assert refusals(game, min_patients=0)
+
+
+def forged(place, value):
+    """Return a change of one number of east's scores."""
+
+    def change(task, site, answer):
+        rows = answer.arrays[SCORES].copy()
+        rows[0, place] = value
+        return Message({SCORES: rows}, answer.meta) if site == "east" else answer
+
+    return change
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 1.5), (0, -0.5), (1, 0.9), (2, np.nan), (3, 1.5), (3, -1), (3, 1000)])
+def test_a_server_refuses_scores_that_are_none_and_takes_the_others(begin, place, value):
+    game = begin()
+    tests = game.finish(change=forged(place, value))
+    assert [*tests.scores] == ["north", "west"] and "site 'east' must send" in tests.missing["east"]
+    assert [*game.server.parts[ROLE].sites] == ["north", "west"]
+
+
+def test_a_model_of_another_study_is_tested_by_none(job, model, play):
+    folder, study = job
+    other = parse(Study, plain_study(study) | {"labels": {1: "tumour"}}, "study.yaml")
+    with pytest.raises(ConfigError, match=r"labels of study.yaml must be as in the study 'small'"):
+        play(study=other, pretrained=read_start(folder, study).arrays)
+
+
+def test_another_file_than_the_agreed_model_is_refused(job, tmp_path):
+    folder, study = job
+    (tmp_path / "model.pt").write_bytes((folder / "model.pt").read_bytes() + b" ")
+    with pytest.raises(ConfigError, match=r"model.pt must have the SHA-256 of model.pretrained_sha256"):
+        read_start(tmp_path, study)
+
+
+def test_weights_without_their_model_json_are_no_finished_model(job):
+    folder, study = job
+    arrays = read_start(folder, study).arrays
+    with pytest.raises(ConfigError, match=r"model.pretrained must be a finished model with its model.json"):
+        ServerRounds.start(study, "run", ["east"], {name: one for name, one in arrays.items() if name != HEAD})
+
+
+def test_rows_are_those_of_the_studys_labels_or_classes(make_study):
+    assert list_scores(make_study()) == [
+        ("", "dice"),
+        *(
+            ("blob", name)
+            for name in ("dice", "lesion_sensitivity", "false_lesions", "size_error", "hd95", "surface_dice")
+        ),
+    ]

@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from silofl.cli import main
+from silofl.data.domain import Domain
+from silofl.errors import ExitCode
+from silofl.federation.server import ServerRounds
+from silofl.flare.submission import check_job
+from silofl.inference.contents import Contents
+from silofl.inference.directory import read_fingerprint, write_model_folder
+from silofl.inference.model_file import join_model, split_model
+from silofl.models import build_model
+from silofl.models.weights import read_start
+from silofl.studies.simulation import study_file
+from silofl.study import load_study
+
+SHAPE = (1, 32, 32)
+
+
+@pytest.fixture
+def write(tmp_path, make_study):
+    """Write the job of a model that an algorithm trained; return the job's folder and the model's contents."""
+
+    def give(**algorithm):
+        study = make_study(guard=True, **algorithm)
+        state = build_model(study, SHAPE, seed=3).state_dict()
+        contents = Contents(study, SHAPE, {"global": state}, "only", domain=Domain(kinds=("volumes",)))
+        write_model_folder(tmp_path / "model", contents)
+        assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(tmp_path / "job")]) == ExitCode.COMPLETE
+        return tmp_path / "job", contents
+
+    return give
+
+
+@pytest.mark.parametrize("name", ["fedavg", "harmofl", "fedbn"])
+def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, capsys, name):
+    job, contents = write(name=name)
+    study = load_study(study_file(job))
+    assert (study.name, study.rounds, study.is_guarded) == ("small-evaluation", 0, False)
+    # what a lead is told before the job is submitted
+    digest, *others = check_job(job, study)
+    assert study.digest in digest and study.digest in capsys.readouterr().out and others == []
+    facts, arrays = split_model(read_start(study_file(job).parent, study).arrays)
+    found = join_model(facts, arrays, study)
+    assert found.models["global"].keys() == contents.models["global"].keys()
+    for key, value in contents.models["global"].items():
+        assert torch.equal(found.models["global"][key], value)
+    assert (found.domain, found.rule) == (contents.domain, "only")
+    assert facts["fingerprint"] == read_fingerprint(tmp_path / "model")
+
+
+def test_the_digest_is_of_the_model_too(write, tmp_path):
+    job, _ = write(name="fedavg")
+    study = load_study(study_file(job))
+    other = study.model_copy(update={"model": study.model.model_copy(update={"pretrained_sha256": "0" * 64})})
+    assert study.digest != other.digest
+
+
+def test_the_server_has_no_part_but_the_evaluation(write):
+    job, _ = write(name="harmofl")
+    study = load_study(study_file(job))
+    server = ServerRounds.start(study, "run", ["east"], read_start(study_file(job).parent, study).arrays)
+    assert [*server.parts] == ["evaluation"] and server.test_task == "evaluation"
+
+
+def test_a_job_is_not_written_over_another(write, tmp_path, capsys):
+    job, _ = write(name="fedavg")
+    assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(job)]) == ExitCode.BAD_INPUT
+    assert "--out must be a new folder" in capsys.readouterr().err
