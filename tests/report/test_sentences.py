@@ -135,6 +135,12 @@ def test_a_finding_that_is_never_found_is_named_without_the_sampler_that_it_cann
     assert "east: no test case is recognised of nodule (4)" in found[1] and "sampler" not in found[1]
 
 
+def test_a_finding_that_every_case_without_it_is_said_to_have_is_named(findings):
+    recalls = {"east": {"nodule": 1.0, "no nodule": 0.0}, "west": {}}
+    (found,) = describe_problems(findings(by_label=recalls))
+    assert found == ("warning", "east: no test case is recognised to be without nodule (2)")
+
+
 def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_that_hides_it(classes):
     recalls = {"east": {"healthy": 1.0, "sick": 0.0}, "west": {"healthy": 0.9, "sick": 0.5}}
     cases = {site: {"healthy": 19, "sick": 1} for site in recalls}

@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from silofl.core.findings import name_absence
 from silofl.core.gain import federation_sentence
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.ledger import Round, format_spans
@@ -324,12 +325,18 @@ def _describe_missed_classes(results: Results) -> list[str]:
     """Return a sentence a site whose model recognises no test case of a class."""
     if results.classes is None:
         return []
+    has_findings = results.classes.areas is not None
+    absences = {name_absence(name): name for name in results.labels.values()} if has_findings else {}
     # Examples of several findings are drawn by none.
-    sampler = ", training.sampler" if results.classes.areas is None else ""
+    sampler = "" if has_findings else ", training.sampler"
     sentences = []
     for site, also in results.classes.also.items():
         recalls, cases = results.tested.by_label.get(site, {}), results.classes.label_cases.get(site, {})
-        missed = [f"{name} ({cases[name]})" for name, recall in recalls.items() if recall == 0 and cases.get(name)]
+        none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
+        everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
+        if everywhere:
+            sentences.append(f"{site}: no test case is recognised to be without {', '.join(everywhere)}")
+        missed = [f"{name} ({number})" for name, number in none.items()]
         if missed and "accuracy" in also:
             sentences.append(
                 f"{site}: no test case is recognised of {', '.join(missed)}: recall 0.000 beside an accuracy of "
