@@ -1,3 +1,4 @@
+import hashlib
 import json
 import tempfile
 from dataclasses import replace
@@ -10,12 +11,21 @@ from PIL import Image
 
 from silofl.data.site_data import SiteData
 from silofl.federation.egress import Gate
+from silofl.files import save_tensors
+from silofl.hospital.candidate import read_candidate
+from silofl.hospital.data import check_data
 from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume, group_by_kind
-from silofl.models import build_plain_model
+from silofl.inference.contents import Contents
+from silofl.inference.directory import write_model_folder
+from silofl.inference.model_file import pack_model
+from silofl.models import build_model, build_plain_model
+from silofl.settings import parse
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.random_examples import random_volume
-from silofl.study import load_study
+from silofl.study import Study, load_study
 from silofl.training.private import Spent, compute_epsilon
+
+from .conftest import STUDY
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
@@ -63,7 +73,7 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 
 # What ready-made settings of a hospital let leave.
-READY = ["weights", "batchnorm", "amplitude", "statistics", "selector", "control", "advice", "fingerprint"]
+READY = "weights batchnorm amplitude statistics selector control advice fingerprint evaluation".split()
 MEAN, NEAREST = ({"name": "oneshot", "hand_over": {"answer": answer}} for answer in ("mean", "choice"))
 INSIDE = find_method_algorithm("fedsm-apfl")
 AFTERWARDS = {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 2}
@@ -261,3 +271,39 @@ def test_a_site_that_allows_less_must_not_join(candidate):
     assert (
         check_privacy(candidate()).status == "ok" and "no differential privacy" in check_privacy(candidate()).sentence
     )
+
+
+@pytest.fixture
+def only_tests(candidate, pictures, tmp_path):
+    """A hospital with nothing but test cases, and a study that tests a model there."""
+    path = pictures / "dataset.json"
+    content = json.loads(path.read_text())
+    cases = [record for part in ("training", "validation", "test") for record in content[part]]
+    path.write_text(json.dumps(content | {"training": [], "validation": [], "test": cases}))
+    study = parse(Study, STUDY, "study.yaml")
+    shape = (1, 32, 32)
+    model = Contents(study, shape, {"global": build_model(study, shape, seed=0).state_dict()}, "only")
+    write_model_folder(tmp_path / "supermodel", model)
+    save_tensors(tmp_path / "model.pt", pack_model(tmp_path / "supermodel"))
+    digest = hashlib.sha256((tmp_path / "model.pt").read_bytes()).hexdigest()
+    file = {"pretrained": "model.pt", "pretrained_sha256": digest}
+    return candidate(rounds=0, model=STUDY["model"] | file)
+
+
+def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(only_tests):
+    assert check_training(only_tests).sentence == "nothing is trained: the study tests a finished model"
+    answer = check_leaving(only_tests)
+    assert answer.status == "ok" and answer.facts["kinds"].keys() == {"evaluation", "numbers"}
+    assert "secret" not in str(answer)
+
+
+def test_a_hospital_that_only_tests_needs_no_training_cases(only_tests):
+    answer = check_data(only_tests)
+    assert answer.status == "ok" and answer.facts["cases"] == {"training": 0, "validation": 0, "test": 9}
+
+
+def test_scores_of_too_few_test_patients_are_not_named(only_tests, kit):
+    path = kit / "local" / "site.yaml"
+    path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 10"))
+    again = read_candidate(kit, only_tests.study_file, None)
+    assert "lets evaluation leave only from 10 patients" in check_leaving(again).sentence

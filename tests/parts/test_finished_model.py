@@ -200,3 +200,24 @@ def test_rows_are_those_of_the_studys_labels_or_classes(make_study):
             for name in ("dice", "lesion_sensitivity", "false_lesions", "size_error", "hd95", "surface_dice")
         ),
     ]
+
+
+def test_classes_are_scored_as_labels_are(play, windows, tmp_path):
+    settings = {"name": "moves", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
+    settings |= {"data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"}, "rounds": 1, "device": "cpu"}
+    settings |= {"model": {"name": "activity_cnn"}, "training": {"loss": "cross_entropy"}, "guard": False}
+    study, shape = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml"), (3, 1, 64)
+    model = {"global": build_model(study, shape, seed=1).state_dict()}
+    write_model_folder(
+        tmp_path / "supermodel", Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
+    )
+    values = plain_study(study) | {"rounds": 0}
+    values["model"] |= {"pretrained_sha256": "0" * 64}
+    packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
+    game = play(("ann", "eva"), study=parse(Study, values, "study.yaml"), pretrained=packed, data=windows)
+    tests, record = game.finish(), game.server.parts[ROLE]
+    assert [*tests.scores] == ["ann", "eva"] and list_scores(study)[-5:][0] == ("fast", "recall")
+    found = record.sites["eva"].scores
+    # of two classes the second: its AUROC is that of all
+    assert found["fast"]["auroc"] == found[""]["auroc"] and found[""]["accuracy"].value == tests.scores["eva"].value
+    assert found["fast"].keys() == {"recall", "auroc", "average_precision", "sensitivity", "threshold"}

@@ -1,0 +1,49 @@
+import pytest
+
+from silofl.core.heterogeneity import pool_estimates
+from silofl.core.intervals import Estimate
+from silofl.inference.evaluations import ALL, MISSING, Evaluations, HospitalEvaluation
+from silofl.report.evaluations_page import evaluation_tables, evaluations_section
+from silofl.report.page import Text
+
+
+def hospital(dice, distance, unit="patient"):
+    scores = {ALL: {"dice": dice}, "organ": {"hd95": distance, "threshold": MISSING}}
+    return HospitalEvaluation(
+        num_cases=20, num_refused=1, unit=unit, num_units=10, distance_unit="mm", size_unit="ml", scores=scores
+    )
+
+
+@pytest.fixture
+def found():
+    sites = {
+        "east": hospital(Estimate(0.8, (0.7, 0.9), 20), Estimate(3.25, (3.0, 4.0), 20)),
+        "west": hospital(Estimate(0.5, (0.4, 0.6), 20), MISSING, "case"),
+    }
+    dice = pool_estimates({site: one.scores[ALL]["dice"] for site, one in sites.items()})
+    return Evaluations("0123456789abcdef01", "organs", 0.9, sites, {ALL: {"dice": dice}, "organ": {"hd95": None}})
+
+
+def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(found):
+    tables = evaluation_tables(found)
+    # Both deviate by 0.1 / 1.96: Q = 2 (0.15 * 1.96 / 0.1)^2 = 17.3, and I^2 = 16.3 / 17.3.
+    *rows, pooled, spread = tables[ALL].rows
+    assert rows == [
+        ("east", "20", "10", "1", "0.800 (0.700 to 0.900)"),
+        # whose patients nobody knows
+        ("west", "20", "-", "1", "0.500 (0.400 to 0.600)"),
+    ]
+    assert pooled[-1].startswith("0.650 (") and spread == ("I^2, p", "", "", "", "94%, 3.2e-05")
+
+
+def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
+    table = evaluation_tables(found)["organ"]
+    assert table.rows[0] == ("east", "3.2 (3.0 to 4.0) mm") and table.rows[1] == ("west", "-")
+    assert [row[-1] for row in table.rows[2:]] == ["-", "-"]
+
+
+def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):
+    texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
+    assert "tested on the own test cases of 2 hospitals; nothing was trained" in texts
+    assert "0.500 to 0.800 at single ones" in texts and "do not explain 94% of that spread" in texts
+    assert evaluations_section(None) is None
