@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from silofl.core.recipe import Ingredient
-from silofl.core.robust import Robust
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
@@ -95,8 +94,6 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
         values.pop("guard", None)
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
-    if template.recipe.robust is None and Robust().conflict(template.recipe) is None:
-        values["algorithm"]["robust"] = Robust().rule
     comments = _fit_to_data(values, template, found, target.resolve().name)
     study = parse(Study, values, "the new study.yaml")
     for one in study.recipe.ingredients:
