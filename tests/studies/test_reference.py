@@ -102,7 +102,7 @@ def test_a_default_is_bold_among_the_values_or_behind_them():
     assert "- `device` (**`auto`**, `cpu`, `cuda`): " in page
     assert "- `guard` (**true**, false): " in page
     assert "- `data.channels` (count, at most 4096; **`1`**): " in page
-    assert "- `rounds` (count; required): " in page
+    assert "- `rounds` (whole number from 0; required): " in page
     assert "- `continue_run` (name): " in page
 
 
