@@ -18,6 +18,8 @@ from silofl.study import load_study
 
 from .conftest import JOBS, carried_out, write_small_job
 
+pytestmark = pytest.mark.long
+
 SHARED = JOBS.parents[1] / "shared"
 MARKS = "training validation test".split()
 TINY = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device=cpu", "--set", "guard=false"]

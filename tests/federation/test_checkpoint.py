@@ -13,6 +13,8 @@ from silofl.study import Study
 
 from ..conftest import UNET, assert_alike
 
+pytestmark = pytest.mark.long
+
 
 def taken_up(game, path):
     """Put a run on the disk, and go on with what comes back."""

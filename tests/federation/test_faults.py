@@ -15,6 +15,8 @@ from silofl.files import read_json
 from ..conftest import UNET
 from .faults import DAMAGES, delete, flatten, flip, truncate
 
+pytestmark = pytest.mark.long
+
 ROUNDS, SITES = 3, ("east", "west")
 PLAIN = {"training": {"optimizer": "sgd", "momentum": 0}}
 RECIPES = {

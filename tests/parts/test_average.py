@@ -9,6 +9,8 @@ from silofl.files import load_state, save_state
 from silofl.parts.average import Mean
 from silofl.parts.task import TEST
 
+pytestmark = pytest.mark.long
+
 SITES = ("east", "north", "west")
 HALF = {"average_last": 0.5, "rounds": 4}
 ALGORITHMS = {

@@ -13,7 +13,7 @@ from silofl.study import load_study
 
 from .conftest import JOB
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 
 @pytest.fixture

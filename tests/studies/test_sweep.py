@@ -11,7 +11,7 @@ from silofl.studies.sweep import Point, Sweep, parse_swept_key
 
 from .conftest import JOB
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 FEDSM = JOB.with_name("fedsm_phantoms")
 
