@@ -141,7 +141,7 @@ def carry_out(wanted: Iterable[Alone], data: Path, out: Path, processes: int) ->
         if not any(read_content(site).get("validation") for site in sites):
             sys.exit(f"{folder} must have validation data; no site has any: import it with --validation")
     started, numbers = time.monotonic(), count(1)
-    # Fresh processes for each batch; max_tasks_per_child hangs in Python 3.11, by its issue 115634.
+    # Fresh processes for each batch; max_tasks_per_child can hang in Python 3.11 (gh-115634).
     for batch in (left[first : first + processes * RUNS_EACH] for first in range(0, len(left), processes * RUNS_EACH)):
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
             tasks = {pool.submit(one.run, data, out): one for one in batch}
@@ -162,8 +162,8 @@ def is_finished(folder: Path) -> bool:
 
 def validation_of(results: Results) -> float:
     """Return the mean over sites of the validation of a run's reported model; NaN where no site has any."""
-    values = [score.value for score in results.tested.validation.values() if score.value is not None]
-    return float(np.mean(values)) if values else float("nan")
+    mean = results.validation_mean
+    return float("nan") if mean is None else mean
 
 
 def validation_to_choose(results: Results) -> float:

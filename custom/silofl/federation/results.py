@@ -220,6 +220,11 @@ class Results:
         return self.status in FINISHED
 
     @property
+    def has_findings(self) -> bool:
+        """Whether the study's cases have any number of findings, each with an area of its own."""
+        return self.classes is not None and self.classes.areas is not None
+
+    @property
     def validation_mean(self) -> float | None:
         """The mean over sites of the validation of the reported model."""
         return mean_of_known(score.value for score in self.tested.validation.values())

@@ -295,8 +295,8 @@ def _doubt_federated(one: Joined) -> list[str]:
         return []
     if federated < NEAR_ZERO:
         return [f"the federated model is near 0 there, {format_number(federated)}"]
-    at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
     if (one.tested(FEDERATED) or 0.0) < NEAR_ZERO:
+        at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
         return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
     if _is_below(one, CHOSEN) or not _is_below(one, SHIFTED):
         return []
@@ -325,10 +325,9 @@ def _describe_missed_classes(results: Results) -> list[str]:
     """Return a sentence a site whose model recognises no test case of a class."""
     if results.classes is None:
         return []
-    has_findings = results.classes.areas is not None
-    absences = {name_absence(name): name for name in results.labels.values()} if has_findings else {}
+    absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
-    sampler = "" if has_findings else ", training.sampler"
+    sampler = "" if results.has_findings else ", training.sampler"
     sentences = []
     for site, also in results.classes.also.items():
         recalls, cases = results.tested.by_label.get(site, {}), results.classes.label_cases.get(site, {})

@@ -14,7 +14,7 @@ from rich.text import Text
 from silofl.core.findings import name_absence
 from silofl.errors import escape_markdown, make_printable
 from silofl.federation.ledger import Round, latest_software
-from silofl.federation.results import ClassResults, Results
+from silofl.federation.results import Results
 from silofl.study_sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -162,8 +162,8 @@ def label_table(results: Results) -> TextTable | None:
 
     Of findings it is one row a finding and site.
     """
-    if results.classes and results.classes.areas is not None:
-        return _finding_table(results, results.classes)
+    if results.has_findings:
+        return _finding_table(results)
     labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
         return None
@@ -172,10 +172,10 @@ def label_table(results: Results) -> TextTable | None:
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
 
 
-def _finding_table(results: Results, classes: ClassResults) -> TextTable:
+def _finding_table(results: Results) -> TextTable:
     rows = []
     for name, site in product(results.labels.values(), results.sites):
-        own, cases = results.by_site[site], classes.label_cases.get(site, {})
+        own, cases = results.by_site[site], results.classes.label_cases.get(site, {})
         shares = [
             f"{format_number(own.labels.get(key))} of {cases[key]}" if cases.get(key) else MISSING
             for key in (name, name_absence(name))
@@ -187,7 +187,7 @@ def _finding_table(results: Results, classes: ClassResults) -> TextTable:
 
 def label_sentence(results: Results) -> str:
     """Say what the values by label are."""
-    if results.classes and results.classes.areas is not None:
+    if results.has_findings:
         return (
             "Sensitivity is the share of the test cases with a finding in which it is found, specificity the share of "
             "those without it in which it is not, both at a probability of 0.5."
@@ -310,8 +310,7 @@ def _further_columns(results: Results) -> dict[str, Column]:
     others = {METRIC_NAMES[key]: values for key, values in metric_columns(results).items()}
     known = {name: values for name, values in others.items() if any(value is not None for value in values)}
     labels = label_columns(results)
-    has_findings = results.classes is not None and results.classes.areas is not None
-    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not has_findings
+    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not results.has_findings
     # Of a class it is the recall, whatever the metric.
     what = "recall" if results.classes else results.metric or "value"
     return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})

@@ -96,7 +96,7 @@ class Joined:
     def kept_briefly(self) -> str:
         """The same for a column of a table."""
         share = f", {self.local_share:.0%} its own" if self.chosen == BLEND else ""
-        return f"{BRIEFLY[self.chosen]}{share}{describe_bias(self.bias).replace('decision ', '')}"
+        return f"{BRIEFLY[self.chosen]}{share}{describe_bias(self.bias, 'threshold')}"
 
     @property
     def said(self) -> str:
@@ -122,6 +122,6 @@ class Joined:
         return f"{self.num_test_units} {self.unit}{'' if self.num_test_units == 1 else 's'}{within}"
 
 
-def describe_bias(bias: float) -> str:
+def describe_bias(bias: float, name: str = "decision threshold") -> str:
     """Return a bias as the decision threshold that it makes, as the end of a sentence; nothing of 0.5."""
-    return f", decision threshold {1 / (1 + math.exp(bias)):.2f}" if bias else ""
+    return f", {name} {1 / (1 + math.exp(bias)):.2f}" if bias else ""
