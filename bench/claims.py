@@ -40,10 +40,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--search", action="store_true")
     options = parser.parse_args()
+    if unknown := set(options.papers.split(",")) - set(PAPERS):
+        parser.error(f"--papers must name some of {', '.join(PAPERS)}, not {', '.join(sorted(unknown))}")
+    papers: dict[str, Paper] = {name: import_module(f"claim_{name}").PAPER for name in options.papers.split(",")}
+    known = [table.name for paper in papers.values() for table in paper.tables]
+    wanted = options.tables.split(",") if options.tables else known
+    if unknown := set(wanted) - set(known):
+        parser.error(f"--tables must name some of {', '.join(known)}, not {', '.join(sorted(unknown))}")
     parts = []
-    for name in options.papers.split(","):
-        paper: Paper = import_module(f"claim_{name}").PAPER
-        wanted = options.tables.split(",") if options.tables else [table.name for table in paper.tables]
+    for name, paper in papers.items():
         tables = [table for table in paper.tables if table.name in wanted and _is_possible(table, options.data)]
         if options.search:
             for table in tables:

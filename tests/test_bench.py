@@ -209,3 +209,18 @@ def test_runs_are_carried_out_in_batches_of_fresh_processes(tmp_path, monkeypatc
 
 def raise_refusal(data, out):
     raise ConfigError("rate must be smaller")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--papers", "fedsm,nosuch"], "--papers must name some of harmofl, fedsm, adafed, not nosuch"),
+        (["--papers", "fedsm", "--tables", "stains-1"], "--tables must name some of phantoms, not stains-1"),
+    ],
+)
+def test_a_claim_that_nobody_knows_is_refused_in_one_sentence(options, message, monkeypatch, capsys):
+    claims = importlib.import_module("claims")
+    monkeypatch.setattr(sys, "argv", ["claims.py", *options])
+    with pytest.raises(SystemExit) as ending:
+        claims.main()
+    assert ending.value.code == 2 and message in capsys.readouterr().err
