@@ -72,6 +72,7 @@ def test_windows_and_pictures_make_no_study(write_site):
         ({"labels": {"1": "spot"}}, "site 'south' must have the labels of site 'north', {1: 'blob'}, not {1: 'spot'}"),
         ({"split_unit": "slices"}, "site 'south' must have the split_unit of site 'north', patient, not slices"),
         ({"task": "detection"}, "site 'south': dataset.json must have the task segmentation or classification"),
+        ({"task": {"segmentation": True}}, "site 'south': dataset.json must have the task segmentation or"),
         ({"labels": ["blob"]}, "site 'south': dataset.json must have labels as"),
         ({"training": []}, "site 'south': dataset.json must list at least one case in training"),
         ({"trainin": []}, "must have known keys, not 'trainin'"),

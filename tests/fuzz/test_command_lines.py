@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from silofl.cli import COMMANDS, main
+from silofl.report.page import FIGURES, NUMBERS, name_beside
 from tests.conftest import JOBS
 from tests.test_cli import arguments_of
 
@@ -198,6 +199,9 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     named = [Path(os.path.normpath(Path("here", value))) for value in (*DEFAULTS, *line)]
     # Beside the workspace of NVFlare's simulator, which deletes what lies in it.
     named += [path.with_name(f"{path.name}-results") for path in named if command == "prepare" and path.name]
+    # Beside a page lie its figures and its numbers.
+    if command == "report":
+        named += [name_beside(path, name) for path in named if path.name for name in (FIGURES, NUMBERS)]
     # Beside a pretrained network lies what is known of it.
     named += [path.with_suffix(".json") for path in named if path.suffix == ".pt"]
     caches = [Path(os.path.normpath(Path("here", value))) for key, value in pairwise(line) if key == "--cache"]

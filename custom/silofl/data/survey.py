@@ -175,11 +175,11 @@ def _survey_site(folder: Path) -> Survey:
 
 def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
     task, labels = content["task"], content["labels"]
-    if task not in FITTING:
+    if not isinstance(task, str) or task not in FITTING:
         raise DataError(f"{FILE_NAME} must have the task {' or '.join(FITTING)}, not {task!r}; correct it")
     if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
         raise DataError(f'{FILE_NAME} must have labels as {{"1": "nucleus"}}, not {labels!r}; correct it')
-    return str(task), {int(number): str(name) for number, name in labels.items()}
+    return task, {int(number): str(name) for number, name in labels.items()}
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
