@@ -193,6 +193,19 @@ def test_estimate_refuses_nonsense(refused, job, arguments, message):
     assert message in refused("estimate", job, "--bandwidth", "1Mbit", *arguments)
 
 
+def test_a_folder_that_exists_is_refused_before_anything_is_measured(refused, monkeypatch):
+    monkeypatch.setattr("silofl.studies.estimate.estimate", None)
+    assert "--write must name a new folder, not ." in refused(
+        "estimate", JOB, "--sites", 4, "--bandwidth", "1Mbit", "--write", "."
+    )
+
+
+def test_a_long_measurement_shows_that_it_goes_on(silofl, monkeypatch):
+    monkeypatch.setattr("silofl.studies.estimate.QUIET_S", 0.001)
+    code, out, _ = silofl("estimate", JOB, "--sites", 4, "--bandwidth", "1Mbit")
+    assert code == 0 and out.startswith("measuring a training step: ")
+
+
 def test_estimate_prints_json_alone_and_writes_the_job(silofl, tmp_path):
     target = tmp_path / "new"
     arguments = ("--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", 10, "--json", "--write", target)

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -26,6 +27,7 @@ from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
 from silofl.report.tables import format_duration
+from silofl.studies.progress import QUIET_S, repeat_in_background
 from silofl.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl.studies.simulation import changed_study, copy_job, study_file
 from silofl.studies.traffic import Traffic, count_traffic
@@ -137,9 +139,16 @@ def run(options: argparse.Namespace) -> int:
     changes = read_changes(options)
     study = changed_study(options.job, changes)
     start = read_weights(study_file(options.job).with_name(study.model.weights), study) if study.model.weights else None
-    found = estimate(study, setting)
+    console, began = make_console(options), time.monotonic()
+    if options.write and options.write.exists():
+        raise ConfigError(f"--write must name a new folder, not {options.write}, which exists; name another")
+
+    def show_life() -> None:
+        console.print(f"measuring a training step: {format_duration(time.monotonic() - began)} so far")
+
+    with repeat_in_background(show_life, QUIET_S):
+        found = estimate(study, setting)
     job = write_estimated_job(options.job, options.write, found, changes) if options.write else None
-    console = make_console(options)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:
@@ -233,13 +242,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
 
 
 def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
-    """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost.
-
-    Raises:
-        ConfigError: The new folder exists.
-    """
-    if target.exists():
-        raise ConfigError(f"--write must name a new folder, not {target}, which exists; name another")
+    """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost."""
     copy_job(job, target, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
     return target
 
