@@ -56,19 +56,17 @@ class Study(Section):
         task: A label per pixel, one per example, or any number of findings per example (``multilabel``).
         labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
-            [2]}`` where label 1 is the disc's rim around the cup. The network still learns one label per pixel.
-        rounds: Communication rounds; 0 where the sites only test the model of ``model.pretrained``, in a job that
-            ``silofl evaluation-job`` writes.
+            [2]}`` where label 1 is the disc's rim.
+        rounds: Communication rounds; 0 in a job of ``silofl evaluation-job``.
         seed: Fixes the initial weights and everything random at a site.
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
         guard: Whether each site with validation data also trains a model alone, and keeps what these data favour.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves; these scores choose
             nothing.
-        metric: What models are chosen and reported by: mean Dice over cases, of the foreground or with the background;
-            share of right cases; the mean of that share over the classes present; or the area under the ROC curve or
-            under precision over recall, of each class against the rest, mean over the classes. With ``multilabel`` each
-            finding, and its absence, is a class.
+        metric: What models are chosen and reported by: mean Dice over cases, without or with the background; share of
+            right cases; its mean over the classes; or the area under the ROC curve or under precision over recall, mean
+            over the classes. With ``multilabel`` each finding, and its absence, is a class.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 

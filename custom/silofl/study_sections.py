@@ -149,8 +149,7 @@ class DataSettings(Section):
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
         channels: A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is dropped.
-        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone. A
-            site's dataset.json says which ones its files hold.
+        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
         resample: Whether a case's volume on another grid than its first contrast is resampled to it (linear). Otherwise
             it is refused.
         neighbours: Slices before and after each slice that become further channels. At a volume's end the nearest is
@@ -166,8 +165,8 @@ class DataSettings(Section):
             ``Resize: {spatial_size: [128, 128]}``; also a package's that keeps the size.
         augment: Random MONAI transforms of each training image or patch, anew in every epoch, as ``RandRotate90: {prob:
             0.75, max_k: 3}``; also a package's.
-        split_unit: What training, validation and test data of a site must not share; another unit than ``patient``
-            where a patient is in several on purpose, ``unknown`` where a site does not know its patients.
+        split_unit: What training, validation and test data of a site must not share; ``unknown`` if a site does not
+            know its patients.
     """
 
     dimensions: Literal[2, 3] = 2
@@ -247,7 +246,7 @@ class ModelSettings(Section):
             float32.
         pretrained: File of a pretrained model next to study.yaml; ``silofl pretrain`` writes it and ``--pretrained``
             copies it there.
-        pretrained_sha256: Its SHA-256, which the study's digest then covers; without it any file is taken.
+        pretrained_sha256: Its SHA-256, which the study's digest then covers.
         weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``, matched by name and shape;
             ``--weights`` copies it there.
         weights_sha256: Its SHA-256, which the study's digest covers.
@@ -307,13 +306,13 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. With ``multilabel`` cross entropy is that of
-            each finding. Or a package's, as ``package==1.2.0/name``.
-        class_weights: Classification: what an example of each class weighs in the loss, as ``{healthy: 1, sick: 19}``;
-            ``balanced`` weighs all classes of a site alike, by its own numbers of examples. With ``multilabel``: what
-            an example with a finding weighs in the finding's loss, where one without it weighs 1.
-        sampler: Classification: ``balanced`` draws each example by its class, all classes equally often, and so some
-            examples several times and others not at all; ``shuffled`` draws each once.
+        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label; ``cross_entropy`` is with ``multilabel``
+            that of each finding. Or a package's, as ``package==1.2.0/name``.
+        class_weights: Classification: weight of each class in the loss, as ``{healthy: 1, sick: 19}``; ``balanced``
+            gives all classes of a site the same. With ``multilabel``: weight of an example with a finding; one without
+            it weighs 1.
+        sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often, so
+            some examples several times.
         has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.
         optimizer: The base optimiser of every step.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
@@ -329,11 +328,10 @@ class TrainingSettings(Section):
         drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one
             channel is always kept (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data per round, the papers' E.
-        measures_drift: Whether each site sends its mean squared distance to the received model over its steps (HarmoFL,
-            Eq. 9), and the server measures how far updates lie apart. It changes no weight.
+        measures_drift: Whether the drift of the sites (HarmoFL, Eq. 9) and how far their updates lie apart is measured.
+            It changes no weight.
         frozen: Patterns of the network's parameters that stay as they begin and do not travel, as ``[features.*]`` to
-            train the head alone. Their BatchNorm keeps its statistics. For weights of ``model.weights`` or a pretrained
-            model; without a file the seed's random ones stay.
+            train the head alone. Their BatchNorm keeps its statistics.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -402,7 +400,7 @@ class DoNotUseSettings(Section):
         on_fallback: Those of the global model where no hospital's score is above the selector's threshold.
         on_unlike_image: Those to an image that differs from the training images.
         label_below: Those of a model with a label, region or class whose Dice or recall, mean over the sites' tests
-            (without one, validation), is below this value or not known.
+            (else validations), is below this value or not known.
     """
 
     on_fallback: bool = False
@@ -443,14 +441,13 @@ class FederationSettings(Section):
         sites_left: Sites that have left a continued run, as ``[north]``: they are not asked, and what they miss does
             not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
-            in tasks other than training; later five times the longest answer to the same task, at least ten minutes.
+            in tasks other than training; later five times the longest answer, at least ten minutes.
         join_timeout_s: Seconds the server waits for the sites before the first round.
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
         precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits,
-            and numbers below 6e-8 are lost: rates near 1e-6 need ``float32``. Arrays with numbers beyond 65504, and
-            AdaFed's statistics, are not rounded.
+            and numbers below 6e-8 are lost. Arrays with numbers beyond 65504, and AdaFed's statistics, are not rounded.
     """
 
     sites: Count | None = None

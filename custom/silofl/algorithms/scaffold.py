@@ -45,8 +45,8 @@ class Control(Ingredient):
     Attributes:
         option: A site's new variate: 2, from its own steps, as in the paper's experiments; 1, the gradient of all its
             data at the received model.
-        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper: the correction joins the
-            gradient before the optimiser, and option 2 divides by FedNova's norm.
+        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper; option 2 then divides by
+            FedNova's norm.
     """
 
     section: ClassVar[str] = ROLE

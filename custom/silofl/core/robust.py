@@ -27,7 +27,7 @@ class Robust(Ingredient):
     """The rule by which a few sites alone move the shared model little, as ``robust: clipped``.
 
     Attributes:
-        rule: In the weighted mean's place, number by number, the ``median`` of the sites' updates or their
+        rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
             updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
         factor: Of ``clipped``: a longer update by step than so many times the sites' median counts as one of that

@@ -254,7 +254,7 @@ def _collect_constraints(metadata: tuple[Any, ...]) -> list[BaseMetadata]:
 
 
 def _add_bounds(text: str, constraints: list[BaseMetadata]) -> str:
-    told = [one for one in constraints if max(getattr(one, "le", 0), getattr(one, "lt", 0)) < TOLD]
+    told = [one for one in constraints if all(abs(getattr(one, kind, 0)) < TOLD for kind in ("ge", "gt", "le", "lt"))]
     bounds = {kind: next((c for c in told if isinstance(c, kind)), None) for kind in (Gt, Ge, Lt, Le)}
     if text == WORDS[int] and bounds[Gt] and bounds[Gt].gt == 0:
         text = COUNT

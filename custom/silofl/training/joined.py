@@ -42,15 +42,15 @@ class Joined:
         local_share: The local model's share in what it keeps: 0 of federated, 1 of local.
         bias: Added to the log-odds of the foreground in what it keeps; 0 in a classification.
         own_bias: The same of the local model.
-        lead: Validation score of the best mean of both models minus that of the local one.
+        lead: Validation score of the best mean of both models minus the local one's.
         unit: What counts once in the test.
         num_units: Validation units of the choice.
         is_one_person: Whether all test units are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
         test: The same on test data.
-        difference: Mean paired difference over the test units, chosen minus local; null without units. A case without
-            a label in truth counts 1 where none is predicted, else 0; `test` leaves the former out.
+        difference: Mean paired difference over the test units, chosen minus local; null without units. A case without a
+            label in truth counts 1 if none is predicted, else 0.
         low: Lower end of its 95 % interval; null of fewer than 6 units.
         high: Upper end.
         p_below: One-sided p-value of the chosen model being no worse; null where it is the local one.

@@ -46,12 +46,11 @@ class SurfaceScore:
 
     Attributes:
         hd95: The 95th percentile of the distances between both surfaces, the larger of both directions; mean over
-            labels or regions, then over cases. Null where no case counts.
+            labels or regions, then over cases. Null without cases.
         surface_dice: Share of both surfaces within 2 mm, or 2 pixels, of the other; the same means.
         num_cases: Cases that count.
         num_undefined: Cases in which truth, prediction or both lack a label.
-        unit: mm where all files state their voxels' size; else pixels of the prepared images, with slices one pixel
-            apart.
+        unit: mm where all files state their voxels' size; else pixels of the prepared images.
     """
 
     hd95: Distance | None
@@ -77,7 +76,7 @@ class ExtraScore:
     Attributes:
         value: Mean over labels or regions, then over cases; null where no case counts.
         num_cases: Cases in which it is defined.
-        has_failed: Whether the package failed or gave a number out of range; the site's log says how.
+        has_failed: Whether the package failed; the site's log says how.
     """
 
     value: Value | None
@@ -106,8 +105,7 @@ class SiteScore:
         labels: Label's number, or region -> its mean value; the recall of a class. Of findings, and of their absence.
         also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
-        areas: Multilabel: finding's number -> area under its ROC curve, or under precision over recall where the
-            study's metric is that.
+        areas: Multilabel: finding's number -> area, as in the results.
         models: Model, of several -> its value on the same cases.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
         num_empty: Segmentation: cases without any label in truth; null where there is none.

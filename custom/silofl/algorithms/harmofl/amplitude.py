@@ -40,8 +40,7 @@ class Amplitude(Ingredient):
         band: ``full``, or the radius of the replaced frequencies (0: mean intensity only).
         momentum: The paper's v of the running amplitude.
         amplitude_factor: Leave out an amplitude that is more than this many times the largest of the others, or that
-            many times below their smallest, among ``federation.min_sites_for_ratio`` sites or more. The paper leaves
-            none out.
+            many times below their smallest. The paper leaves none out.
     """
 
     section: ClassVar[str] = ROLE
