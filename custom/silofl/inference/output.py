@@ -91,10 +91,11 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
             "size": list(prediction.label_map.shape),
             "volumes_ml": prediction.volumes_ml,
         }
+    names = ("class_scores", "temperature", "called_from")
+    read = {name: getattr(prediction, name) for name in names}
     if prediction.findings is not None:
-        return record | {"findings": list(prediction.findings), "class_scores": prediction.class_scores}
-    name = study.labels[prediction.label]
-    return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
+        return record | {"findings": list(prediction.findings)} | read
+    return record | {"label": prediction.label, "label_name": study.labels[prediction.label]} | read
 
 
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
@@ -137,15 +138,22 @@ def _name_answer(model: str) -> str:
 def _answer_sentence(prediction: Prediction, study: Study) -> str:
     if prediction.findings is not None:
         answers = {name: "yes" if name in prediction.findings else "no" for name in prediction.class_scores}
-        return ", ".join(f"{name} {said} ({prediction.class_scores[name]:.2f})" for name, said in answers.items())
+        scores = {name: f"{one:.2f}{_call_sentence(prediction, name)}" for name, one in prediction.class_scores.items()}
+        return ", ".join(f"{name} {said} ({scores[name]})" for name, said in answers.items())
     if prediction.label is not None:
         name = study.labels[prediction.label]
-        return f"{name} ({prediction.class_scores[name]:.2f})"
+        calls = "".join(f", {one}{_call_sentence(prediction, one)}" for one in prediction.called_from)
+        return f"{name} ({prediction.class_scores[name]:.2f}{calls})"
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
     counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
     unit = "pixel" if prediction.label_map.ndim == 2 else "voxel"
     return ", ".join(f"{name} {count} {unit}{'s' * (count != 1)}" for name, count in counts.items())
+
+
+def _call_sentence(prediction: Prediction, name: str) -> str:
+    threshold = prediction.called_from.get(name)
+    return "" if threshold is None else f" from {threshold:.2f} on"
 
 
 def _encode_png(label_map: NDArray[np.uint8]) -> bytes:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.core.reading import UNREAD
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
@@ -28,7 +28,7 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
-from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml
+from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml, read_case
 from silofl.inference.weigher import choose_model
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
@@ -235,7 +235,8 @@ class SuperModel:
         images = case if prepared is None else prepared.images
         self.check_is_not_alone(images)
         answer = self.answer(images, batch_size, threshold, site)
-        find = self._predict_class if self.contents.study.task != "segmentation" else self._predict_label_map
+        is_map = self.contents.study.task == "segmentation"
+        found = self._predict_label_map(answer, prepared) if is_map else self._predict_class(answer, prepared, site)
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
         has_beside = site is None and self.contents.beside is not None
@@ -243,7 +244,7 @@ class SuperModel:
         beside |= {"bias": self._find_bias(site)}
         warnings = self.list_warnings(answer, doubts, threshold)
         do_not_use = self._list_reasons_against_use(answer, doubts, threshold)
-        return replace(find(answer, prepared), **beside, warnings=warnings, do_not_use=do_not_use)
+        return replace(found, **beside, warnings=warnings, do_not_use=do_not_use)
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
@@ -394,21 +395,17 @@ class SuperModel:
 
     def _find_bias(self, site: str | None) -> float:
         """Return the bias of an answer; 0 of one model of several, because it was chosen for all together."""
-        return self.contents.bias if site is None or self.contents.rule == "only" else 0.0
+        return self.contents.bias if self._answers_as_chosen(site) else 0.0
 
-    def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
-        # One answer for a case: the mean over its slices, as the selector's scores are.
-        mean = answer.probabilities.astype(np.float64).mean(axis=0)
-        study, names = self.contents.study, [name for _, name in sorted(self.contents.study.labels.items())]
-        return Prediction(
-            answer.model,
-            answer.scores,
-            answer.is_fallback,
-            label=None if study.is_multilabel else int(mean.argmax()),
-            findings=tuple(compress(names, mean > 0.5)) if study.is_multilabel else None,
-            class_scores=dict(zip(names, mean.tolist(), strict=True)),
-            affine=None if prepared is None else prepared.affine,
-        )
+    def _answers_as_chosen(self, site: str | None) -> bool:
+        """Return whether the answer is the one that bias and reading were chosen for."""
+        return site is None or self.contents.rule == "only"
+
+    def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
+        reading = self.contents.reading if self._answers_as_chosen(site) else UNREAD
+        affine = None if prepared is None else prepared.affine
+        read = read_case(answer.probabilities, reading, self.contents.study)
+        return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 
     def _predict_label_map(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
         if prepared is None:

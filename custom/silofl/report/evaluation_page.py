@@ -37,6 +37,10 @@ CLASSES_NOTE = (
     "Each class against all others; of two classes the second. The threshold gives the most sensitivity at a "
     "specificity of at least {specificity:g}. It was chosen on these very cases: on others expect a little less."
 )
+CALLED_NOTE = (
+    "The model calls a case so from its threshold on, which was chosen on validation data where it was trained; the "
+    "sensitivity is the recall above."
+)
 CALIBRATION_NOTE = "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins."
 CONFUSION = "true class (rows), answer (columns)"
 
@@ -99,6 +103,13 @@ def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
         rows = tuple(_class_row(name, one) for name, one in record.classes.items())
         wanted = f"sensitivity at {record.specificity:g} specificity"
         found["By class"] = TextTable(("class", "recall", "AUROC", "PR-AUC", wanted, "threshold"), rows)
+    called = {name: one for name, one in (record.classes or {}).items() if one.called_from is not None}
+    if called:
+        rows = tuple(
+            (name, format_number(one.called_from), format_estimate(one.recall), format_estimate(one.specificity))
+            for name, one in called.items()
+        )
+        found["At the model's threshold"] = TextTable(("class", "called from", "sensitivity", "specificity"), rows)
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
@@ -131,7 +142,19 @@ def list_notes(record: Evaluation) -> list[str]:
     notes = [metric_sentence(record.metric), INTERVALS.format(unit=record.unit, auroc=auroc)]
     if record.labels is not None:
         return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
-    return [*notes, CLASSES_NOTE.format(specificity=record.specificity), CALIBRATION_NOTE]
+    called = [CALLED_NOTE] if any(one.called_from is not None for one in (record.classes or {}).values()) else []
+    return [*notes, CLASSES_NOTE.format(specificity=record.specificity), *called, *_list_calibration_notes(record)]
+
+
+def _list_calibration_notes(record: Evaluation) -> list[str]:
+    """Say what the error is, and whether the model's temperature brings it down here."""
+    found = record.calibration
+    if found is None or found.error_before is None:
+        return [CALIBRATION_NOTE]
+    after, before = found.error.value, found.error_before.value
+    end = "" if after < before else " Here it does not help."
+    temperature = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data"
+    return [CALIBRATION_NOTE, f"{temperature}; it takes the ECE from {before:.3f} to {after:.3f}.{end}"]
 
 
 def warning_lines(record: Evaluation) -> list[str]:
