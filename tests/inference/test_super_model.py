@@ -390,3 +390,45 @@ def test_a_model_that_is_named_among_several_answers_without_the_reading_of_all(
     model = read(make("mean", study=make_study("classification")), 2.0, {1: 0.01})
     found = model.predict(images(3), site="south")
     assert (found.temperature, found.called_from) == (1.0, {})
+
+
+# --- what the single models say beside the answer
+
+
+def test_disagreement_is_the_share_of_models_that_label_a_voxel_otherwise(make, make_study, write_volume):
+    model = make("mean", study=make_study(labels={1: "organ"}))
+    path = write_volume()
+    found = model.predict(path, has_disagreement=True)
+    alone = np.stack([model.predict(path, site=name).label_map for name in ("north", "south")])
+    wanted = (alone != found.label_map).mean(axis=0)
+    np.testing.assert_array_equal(found.disagreement.shares, wanted)
+    assert found.disagreement.models == ["north", "south"] and 0 < wanted.max() <= 1
+    labelled = (found.label_map > 0) | alone.any(axis=0)
+    assert found.disagreement.mean == pytest.approx(wanted[labelled].mean())
+    assert model.predict(path).disagreement is None
+
+
+def test_models_that_agree_do_not_disagree_and_all_have_the_bias_of_the_answer(make, make_contents):
+    contents = make_contents("mean", bias=0.7)
+    state = contents.models["north"]
+    model = SuperModel(replace(contents, models={"north": state, "south": state}), CPU)
+    found = model.predict(images(3), has_disagreement=True).disagreement
+    assert found.shares.max() == 0 and found.mean == 0
+
+
+def test_where_a_selector_chooses_all_models_are_asked(make):
+    found = make().predict(images(3), has_disagreement=True).disagreement
+    assert found.models == ["global", "north", "south"] and set(np.unique(np.round(found.shares * 3))) <= {0, 1, 2}
+
+
+def test_of_classes_disagreement_is_the_lowest_and_the_highest_probability(make, make_study):
+    model, case = read(make("mean", study=make_study("classification")), 2.0), images(3)
+    found = model.predict(case, has_disagreement=True).disagreement
+    said = [read(model, 2.0, {}).probabilities(name, case).mean(axis=0) for name in ("north", "south")]
+    odds = sorted((p[1] / p[0]) ** 0.5 for p in said)
+    assert found.shares is None and found.ranges["tumour"] == pytest.approx(tuple(one / (1 + one) for one in odds))
+
+
+def test_one_model_alone_cannot_disagree(make):
+    with pytest.raises(ConfigError, match="disagreement must be of several models; this super model holds one"):
+        make("only").predict(images(3), has_disagreement=True)

@@ -19,7 +19,7 @@ from silofl.data.preparation import build_preparation, prepare_with_way_back
 from silofl.files import write_json
 from silofl.inference.contents import unpack_reading
 from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
-from silofl.inference.output import input_stem, write_label_map
+from silofl.inference.output import input_stem, write_map
 from silofl.inference.prediction import read_case
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import shift_foreground, to_probabilities
@@ -116,4 +116,4 @@ class FilePredictor:
             write_json(folder / f"{stem}_class.json", {name: one for name, one in read.items() if one is not None})
             return folder / f"{stem}_class.json"
         label_map = decide_on_input(probabilities, prepared, steps)
-        return folder / write_label_map(folder, stem, path, label_map, prepared.affine)
+        return folder / write_map(folder, stem, path, label_map, prepared.affine)

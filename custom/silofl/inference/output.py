@@ -16,6 +16,7 @@ from silofl.data.formats import READERS
 from silofl.data.nifti import read_nifti_header
 from silofl.errors import CONTROL, DataError, quote_value
 from silofl.files import write_atomically
+from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BLEND, ENSEMBLE, MEAN
 from silofl.models.roles import GLOBAL
@@ -23,7 +24,12 @@ from silofl.study import Study
 from silofl.training.joined import FEDERATED, LOCAL, describe_bias
 
 # Of the files of an input, after its stem.
-SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
+LABELS, DISAGREEMENT = "labels", "disagreement"
+SUFFIXES = (
+    *(f"_{what}.{kind}" for what in (LABELS, DISAGREEMENT) for kind in ("png", "nii.gz")),
+    "_picture.png",
+    "_seg.dcm",
+)
 # What places a NIfTI file's voxels: its two grids, with their codes, and its unit.
 NIFTI_GRID = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
@@ -54,19 +60,24 @@ def name_stem(name: str) -> str:
     return name[: len(name) - len(ending)]
 
 
-def write_label_map(folder: Path, stem: str, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
-    """Write an input's label map and return the file's name.
+def write_map(
+    folder: Path, stem: str, source: Path, values: NDArray, affine: NDArray | None, what: str = LABELS
+) -> str:
+    """Write an input's label map, or another value of each pixel, and return the file's name.
 
     Args:
         folder: Where it is written.
         stem: `input_stem` of the input.
         source: The input.
-        label_map: Label numbers, (X, Y, Z) or (rows, columns).
+        values: Label numbers, or shares from 0 to 1, in PNG 0 to 255; (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
+        what: `LABELS` or `DISAGREEMENT`.
     """
     is_picture = affine is None
-    name = f"{stem}_labels.{'png' if is_picture else 'nii.gz'}"
-    content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
+    name = f"{stem}_{what}.{'png' if is_picture else 'nii.gz'}"
+    if is_picture and values.dtype != np.uint8:
+        values = np.round(values * 255).astype(np.uint8)
+    content = _encode_png(values) if is_picture else _encode_nifti(values, affine, source)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -83,6 +94,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "threshold": threshold,
         "warnings": list(prediction.warnings),
         "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
+        **_record_disagreement(prediction.disagreement),
     }
     if prediction.label_map is not None:
         labels = {str(number): name for number, name in sorted(study.labels.items())}
@@ -98,6 +110,14 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
     return record | {"label": prediction.label, "label_name": study.labels[prediction.label]} | read
 
 
+def _record_disagreement(found: Disagreement | None) -> dict[str, Any]:
+    """Return what the single models say, but for the map; nothing where it was not asked for."""
+    if found is None:
+        return {}
+    said = {"mean": found.mean} if found.ranges is None else {"ranges": {k: list(v) for k, v in found.ranges.items()}}
+    return {"disagreement": {"models": list(found.models)} | said}
+
+
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
     """Return the line by which the study's rule forbids to use an answer; none where there is no reason."""
     return [f"DO NOT USE this answer: {'; '.join(reasons)}"] if reasons else []
@@ -105,7 +125,8 @@ def forbid_use(reasons: Sequence[str] | None) -> list[str]:
 
 def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:
     """Return whose model answered, how sure the choice was, and its answer."""
-    return f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
+    answer = f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
+    return f"{answer}{_disagreement_sentence(prediction.disagreement)}"
 
 
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
@@ -151,19 +172,29 @@ def _answer_sentence(prediction: Prediction, study: Study) -> str:
     return ", ".join(f"{name} {count} {unit}{'s' * (count != 1)}" for name, count in counts.items())
 
 
+def _disagreement_sentence(found: Disagreement | None) -> str:
+    if found is None:
+        return ""
+    if found.ranges is not None:
+        spans = ", ".join(f"{name} {low:.2f} to {high:.2f}" for name, (low, high) in found.ranges.items())
+        return f"; the {len(found.models)} models say {spans}"
+    where = "where any has a label" if found.mean is not None else "as none has a label"
+    return f"; {found.mean or 0:.0%} of the {len(found.models)} models disagree {where}"
+
+
 def _call_sentence(prediction: Prediction, name: str) -> str:
     threshold = prediction.called_from.get(name)
     return "" if threshold is None else f" from {threshold:.2f} on"
 
 
-def _encode_png(label_map: NDArray[np.uint8]) -> bytes:
+def _encode_png(values: NDArray[np.uint8]) -> bytes:
     content = io.BytesIO()
-    Image.fromarray(label_map).save(content, "PNG")
+    Image.fromarray(values).save(content, "PNG")
     return content.getvalue()
 
 
-def _encode_nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -> bytes:
-    image = nibabel.Nifti1Image(label_map, affine)
+def _encode_nifti(values: NDArray, affine: NDArray, source: Path) -> bytes:
+    image = nibabel.Nifti1Image(values, affine)
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.

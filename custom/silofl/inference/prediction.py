@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import unpack_findings
 from silofl.core.reading import Reading, temper
+from silofl.inference.disagreement import Disagreement
 from silofl.study import Study
 
 MM3_IN_ML = 1000.0
@@ -55,6 +56,7 @@ class Prediction:
         called_from: Name of a class or finding -> the probability from which on it is called, where that is chosen.
         volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
+        disagreement: What the single models say, where that was asked for.
         warnings: Why the answer may mean nothing, as sentences.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
     """
@@ -73,6 +75,7 @@ class Prediction:
     beside: str | None = None
     beside_share: float | None = None
     bias: float = 0.0
+    disagreement: Disagreement | None = None
     warnings: tuple[str, ...] = ()
     do_not_use: tuple[str, ...] | None = None
 
