@@ -58,4 +58,5 @@ def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> d
         else:
             row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}
         row |= {f"probability of {name}": chance for name, chance in read["class_scores"].items()}
-    return row | {"warnings": "; ".join(one.warnings)}
+    withheld = {} if one.do_not_use is None else {"do not use": "; ".join(one.do_not_use)}
+    return row | withheld | {"warnings": "; ".join(one.warnings)}

@@ -20,7 +20,7 @@ from silofl.inference.card import rule_sentence
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
-from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore
+from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore, Withheld
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.training.metrics import Score
@@ -33,7 +33,23 @@ EVERY_ROW = slice(None)
 def measure_evaluation(
     model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
 ) -> Evaluation:
-    """Return all numbers of a model's evaluation.
+    """Return all numbers of a model's evaluation, and the main ones without what the study's rule forbids to use.
+
+    The arguments are those of `_measure_cases`.
+    """
+    record = _measure_cases(model, fingerprint, site, cases, specificity)
+    if any(case.do_not_use is None for case in cases):
+        return record
+    used = [case for case in cases if not case.do_not_use]
+    reasons = Counter(reason.partition(":")[0] for case in cases for reason in case.do_not_use or ())
+    numbers = _measure_cases(model, fingerprint, site, used, specificity).numbers if used else {}
+    return replace(record, withheld=Withheld(len(cases) - len(used), dict(reasons), numbers))
+
+
+def _measure_cases(
+    model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
+) -> Evaluation:
+    """Return the numbers of some cases.
 
     Args:
         model: The model.

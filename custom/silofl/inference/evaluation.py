@@ -97,6 +97,21 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Withheld:
+    """The answers that the study's rule, ``do_not_use``, forbids to use.
+
+    Attributes:
+        num_cases: How many.
+        reasons: Why -> cases.
+        used: Number of all answers, as the study's metric, or a label's Dice -> the same over the other answers.
+    """
+
+    num_cases: int
+    reasons: Counts
+    used: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The content of evaluation.json.
 
@@ -128,6 +143,7 @@ class Evaluation:
         calibration: Classification: of the probabilities.
         versions: Library -> its version.
         against: Beside another model, where one was given.
+        withheld: What the study's rule forbids to use, where it states one.
     """
 
     fingerprint: str
@@ -157,3 +173,11 @@ class Evaluation:
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     calibration: Calibration | None = declare_optional()
     against: Comparison | None = declare_optional()
+    withheld: Withheld | None = declare_optional()
+
+    @property
+    def numbers(self) -> dict[str, Estimate]:
+        """The study's metric and what else is of all cases, then each label's Dice, or class's recall, by its name."""
+        of_labels = {name: one.dice for name, one in (self.labels or {}).items()}
+        of_classes = {name: one.recall for name, one in (self.classes or {}).items()}
+        return {self.metric: self.value} | dict(self.also or {}) | of_labels | of_classes

@@ -247,7 +247,7 @@ class SuperModel:
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
         warnings = self.list_warnings(answer, doubts, threshold)
-        do_not_use = self._list_reasons_against_use(answer, doubts, threshold)
+        do_not_use = self.list_reasons_against_use(answer, doubts, threshold)
         return replace(found, **beside, disagreement=said, warnings=warnings, do_not_use=do_not_use)
 
     def check_is_not_alone(self, images: NDArray) -> None:
@@ -340,10 +340,10 @@ class SuperModel:
         # No score is above 1: that the global model answers says nothing of the case.
         return [FALLBACK] if answer.is_fallback and gamma < 1 else []
 
-    def _list_reasons_against_use(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None
+    def list_reasons_against_use(
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None
     ) -> tuple[str, ...] | None:
-        """Return why the study's rule forbids to use an answer; None where it states no rule."""
+        """Return why the study's rule forbids to use an answer; None where it states no rule; as `list_warnings`."""
         rule = self.contents.study.do_not_use
         if rule is None:
             return None

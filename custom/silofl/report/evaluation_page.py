@@ -64,7 +64,17 @@ def summary_lines(record: Evaluation) -> list[str]:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
-    return [*lines, *comparison_lines(record)]
+    return [*lines, *_list_withheld(record), *comparison_lines(record)]
+
+
+def _list_withheld(record: Evaluation) -> list[str]:
+    """Say how many answers the study's rule forbids to use, and why; nothing where it states none."""
+    found = record.withheld
+    if found is None:
+        return []
+    reasons = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.items())
+    line = f"not to be used, by the study's rule: {found.num_cases} of {record.num_cases} answers"
+    return [f"{line}: {reasons}" if reasons else line]
 
 
 def comparison_lines(record: Evaluation) -> list[str]:
@@ -94,26 +104,46 @@ def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return the tables by label, or by class with that of the answers, under their headings."""
-    if record.labels is not None:
-        rows = tuple(_label_row(name, one, record) for name, one in record.labels.items())
-        columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
-        return {"By label": TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)}
+    found = {"By label": _label_table(record)} if record.labels is not None else _class_tables(record)
+    return found | _withheld_table(record)
+
+
+def _label_table(record: Evaluation) -> TextTable:
+    rows = tuple(_label_row(name, one, record) for name, one in (record.labels or {}).items())
+    columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
+    return TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)
+
+
+def _class_tables(record: Evaluation) -> dict[str, TextTable]:
     found = {}
     if record.classes:
         rows = tuple(_class_row(name, one) for name, one in record.classes.items())
         wanted = f"sensitivity at {record.specificity:g} specificity"
         found["By class"] = TextTable(("class", "recall", "AUROC", "PR-AUC", wanted, "threshold"), rows)
-    called = {name: one for name, one in (record.classes or {}).items() if one.called_from is not None}
+    called = [(name, one) for name, one in (record.classes or {}).items() if one.called_from is not None]
     if called:
         rows = tuple(
             (name, format_number(one.called_from), format_estimate(one.recall), format_estimate(one.specificity))
-            for name, one in called.items()
+            for name, one in called
         )
         found["At the model's threshold"] = TextTable(("class", "called from", "sensitivity", "specificity"), rows)
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
     return found
+
+
+def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
+    """Return the numbers of all answers beside those of the ones that may be used; nothing where none is left out."""
+    found = record.withheld
+    if found is None or not 0 < found.num_cases < record.num_cases:
+        return {}
+    rows = tuple(
+        (METRIC_NAMES.get(name, name), format_estimate(one), format_estimate(found.used[name]))
+        for name, one in record.numbers.items()
+        if name in found.used
+    )
+    return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
 
 
 def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...]:
