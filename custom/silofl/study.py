@@ -26,6 +26,7 @@ from silofl.study_sections import (
     DoNotUseSettings,
     FederationSettings,
     ModelSettings,
+    OperatingPointSettings,
     PrivacySettings,
     TrainingSettings,
 )
@@ -91,6 +92,7 @@ class Study(Section):
     privacy: PrivacySettings = PrivacySettings()
     # Left out where it is empty, so that studies without it keep their digest.
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
+    operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -319,6 +321,19 @@ class Study(Section):
                 "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's, not "
                 f"{quote_value(self.algorithm.name)}; remove it"
             )
+        if self.operating_point and not self.called:
+            raise ConfigError(
+                "operating_point must go with two classes or with multilabel, whose answers have a threshold, not with "
+                f"{self.task} of {len(self.labels)} labels; remove it"
+            )
+
+    @property
+    def called(self) -> tuple[int, ...]:
+        """The labels that a threshold decides: the second of two classes, or all findings."""
+        numbers = tuple(sorted(self.labels))
+        if self.is_multilabel:
+            return numbers
+        return numbers[1:] if self.task == "classification" and len(numbers) == 2 else ()
 
     @property
     def is_multilabel(self) -> bool:

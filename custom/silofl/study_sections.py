@@ -414,6 +414,33 @@ class DoNotUseSettings(Section):
         return self
 
 
+class OperatingPointSettings(Section):
+    """From which probability on a finding, or the second of two classes, is called: by default from one half.
+
+    Each site chooses the threshold on its validation data; the super model has the sites' median. ``predict`` and
+    ``evaluate`` answer by it; models are compared and reported without it.
+
+    Attributes:
+        specificity: The least that the threshold keeps, with the most sensitivity; or
+        sensitivity: the least that it keeps, with the most specificity.
+    """
+
+    specificity: Fraction | None = None
+    sensitivity: Fraction | None = None
+
+    @model_validator(mode="after")
+    def _asks_for_one(self) -> OperatingPointSettings:
+        if (self.specificity is None) == (self.sensitivity is None):
+            raise ConfigError("operating_point must ask for one of both, as {specificity: 0.9}; give or remove one")
+        return self
+
+    @property
+    def wish(self) -> str:
+        """What is asked for, in words."""
+        ((name, least),) = self.model_dump(exclude_none=True).items()
+        return f"a {name} of {least:g}"
+
+
 class AlgorithmSettings(BaseModel):
     """An algorithm, one of its presets, and what the study changes in it.
 

@@ -62,6 +62,7 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     model = SimpleNamespace(
         contents=SimpleNamespace(study=study, domain=SimpleNamespace(check=lambda form, name: None)),
         list_warnings=lambda answer, doubts: tuple(doubts),
+        list_reasons_against_use=lambda answer, doubts: None,
         compare_images=lambda images, form: [],
     )
     records = [SimpleNamespace(case=name) for name in names]

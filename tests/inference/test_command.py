@@ -102,14 +102,14 @@ def test_nothing_but_bad_inputs_is_a_failure(predict, bad):
 
 
 def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_volume, monkeypatch):
-    right = command.write_label_map
+    right = command.write_map
 
     def surprising(folder, stem, *rest):
         if stem == "scan":
             raise RuntimeError("out of memory")
         return right(folder, stem, *rest)
 
-    monkeypatch.setattr(command, "write_label_map", surprising)
+    monkeypatch.setattr(command, "write_map", surprising)
     code, (first, second), _ = predict(write_volume(), picture)
     assert code == ExitCode.INCOMPLETE and "out of memory" in first["error"] and "error" not in second
 
@@ -132,14 +132,14 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_an_answer(predict, picture, 
 
 
 def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, write_volume, monkeypatch, tmp_path):
-    right = command.write_label_map
+    right = command.write_map
 
     def interrupted(folder, stem, *rest):
         if stem == "scan":
             raise KeyboardInterrupt
         return right(folder, stem, *rest)
 
-    monkeypatch.setattr(command, "write_label_map", interrupted)
+    monkeypatch.setattr(command, "write_map", interrupted)
     with pytest.raises(KeyboardInterrupt):
         predict(picture, write_volume())
     (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
@@ -424,3 +424,24 @@ def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, b
     assert record["input"] == tmp_path.name
     assert main(["predict", str(tmp_path), str(picture), "-o", str(tmp_path / "e")]) == 2
     assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()
+
+
+def test_a_map_of_disagreement_lies_on_the_inputs_grid_and_its_mean_in_the_record(
+    predict, picture, write_volume, tmp_path
+):
+    volume = write_volume()
+    _, records, printed = predict(volume, picture, has_disagreement=True)
+    for record, source in zip(records, (volume, picture), strict=True):
+        found = record["disagreement"]
+        assert found["models"] == ["global", "north", "south"] and 0 <= found["mean"] <= 1
+        assert f"{found['mean']:.0%} of the 3 models disagree where any has a label" in printed
+        path = tmp_path / "out" / found["map"]
+        if source == volume:
+            image = nibabel.load(path)
+            np.testing.assert_allclose(image.affine, nibabel.load(volume).affine, atol=1e-6)
+            assert image.shape == nibabel.load(volume).shape and 0 <= image.get_fdata().max() <= 1
+        else:
+            assert Image.open(path).size == Image.open(picture).size
+    # the next answer takes the map's place
+    predict(volume, picture)
+    assert not list((tmp_path / "out").glob("*disagreement*"))

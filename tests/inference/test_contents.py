@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.core.reading import Reading
 from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 
@@ -57,6 +58,22 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
 def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reason):
     with pytest.raises(ConfigError, match=reason):
         replace(make_contents(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("task", "reading", "reason"),
+    [
+        ("segmentation", Reading(2.0), "reading must be left out in a segmentation"),
+        ("classification", Reading(0.0), "temperature must be a number from 0.1 to 10, not 0.0"),
+        ("classification", Reading(float("nan")), "temperature must be a number from 0.1 to 10, not nan"),
+        ("classification", Reading(1.0, {1: 1.5}), "the threshold of tumour must be a number from 0 to 1, not 1.5"),
+        ("classification", Reading(1.0, {0: 0.5}), "reading must have thresholds of.* the second of two classes"),
+    ],
+)
+def test_a_reading_that_no_validation_gives_is_refused(make_contents, make_study, task, reading, reason):
+    contents = make_contents("only", study=make_study(task))
+    with pytest.raises(ConfigError, match=reason):
+        replace(contents, reading=reading)
 
 
 def test_a_class_has_no_decision_bias(make_contents, make_study):

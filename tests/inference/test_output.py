@@ -8,7 +8,7 @@ from PIL import Image
 
 from silofl.data.images import read_image
 from silofl.errors import DataError
-from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_label_map
+from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_map
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BLEND
 
@@ -36,7 +36,7 @@ def test_a_name_of_other_letters_stands():
 def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
     label_map = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     affine = np.float32([[0, -1.2, 0.1, 3], [0.9, 0, 0, 4], [0, 0.1, 3, 5], [0, 0, 0, 1]]).astype(float)
-    name = write_label_map(tmp_path, "scan", Path("scan.mha"), label_map, affine)
+    name = write_map(tmp_path, "scan", Path("scan.mha"), label_map, affine)
     image = nibabel.load(tmp_path / name)
     assert name == "scan_labels.nii.gz" and image.get_data_dtype() == np.uint8
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), label_map)
@@ -53,7 +53,7 @@ def test_a_nifti_files_label_map_lies_where_every_program_sees_the_file(tmp_path
     stored.header.set_xyzt_units(unit)
     nibabel.save(stored, tmp_path / "scan.nii")
     source = nibabel.load(tmp_path / "scan.nii")
-    name = write_label_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
+    name = write_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), source.affine)
     found = nibabel.load(tmp_path / name)
     np.testing.assert_array_equal(found.affine, source.affine)
     for key in ("qform_code", "sform_code", "pixdim", "srow_x", "quatern_d", "qoffset_x", "xyzt_units"):
@@ -68,13 +68,13 @@ def test_a_label_map_lies_on_a_nifti_file_with_a_rounded_quaternion(tmp_path):
     struct.pack_into("<2h2f", content, 252, 1, 0, 0.70711, 0.70711)
     (tmp_path / "scan.nii").write_bytes(content)
     affine = read_image(tmp_path / "scan.nii").affine
-    name = write_label_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), affine)
+    name = write_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), affine)
     np.testing.assert_allclose(nibabel.load(tmp_path / name).affine, affine, atol=1e-6)
 
 
 def test_a_pictures_label_map_is_a_png(tmp_path):
     label_map = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    name = write_label_map(tmp_path, "x", Path("x.png"), label_map, None)
+    name = write_map(tmp_path, "x", Path("x.png"), label_map, None)
     assert name == "x_labels.png"
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / name)), label_map)
 

@@ -7,6 +7,7 @@ import SimpleITK
 import torch
 from PIL import Image
 
+from silofl.core.reading import Reading
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
@@ -350,3 +351,84 @@ def test_a_picture_is_refused_where_training_saw_volumes_in_a_known_orientation(
     study = make_study(data={"volume_transforms": [{"Orientation": {"axcodes": "RAS"}}]})
     with pytest.raises(DataError, match="slice.png must be a volume,.* not a picture"):
         make(study=study).predict(tmp_path / "slice.png")
+
+
+def read(model, *values):
+    """Return the model with a reading."""
+    return SuperModel(replace(model.contents, reading=Reading(*values)), torch.device("cpu"))
+
+
+def test_a_temperature_makes_a_class_less_sure_and_changes_no_answer(make, make_study):
+    model, case = make("only", study=make_study("classification")), images(3)
+    before = model.predict(case)
+    after = read(model, 2.0).predict(case)
+    (p, q), (less, more) = before.class_scores.values(), after.class_scores.values()
+    # log-odds are halved
+    assert np.log(less / more) == pytest.approx(np.log(p / q) / 2)
+    assert (after.label, after.temperature) == (before.label, 2.0) and not after.called_from
+
+
+def test_a_threshold_decides_the_second_of_two_classes(make, make_study):
+    model, case = make("only", study=make_study("classification")), images(3)
+    score = model.predict(case).class_scores["tumour"]
+    for threshold, label in ((score, 1), (np.nextafter(score, 1), 0)):
+        found = read(model, 1.0, {1: threshold}).predict(case)
+        assert (found.label, found.called_from) == (label, {"tumour": pytest.approx(threshold)})
+    # what is shown beside a temperature has been through it too
+    found = read(model, 3.0, {1: score}).predict(case)
+    assert found.label == 1 and found.called_from["tumour"] == pytest.approx(found.class_scores["tumour"])
+
+
+def test_a_threshold_decides_each_finding_alone(make, make_study):
+    model, case = make("only", study=make_study("multilabel", {0: "nodule", 1: "effusion"})), images(3)
+    scores = model.predict(case).class_scores
+    found = read(model, 1.0, {1: scores["effusion"] / 2}).predict(case).findings
+    assert ("effusion" in found) and ("nodule" in found) == (scores["nodule"] > 0.5)
+
+
+def test_a_model_that_is_named_among_several_answers_without_the_reading_of_all(make, make_study):
+    model = read(make("mean", study=make_study("classification")), 2.0, {1: 0.01})
+    found = model.predict(images(3), site="south")
+    assert (found.temperature, found.called_from) == (1.0, {})
+
+
+# --- what the single models say beside the answer
+
+
+def test_disagreement_is_the_share_of_models_that_label_a_voxel_otherwise(make, make_study, write_volume):
+    model = make("mean", study=make_study(labels={1: "organ"}))
+    path = write_volume()
+    found = model.predict(path, has_disagreement=True)
+    alone = np.stack([model.predict(path, site=name).label_map for name in ("north", "south")])
+    wanted = (alone != found.label_map).mean(axis=0)
+    np.testing.assert_array_equal(found.disagreement.shares, wanted)
+    assert found.disagreement.models == ["north", "south"] and 0 < wanted.max() <= 1
+    labelled = (found.label_map > 0) | alone.any(axis=0)
+    assert found.disagreement.mean == pytest.approx(wanted[labelled].mean())
+    assert model.predict(path).disagreement is None
+
+
+def test_models_that_agree_do_not_disagree_and_all_have_the_bias_of_the_answer(make, make_contents):
+    contents = make_contents("mean", bias=0.7)
+    state = contents.models["north"]
+    model = SuperModel(replace(contents, models={"north": state, "south": state}), CPU)
+    found = model.predict(images(3), has_disagreement=True).disagreement
+    assert found.shares.max() == 0 and found.mean == 0
+
+
+def test_where_a_selector_chooses_all_models_are_asked(make):
+    found = make().predict(images(3), has_disagreement=True).disagreement
+    assert found.models == ["global", "north", "south"] and set(np.unique(np.round(found.shares * 3))) <= {0, 1, 2}
+
+
+def test_of_classes_disagreement_is_the_lowest_and_the_highest_probability(make, make_study):
+    model, case = read(make("mean", study=make_study("classification")), 2.0), images(3)
+    found = model.predict(case, has_disagreement=True).disagreement
+    said = [read(model, 2.0, {}).probabilities(name, case).mean(axis=0) for name in ("north", "south")]
+    odds = sorted((p[1] / p[0]) ** 0.5 for p in said)
+    assert found.shares is None and found.ranges["tumour"] == pytest.approx(tuple(one / (1 + one) for one in odds))
+
+
+def test_one_model_alone_cannot_disagree(make):
+    with pytest.raises(ConfigError, match="disagreement must be of several models; this super model holds one"):
+        make("only").predict(images(3), has_disagreement=True)

@@ -24,6 +24,8 @@ from silofl.schema import dump_record, read_record
 from silofl.settings import parse
 from silofl.studies.leave_out import measure_unseen
 from silofl.study import Study
+from silofl.study_sections import DoNotUseSettings
+from silofl.training.metrics import group_positions
 
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
@@ -284,3 +286,43 @@ def test_a_model_of_other_labels_is_no_comparison(evaluate, contents, phantoms, 
         contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, replace(contents, study=study))
     )
     assert code == ExitCode.BAD_INPUT and "--against must be a model with the labels of MODEL" in printed
+
+
+# --- answers that the study's rule forbids to use
+
+
+def forbid(contents, **rule):
+    return replace(contents, study=contents.study.model_copy(update={"do_not_use": DoNotUseSettings(**rule)}))
+
+
+def test_the_numbers_stand_with_and_without_what_the_studys_rule_forbids(evaluate, contents, phantoms, tmp_path):
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    parts = (data.training, data.validation, data.test)
+    means = [np.mean(part.images[rows]) for part in parts for rows in group_positions(part.cases).values()]
+    # Half of the cases are brighter than it.
+    domain = replace(FORM, intensities=(Range("mean", 0.0, float(np.median(means))),))
+    darker = forbid(replace(contents, domain=domain), on_unlike_image=True)
+    _, record, printed, out = evaluate(darker, phantoms / UNSEEN_SITE)
+    rows, found = read_cases(out), record.withheld
+    used = [float(row["dice"]) for row in rows if not row["do not use"]]
+    assert found.num_cases == len(rows) - len(used) and 0 < found.num_cases < len(rows)
+    assert found.reasons == {"its intensities are unlike the training images'": found.num_cases}
+    assert found.used["dice"].value == pytest.approx(np.mean(used))
+    assert record.value.value == pytest.approx(np.mean([float(row["dice"]) for row in rows]))
+    assert f"not to be used, by the study's rule: {found.num_cases} of {len(rows)} answers" in printed
+    assert "Without answers not to be used" in printed
+    assert "Without answers not to be used" in (out / "evaluation.html").read_text()
+
+
+def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate, contents, phantoms):
+    known = {"test": {"north": {"value": 0.9, "labels": {"1": 0.9, "2": 0.6}, "num_cases": 3, "num_excluded": 0}}}
+    found = {}
+    for least in (0.5, 0.7, None):
+        asked = forbid(replace(contents, facts=known), label_below=least) if least else contents
+        _, record, printed, out = evaluate(asked, phantoms / UNSEEN_SITE, "--part", "test")
+        found[least] = record.withheld
+        assert ("not to be used" in printed) == (least is not None)
+        shutil.rmtree(out)
+    assert found[None] is None and found[0.5].num_cases == 0 and found[0.5].reasons == {}
+    reason = "lesion has a mean test Dice of 0.60, and the study asks for 0.70"
+    assert found[0.7].reasons == {reason: found[0.7].num_cases} and found[0.7].used == {}

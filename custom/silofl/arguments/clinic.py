@@ -20,6 +20,7 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     parser.add_argument("--picture", action="store_true", help="also draw the labels over each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also write a DICOM segmentation of each DICOM input")
+    parser.add_argument("--disagreement", action="store_true", help="also ask each model, and map where they disagree")
     parser.add_argument(
         "--by-folder", action="store_true", help="name the results after each input's folder instead of its file"
     )

@@ -3,11 +3,12 @@
 Finding k counts 2^k: findings 0 and 3 together are 9, and none at all is 0.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+NO_FINDING = "none"
 # An int64 holds no more.
 MOST_FINDINGS = 62
 
@@ -17,7 +18,7 @@ def pack_findings(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
-def unpack_findings(sets: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+def unpack_findings(sets: ArrayLike, count: int) -> NDArray[np.bool_]:
     """Return whether each of ``count`` findings is in each set, shape (N, count).
 
     Args:
@@ -32,14 +33,9 @@ def decide_findings(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
     return ((probabilities > 0.5).astype(np.int64) << np.arange(probabilities.shape[1])).sum(axis=1)
 
 
-def decide_case(probabilities: Sequence[float]) -> int:
-    """Return the set of findings above one half of one case."""
-    return int(decide_findings(np.array([probabilities]))[0])
-
-
 def name_findings(found: int, labels: Mapping[int, str]) -> str:
     """Return the names of a set of findings as tables have them, ``effusion|nodule``; none of an empty one."""
-    return "|".join(name for number, name in sorted(labels.items()) if found >> number & 1) or "none"
+    return "|".join(name for number, name in sorted(labels.items()) if found >> number & 1) or NO_FINDING
 
 
 def name_absence(finding: str) -> str:

@@ -1,6 +1,7 @@
 """The result of a run: made of the sites' test scores, or of the reasons why there are none."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from silofl.parts.load import describe_kept
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.metrics import mean_of_known, pooled_score
-from silofl.training.site_score import SiteScore
+from silofl.training.site_score import ReadingScore, SiteScore
 
 N = TypeVar("N", int, float)
 OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
@@ -80,6 +81,16 @@ def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResult
         areas={site: _name_labels(study, score.areas or {}) for site, score in scores.items()}
         if study.is_multilabel
         else None,
+        readings={site: _name_reading(study, score.reading) for site, score in scores.items() if score.reading} or None,
+    )
+
+
+def _name_reading(study: Study, reading: ReadingScore) -> ReadingScore:
+    return replace(
+        reading,
+        thresholds=_name_labels(study, reading.thresholds),
+        sensitivity=_name_labels(study, reading.sensitivity),
+        specificity=_name_labels(study, reading.specificity),
     )
 
 

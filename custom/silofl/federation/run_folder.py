@@ -41,11 +41,12 @@ from silofl.models.precision import round_as_received
 from silofl.parts.load import describe_kept, list_kinds
 from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import Part, to_tensors
+from silofl.parts.reading import pool_readings
 from silofl.parts.task import Exchange
 from silofl.schema import dump_record, read_file
 from silofl.settings import dump_yaml
 from silofl.study import Study
-from silofl.training.site_score import SiteScore
+from silofl.training.site_score import SiteScore, SuperScore
 
 # The last checkpoint, the one before it, and the one that is being written.
 CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.next.pt"
@@ -198,8 +199,12 @@ class RunFolder:
         contents = next((made for part in reported.values() if (made := part.contents(server))), None)
         results = finished_results(server, tests)
         if contents is not None:
-            facts = contents.facts | self._card_facts(results, tests)
-            directory.write_model_folder(self.path / directory.FOLDER, replace(contents, facts=facts))
+            facts, scores = contents.facts | self._card_facts(results, tests), tests.scores.values()
+            # Where each site tests a model of its own, nobody has looked at the mean of all.
+            is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
+            reading = pool_readings(scores, self.study) if is_tested else contents.reading
+            contents = replace(contents, facts=facts, reading=reading)
+            directory.write_model_folder(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.
         write_json(self.path / RESULT, dump_record(results))
 

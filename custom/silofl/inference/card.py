@@ -94,7 +94,18 @@ def rule_sentence(contents: Contents) -> str:
         rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
     if contents.bias:
         rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
-    return rule
+    return " ".join([rule, *_list_reading(contents)])
+
+
+def _list_reading(contents: Contents) -> list[str]:
+    """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
+    reading, study = contents.reading, contents.study
+    sentences = [f"Its probabilities go through a temperature of {reading.temperature:.2f}."]
+    sentences = sentences if reading.temperature != 1 else []
+    wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
+    for number, threshold in reading.shown_thresholds(study.is_multilabel).items():
+        sentences.append(f"{study.labels[number]} is called from a probability of {threshold:.2f} on{wish}.")
+    return sentences
 
 
 def _use_sentence(study: Study) -> str:

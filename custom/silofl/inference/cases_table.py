@@ -7,20 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.core.findings import decide_case, name_findings
+from silofl.core.findings import NO_FINDING, name_findings
 from silofl.files import write_text
+from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
 from silofl.inference.evaluation import Evaluation
-from silofl.study import Study
+from silofl.inference.prediction import read_case
 
 FILE = "cases.csv"
 
 
 def write_cases(
-    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, study: Study
+    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, contents: Contents
 ) -> None:
     """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
-    rows = [_list_facts(one, record, study) for one in cases]
+    rows = [_list_facts(one, record, contents) for one in cases]
     rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
     columns = [
         name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
@@ -32,7 +33,8 @@ def write_cases(
     write_text(path, text.getvalue())
 
 
-def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
+def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> dict[str, object]:
+    study = contents.study
     value = one.score.by_case.get(one.case)
     row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, record.metric: value}
     for key, measured in one.labels.items():
@@ -49,11 +51,12 @@ def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[st
             f"{name} surface Dice": surface_dice,
         }
     for label, rows in one.score.probabilities_by_case.items():
-        chances = rows[one.case]
+        read = read_case(np.array([rows[one.case]]), contents.reading, study)
         if study.is_multilabel:
-            answer = name_findings(decide_case(chances), study.labels)
+            answer = "|".join(read["findings"]) or NO_FINDING
             row |= {"true findings": name_findings(label, study.labels), "answer": answer}
         else:
-            row |= {"true class": study.labels[label], "answer": study.labels[int(np.argmax(chances))]}
-        row |= {f"probability of {name}": chances[number] for number, name in sorted(study.labels.items())}
-    return row | {"warnings": "; ".join(one.warnings)}
+            row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}
+        row |= {f"probability of {name}": chance for name, chance in read["class_scores"].items()}
+    withheld = {} if one.do_not_use is None else {"do not use": "; ".join(one.do_not_use)}
+    return row | withheld | {"warnings": "; ".join(one.warnings)}

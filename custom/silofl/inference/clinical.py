@@ -3,33 +3,53 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.calibration import expected_calibration_error, group_by_confidence
+from silofl.core.calibration import ReliabilityBin, expected_calibration_error, group_by_confidence
 from silofl.core.findings import unpack_findings
 from silofl.core.intervals import Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
+from silofl.core.reading import UNREAD, Reading, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.errors import DataError
 from silofl.inference.card import rule_sentence
+from silofl.inference.contents import Contents
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
-from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore
+from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore, Withheld
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.training.metrics import Score
 from silofl.training.units import Units
 
 Floats = NDArray[np.float64]
+EVERY_ROW = slice(None)
 
 
 def measure_evaluation(
     model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
 ) -> Evaluation:
-    """Return all numbers of a model's evaluation.
+    """Return all numbers of a model's evaluation, and the main ones without what the study's rule forbids to use.
+
+    The arguments are those of `_measure_cases`.
+    """
+    record = _measure_cases(model, fingerprint, site, cases, specificity)
+    if any(case.do_not_use is None for case in cases):
+        return record
+    used = [case for case in cases if not case.do_not_use]
+    reasons = Counter(reason.partition(":")[0] for case in cases for reason in case.do_not_use or ())
+    numbers = _measure_cases(model, fingerprint, site, used, specificity).numbers if used else {}
+    return replace(record, withheld=Withheld(len(cases) - len(used), dict(reasons), numbers))
+
+
+def _measure_cases(
+    model: SuperModel, fingerprint: str, site: SiteCases, cases: Sequence[EvaluatedCase], specificity: float
+) -> Evaluation:
+    """Return the numbers of some cases.
 
     Args:
         model: The model.
@@ -42,7 +62,7 @@ def measure_evaluation(
     study, score = contents.study, Score.merged({case.case: case.score for case in cases})
     is_of_classes = study.task != "segmentation"
     found = (
-        _measure_classes(score, unit_of, study, specificity)
+        _measure_classes(score, unit_of, contents, specificity)
         if is_of_classes
         else _measure_maps(site, cases, score, study)
     )
@@ -74,8 +94,10 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
     return {"labels": labels, "distance_unit": "pixels", "size_unit": "pixels"} | units | empty
 
 
-def _measure_classes(score: Score, unit_of: Mapping[str, str], study: Study, specificity: float) -> dict[str, Any]:
-    rows = ClassRows(score, unit_of)
+def _measure_classes(
+    score: Score, unit_of: Mapping[str, str], contents: Contents, specificity: float
+) -> dict[str, Any]:
+    rows, study = ClassRows(score, unit_of, contents.reading), contents.study
     found: dict[str, Any] = {"classes": rows.measure_classes(study, specificity)}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
@@ -162,23 +184,27 @@ class ClassRows:
     Args:
         score: Of all cases, with their probabilities.
         unit_of: Case -> its unit.
+        reading: How the probabilities are read.
     """
 
-    def __init__(self, score: Score, unit_of: Mapping[str, str]) -> None:
+    def __init__(self, score: Score, unit_of: Mapping[str, str], reading: Reading = UNREAD) -> None:
         rows = [
             (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
         ]
         truth, self.probabilities = np.array([label for label, *_ in rows]), np.array([row for *_, row in rows])
-        self.is_multilabel = score.is_multilabel
-        count = self.probabilities.shape[1]
+        self.is_multilabel, self.reading = score.is_multilabel, reading
         # Whether each class, or finding, is there, and is answered: shape (cases, count).
-        if self.is_multilabel:
-            self.is_true, self.is_answered = unpack_findings(truth, count), self.probabilities > 0.5
-        else:
-            classes, answers = np.arange(count), self.probabilities.argmax(axis=1)
-            self.is_true, self.is_answered = truth[:, None] == classes, answers[:, None] == classes
+        self.is_true, self.is_answered = self._spread(truth), self.decide(reading)
         self.units = [unit_of[case] for _, case, _ in rows]
         self.sample = Sample(self.units)
+
+    def decide(self, reading: Reading) -> NDArray[np.bool_]:
+        """Return whether each class, or finding, is answered, shape (cases, count)."""
+        return self._spread(reading.decide(self.probabilities, self.is_multilabel))
+
+    def _spread(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        count = self.probabilities.shape[1]
+        return unpack_findings(labels, count) if self.is_multilabel else labels[:, None] == np.arange(count)
 
     def measure_classes(self, study: Study, specificity: float) -> dict[str, ClassScore]:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
@@ -189,8 +215,13 @@ class ClassRows:
         from sklearn.metrics import average_precision_score
 
         scores, is_positive = self.probabilities[:, label], self.is_true[:, label]
+        is_answered = self.is_answered[:, label].astype(np.float64)
+        is_spared = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
+        called_from = self.reading.shown_thresholds(self.is_multilabel).get(label)
         area = measure_auroc(scores, is_positive, self.units)
-        point = find_operating_point(scores, is_positive, specificity)
+        # As `predict` shows them.
+        read = temper(self.probabilities, self.reading.temperature, self.is_multilabel)[:, label]
+        point = find_operating_point(read, is_positive, specificity)
         everybody = np.full(len(scores), area is not None)
 
         def precision(rows: Rows) -> float:
@@ -198,18 +229,20 @@ class ClassRows:
 
         def sensitivity(rows: Rows) -> float:
             # The threshold is chosen anew: that it was chosen on these cases is part of what is not known.
-            found = find_operating_point(scores[rows], is_positive[rows], specificity)
+            found = find_operating_point(read[rows], is_positive[rows], specificity)
             return np.nan if found is None else found.sensitivity
 
         def _has_both(rows: Rows) -> bool:
             return 0 < int(is_positive[rows].sum()) < len(rows)
 
         return ClassScore(
-            recall=self.sample.mean(np.where(is_positive, self.is_answered[:, label].astype(np.float64), np.nan)),
+            recall=self.sample.mean(np.where(is_positive, is_answered, np.nan)),
             auroc=Estimate(area.value, area.interval, len(scores)) if area else Estimate(None, None, 0),
             average_precision=self.sample.estimate(precision, everybody),
             sensitivity=replace(self.sample.estimate(sensitivity, everybody), num_cases=int(is_positive.sum())),
             threshold=point.threshold if point else None,
+            called_from=called_from,
+            specificity=is_spared if called_from is not None else None,
         )
 
     def count_answers(self, study: Study) -> dict[str, dict[str, int]]:
@@ -221,18 +254,29 @@ class ClassRows:
         }
 
     def measure_calibration(self) -> Calibration:
-        """Return how far the model's confidence is from its accuracy."""
-        if self.is_multilabel:
-            confidences = np.maximum(self.probabilities, 1 - self.probabilities)
-            is_right = self.is_answered == self.is_true
-        else:
-            confidences, is_right = self.probabilities.max(axis=1), (self.is_answered & self.is_true).any(axis=1)
+        """Return how far the model's confidence is from its accuracy, before the temperature too."""
+        everybody = np.ones(len(self.probabilities), bool)
+        errors = [
+            self.sample.estimate(partial(self.measure_error, one), everybody)
+            for one in dict.fromkeys((self.reading.temperature, 1.0))
+        ]
+        bins = tuple(self._group_answers(self.reading.temperature, slice(None)))
+        return Calibration(errors[0], bins, self.reading.temperature, *errors[1:])
 
-        def error(rows: Rows) -> float:
-            return expected_calibration_error(group_by_confidence(confidences[rows].ravel(), is_right[rows].ravel()))
+    def measure_error(self, temperature: float, rows: Rows | slice = EVERY_ROW) -> float:
+        """Return the expected calibration error of some cases' most probable answers, with a temperature."""
+        return expected_calibration_error(self._group_answers(temperature, rows))
 
-        bins = tuple(group_by_confidence(confidences.ravel(), is_right.ravel()))
-        return Calibration(self.sample.estimate(error, np.ones(len(confidences), bool)), bins)
+    def _group_answers(self, temperature: float, rows: Rows | slice) -> list[ReliabilityBin]:
+        # Of the most probable answers: a threshold asks for others on purpose.
+        read, is_right = temper(self.probabilities[rows], temperature, self.is_multilabel), self._is_right[rows]
+        confidences = np.maximum(read, 1 - read) if self.is_multilabel else read.max(axis=1)
+        return group_by_confidence(confidences.ravel(), is_right.ravel())
+
+    @cached_property
+    def _is_right(self) -> NDArray[np.bool_]:
+        said = self.decide(UNREAD)
+        return said == self.is_true if self.is_multilabel else (said & self.is_true).any(axis=1)
 
 
 def compare_answers(

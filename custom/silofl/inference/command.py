@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
@@ -22,6 +23,8 @@ from silofl.files import is_free, write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import read_fingerprint, read_versions
 from silofl.inference.output import (
+    DISAGREEMENT,
+    LABELS,
     SUFFIXES,
     forbid_use,
     input_stem,
@@ -29,7 +32,7 @@ from silofl.inference.output import (
     name_stem,
     prediction_record,
     prediction_sentence,
-    write_label_map,
+    write_map,
 )
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
@@ -45,6 +48,7 @@ class Options:
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
         has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
+        has_disagreement: Whether all models are asked, and a map of where they disagree is written.
         is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
         site: The site whose model answers, instead of a choice.
         threshold: Replaces the super model's gamma.
@@ -54,6 +58,7 @@ class Options:
 
     has_picture: bool = False
     has_dicom_seg: bool = False
+    has_disagreement: bool = False
     is_named_by_folder: bool = False
     site: str | None = None
     threshold: float | None = None
@@ -95,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
     how = Options(
         has_picture=options.picture,
         has_dicom_seg=options.dicom_seg,
+        has_disagreement=options.disagreement,
         is_named_by_folder=options.by_folder,
         site=options.site,
         threshold=options.threshold,
@@ -164,7 +170,8 @@ class _Runner:
 
     def __init__(self, folder: Path, out: Path, options: Options) -> None:
         self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
-        self.model.check_options(options.batch_size, options.threshold, options.site)
+        self.asked = options.batch_size, options.threshold, options.site, options.has_disagreement
+        self.model.check_options(*self.asked)
         if options.has_dicom_seg:
             check_can_write(self.model.contents.study)
         self.fingerprint = read_fingerprint(folder)
@@ -191,8 +198,7 @@ class _Runner:
         return record | {"error": reason}, reason if reason.startswith(name) else f"{name}: {reason}"
 
     def _predict_and_write(self, one: Input) -> tuple[dict[str, Any], str]:
-        options = self.options
-        prediction = self.model.predict(one.case, options.batch_size, options.threshold, options.site)
+        prediction = self.model.predict(one.case, *self.asked)
         try:
             return self._write_answer(one, prediction)
         except OSError as error:
@@ -210,9 +216,10 @@ class _Runner:
         if options.site is not None:
             record["asked_for"] = options.site
         if prediction.label_map is not None:
-            record["label_map"] = write_label_map(
-                self.out, one.stem, one.first, prediction.label_map, prediction.affine
-            )
+            record["label_map"] = self._write_map(one, prediction.label_map, prediction.affine, LABELS)
+        if prediction.disagreement is not None and prediction.disagreement.shares is not None:
+            shares = prediction.disagreement.shares
+            record["disagreement"]["map"] = self._write_map(one, shares, prediction.affine, DISAGREEMENT)
         if options.has_dicom_seg:
             record |= self._write_segmentation(one, prediction, record["warnings"])
         if options.has_picture:
@@ -220,6 +227,9 @@ class _Runner:
             content = self._draw_picture(one, prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
         return record, prediction_sentence(prediction, study, self.threshold)
+
+    def _write_map(self, one: Input, values: NDArray, affine: NDArray | None, what: str) -> str:
+        return write_map(self.out, one.stem, one.first, values, affine, what)
 
     def _write_segmentation(self, one: Input, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""

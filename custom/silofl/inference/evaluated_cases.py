@@ -50,6 +50,7 @@ class EvaluatedCase:
         warnings: Why the answer may mean nothing.
         score: The study's metric of this case.
         labels: Segmentation: label, or region -> its measures.
+        do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
     """
 
     case: str
@@ -58,6 +59,7 @@ class EvaluatedCase:
     warnings: tuple[str, ...]
     score: Score
     labels: Mapping[Label, LabelMeasures]
+    do_not_use: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,18 +154,19 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
     check_is_not_blank(images, f"case {case.cases[0]!r}")
     model.check_is_not_alone(images)
     answer = model.answer(images, model.contents.study.training.batch_size)
-    return answer, decide_answers(answer.probabilities, model.contents.study)
+    return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.reading)
 
 
 def _evaluate_case(model: SuperModel, case: Examples, part: str, form: Form, has_sizes: bool) -> EvaluatedCase:
     study = model.contents.study
     answer, said = answer_case(model, case)
-    warnings = model.list_warnings(answer, model.compare_images(np.asarray(case.images), form))
+    doubts = model.compare_images(np.asarray(case.images), form)
+    warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     score = score_predictions(said, case, study, answer.probabilities)
     regions = select_regions(case, study) if study.task == "segmentation" else {}
     said = leave_out_ignored(said, case.targets) if case.has_ignored else said
     labels = {name: _measure_label(said, labels, case, has_sizes) for name, labels in regions.items()}
-    return EvaluatedCase(case.cases[0], part, answer.model, warnings, score, labels)
+    return EvaluatedCase(case.cases[0], part, answer.model, warnings, score, labels, do_not_use)
 
 
 def _measure_label(said: NDArray, labels: tuple[int, ...], case: Examples, has_sizes: bool) -> LabelMeasures:

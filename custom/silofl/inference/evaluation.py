@@ -42,12 +42,14 @@ class ClassScore:
     """How well a model tells one class from all others.
 
     Attributes:
-        recall: Share of its cases that are called so.
+        recall: Share of its cases that are called so; where the model has a threshold, its sensitivity.
         auroc: Area under the ROC curve, with DeLong's interval.
         average_precision: Area under the precision-recall curve.
         sensitivity: Share of its cases with at least the threshold's probability.
         threshold: The probability that gives the most sensitivity at the specificity, chosen on these very cases; null
             where none is high enough.
+        called_from: The probability from which the model calls a case so, chosen on validation data.
+        specificity: Share of the other cases that are not called so, where there is such a threshold.
     """
 
     recall: Estimate
@@ -55,6 +57,8 @@ class ClassScore:
     average_precision: Estimate
     sensitivity: Estimate
     threshold: float | None
+    called_from: float | None = declare_optional()
+    specificity: Estimate | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,14 @@ class Calibration:
     Attributes:
         error: Expected calibration error of the class that is answered, or of all answers to findings, over ten bins.
         bins: Those with a case.
+        temperature: What divided the logits; 1 where nothing did.
+        error_before: The error without the temperature, where there is one.
     """
 
     error: Estimate
     bins: tuple[ReliabilityBin, ...]
+    temperature: float = declare_optional(1.0)
+    error_before: Estimate | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,21 @@ class Comparison:
     num_cases: int
     difference: Estimate
     aurocs: Mapping[str, AreaDifference]
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """The answers that the study's rule, ``do_not_use``, forbids to use.
+
+    Attributes:
+        num_cases: How many.
+        reasons: Why -> cases.
+        used: Number of all answers, as the study's metric, or a label's Dice -> the same over the other answers.
+    """
+
+    num_cases: int
+    reasons: Counts
+    used: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -120,6 +143,7 @@ class Evaluation:
         calibration: Classification: of the probabilities.
         versions: Library -> its version.
         against: Beside another model, where one was given.
+        withheld: What the study's rule forbids to use, where it states one.
     """
 
     fingerprint: str
@@ -149,3 +173,11 @@ class Evaluation:
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     calibration: Calibration | None = declare_optional()
     against: Comparison | None = declare_optional()
+    withheld: Withheld | None = declare_optional()
+
+    @property
+    def numbers(self) -> dict[str, Estimate]:
+        """The study's metric and what else is of all cases, then each label's Dice, or class's recall, by its name."""
+        of_labels = {name: one.dice for name, one in (self.labels or {}).items()}
+        of_classes = {name: one.recall for name, one in (self.classes or {}).items()}
+        return {self.metric: self.value} | dict(self.also or {}) | of_labels | of_classes

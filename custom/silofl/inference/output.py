@@ -16,6 +16,7 @@ from silofl.data.formats import READERS
 from silofl.data.nifti import read_nifti_header
 from silofl.errors import CONTROL, DataError, quote_value
 from silofl.files import write_atomically
+from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BLEND, ENSEMBLE, MEAN
 from silofl.models.roles import GLOBAL
@@ -23,7 +24,12 @@ from silofl.study import Study
 from silofl.training.joined import FEDERATED, LOCAL, describe_bias
 
 # Of the files of an input, after its stem.
-SUFFIXES = ("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm")
+LABELS, DISAGREEMENT = "labels", "disagreement"
+SUFFIXES = (
+    *(f"_{what}.{kind}" for what in (LABELS, DISAGREEMENT) for kind in ("png", "nii.gz")),
+    "_picture.png",
+    "_seg.dcm",
+)
 # What places a NIfTI file's voxels: its two grids, with their codes, and its unit.
 NIFTI_GRID = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
@@ -54,19 +60,24 @@ def name_stem(name: str) -> str:
     return name[: len(name) - len(ending)]
 
 
-def write_label_map(folder: Path, stem: str, source: Path, label_map: NDArray[np.uint8], affine: NDArray | None) -> str:
-    """Write an input's label map and return the file's name.
+def write_map(
+    folder: Path, stem: str, source: Path, values: NDArray, affine: NDArray | None, what: str = LABELS
+) -> str:
+    """Write an input's label map, or another value of each pixel, and return the file's name.
 
     Args:
         folder: Where it is written.
         stem: `input_stem` of the input.
         source: The input.
-        label_map: Label numbers, (X, Y, Z) or (rows, columns).
+        values: Label numbers, or shares from 0 to 1, in PNG 0 to 255; (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
+        what: `LABELS` or `DISAGREEMENT`.
     """
     is_picture = affine is None
-    name = f"{stem}_labels.{'png' if is_picture else 'nii.gz'}"
-    content = _encode_png(label_map) if is_picture else _encode_nifti(label_map, affine, source)
+    name = f"{stem}_{what}.{'png' if is_picture else 'nii.gz'}"
+    if is_picture and values.dtype != np.uint8:
+        values = np.round(values * 255).astype(np.uint8)
+    content = _encode_png(values) if is_picture else _encode_nifti(values, affine, source)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -83,6 +94,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "threshold": threshold,
         "warnings": list(prediction.warnings),
         "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
+        **_record_disagreement(prediction.disagreement),
     }
     if prediction.label_map is not None:
         labels = {str(number): name for number, name in sorted(study.labels.items())}
@@ -91,10 +103,19 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
             "size": list(prediction.label_map.shape),
             "volumes_ml": prediction.volumes_ml,
         }
+    names = ("class_scores", "temperature", "called_from")
+    read = {name: getattr(prediction, name) for name in names}
     if prediction.findings is not None:
-        return record | {"findings": list(prediction.findings), "class_scores": prediction.class_scores}
-    name = study.labels[prediction.label]
-    return record | {"label": prediction.label, "label_name": name, "class_scores": prediction.class_scores}
+        return record | {"findings": list(prediction.findings)} | read
+    return record | {"label": prediction.label, "label_name": study.labels[prediction.label]} | read
+
+
+def _record_disagreement(found: Disagreement | None) -> dict[str, Any]:
+    """Return what the single models say, but for the map; nothing where it was not asked for."""
+    if found is None:
+        return {}
+    said = {"mean": found.mean} if found.ranges is None else {"ranges": {k: list(v) for k, v in found.ranges.items()}}
+    return {"disagreement": {"models": list(found.models)} | said}
 
 
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
@@ -104,7 +125,8 @@ def forbid_use(reasons: Sequence[str] | None) -> list[str]:
 
 def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:
     """Return whose model answered, how sure the choice was, and its answer."""
-    return f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
+    answer = f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
+    return f"{answer}{_disagreement_sentence(prediction.disagreement)}"
 
 
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
@@ -137,10 +159,12 @@ def _name_answer(model: str) -> str:
 def _answer_sentence(prediction: Prediction, study: Study) -> str:
     if prediction.findings is not None:
         answers = {name: "yes" if name in prediction.findings else "no" for name in prediction.class_scores}
-        return ", ".join(f"{name} {said} ({prediction.class_scores[name]:.2f})" for name, said in answers.items())
+        scores = {name: f"{one:.2f}{_call_sentence(prediction, name)}" for name, one in prediction.class_scores.items()}
+        return ", ".join(f"{name} {said} ({scores[name]})" for name, said in answers.items())
     if prediction.label is not None:
         name = study.labels[prediction.label]
-        return f"{name} ({prediction.class_scores[name]:.2f})"
+        calls = "".join(f", {one}{_call_sentence(prediction, one)}" for one in prediction.called_from)
+        return f"{name} ({prediction.class_scores[name]:.2f}{calls})"
     if prediction.volumes_ml is not None:
         return ", ".join(f"{name} {volume:.2f} ml" for name, volume in prediction.volumes_ml.items())
     counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
@@ -148,14 +172,29 @@ def _answer_sentence(prediction: Prediction, study: Study) -> str:
     return ", ".join(f"{name} {count} {unit}{'s' * (count != 1)}" for name, count in counts.items())
 
 
-def _encode_png(label_map: NDArray[np.uint8]) -> bytes:
+def _disagreement_sentence(found: Disagreement | None) -> str:
+    if found is None:
+        return ""
+    if found.ranges is not None:
+        spans = ", ".join(f"{name} {low:.2f} to {high:.2f}" for name, (low, high) in found.ranges.items())
+        return f"; the {len(found.models)} models say {spans}"
+    where = "where any has a label" if found.mean is not None else "as none has a label"
+    return f"; {found.mean or 0:.0%} of the {len(found.models)} models disagree {where}"
+
+
+def _call_sentence(prediction: Prediction, name: str) -> str:
+    threshold = prediction.called_from.get(name)
+    return "" if threshold is None else f" from {threshold:.2f} on"
+
+
+def _encode_png(values: NDArray[np.uint8]) -> bytes:
     content = io.BytesIO()
-    Image.fromarray(label_map).save(content, "PNG")
+    Image.fromarray(values).save(content, "PNG")
     return content.getvalue()
 
 
-def _encode_nifti(label_map: NDArray[np.uint8], affine: NDArray, source: Path) -> bytes:
-    image = nibabel.Nifti1Image(label_map, affine)
+def _encode_nifti(values: NDArray, affine: NDArray, source: Path) -> bytes:
+    image = nibabel.Nifti1Image(values, affine)
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.

@@ -1,10 +1,17 @@
 """A super model's answer to one case."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from silofl.core.findings import unpack_findings
+from silofl.core.reading import Reading, temper
+from silofl.inference.disagreement import Disagreement
+from silofl.study import Study
 
 MM3_IN_ML = 1000.0
 
@@ -43,10 +50,13 @@ class Prediction:
             prepared images; None for classification.
         label: The class of the case; None for segmentation and multilabel.
         findings: The names of the findings whose probability is above one half; None for other tasks.
-        class_scores: Name of each class or finding -> its probability, mean over the case's slices; empty for
-            segmentation.
+        class_scores: Name of each class or finding -> its probability, mean over the case's slices, after the
+            temperature; empty for segmentation.
+        temperature: What divided the logits; 1 where nothing did.
+        called_from: Name of a class or finding -> the probability from which on it is called, where that is chosen.
         volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
+        disagreement: What the single models say, where that was asked for.
         warnings: Why the answer may mean nothing, as sentences.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
     """
@@ -58,13 +68,37 @@ class Prediction:
     label: int | None = None
     findings: tuple[str, ...] | None = None
     class_scores: dict[str, float] | None = None
+    temperature: float = 1.0
+    called_from: dict[str, float] = field(default_factory=dict)
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
     beside: str | None = None
     beside_share: float | None = None
     bias: float = 0.0
+    disagreement: Disagreement | None = None
     warnings: tuple[str, ...] = ()
     do_not_use: tuple[str, ...] | None = None
+
+
+def read_case(probabilities: NDArray[np.floating], reading: Reading, study: Study) -> dict[str, Any]:
+    """Return a classification's part of a `Prediction`: one answer for a case, by the mean over its slices.
+
+    Args:
+        probabilities: Of each slice, (n, classes).
+        reading: How they are read.
+        study: Names the classes, or findings.
+    """
+    mean = probabilities.astype(np.float64).mean(axis=0, keepdims=True)
+    names, is_multilabel = [name for _, name in sorted(study.labels.items())], study.is_multilabel
+    (decided,) = reading.decide(mean, is_multilabel).tolist()
+    shown = temper(mean, reading.temperature, is_multilabel)[0]
+    return {
+        "label": None if is_multilabel else decided,
+        "findings": tuple(compress(names, unpack_findings([decided], len(names))[0])) if is_multilabel else None,
+        "class_scores": dict(zip(names, shown.tolist(), strict=True)),
+        "temperature": reading.temperature,
+        "called_from": {study.labels[k]: one for k, one in reading.shown_thresholds(is_multilabel).items()},
+    }
 
 
 def measure_volumes_ml(

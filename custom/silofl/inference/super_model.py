@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.core.reading import UNREAD
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
@@ -21,6 +21,7 @@ from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
+from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
 from silofl.inference.geometry import (
     check_images,
     check_is_not_blank,
@@ -28,8 +29,8 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
-from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml
-from silofl.inference.weigher import choose_model
+from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml, read_case
+from silofl.inference.weigher import choose_model, member_names
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.models.roles import GLOBAL, SELECTOR
@@ -212,6 +213,7 @@ class SuperModel:
         batch_size: int = BATCH_SIZE,
         threshold: float | None = None,
         site: str | None = None,
+        has_disagreement: bool = False,
     ) -> Prediction:
         """Predict one case: a label map on the case's own grid, or its class.
 
@@ -222,28 +224,31 @@ class SuperModel:
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
             threshold: Replaces the super model's gamma, in [0, 1].
             site: A site's name or ``global``, whose model answers instead of a choice.
+            has_disagreement: Whether all models are asked, and what they say beside the answer is told.
 
         Raises:
-            ConfigError: An option is out of range, or names no model.
+            ConfigError: An option is out of range, or names no model, or there is one model alone to disagree.
             DataError: The image cannot be read, is blank, is of another kind than the training images, or not prepared
                 to their form; it is a single one, and the network's answer depends on others; or the answer is not
                 finite.
         """
-        self.check_options(batch_size, threshold, site)
+        self.check_options(batch_size, threshold, site, has_disagreement)
         case = Path(case) if isinstance(case, str) else case
         prepared = None if isinstance(case, np.ndarray) else self._prepare_case(case)
         images = case if prepared is None else prepared.images
         self.check_is_not_alone(images)
         answer = self.answer(images, batch_size, threshold, site)
-        find = self._predict_class if self.contents.study.task != "segmentation" else self._predict_label_map
+        is_map = self.contents.study.task == "segmentation"
+        found = self._predict_label_map(answer, prepared) if is_map else self._predict_class(answer, prepared, site)
+        said = self._measure_disagreement(images, found, prepared, batch_size, site) if has_disagreement else None
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
         has_beside = site is None and self.contents.beside is not None
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
         warnings = self.list_warnings(answer, doubts, threshold)
-        do_not_use = self._list_reasons_against_use(answer, doubts, threshold)
-        return replace(find(answer, prepared), **beside, warnings=warnings, do_not_use=do_not_use)
+        do_not_use = self.list_reasons_against_use(answer, doubts, threshold)
+        return replace(found, **beside, disagreement=said, warnings=warnings, do_not_use=do_not_use)
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
@@ -278,7 +283,13 @@ class SuperModel:
         """
         return (*self._list_fallback(answer, threshold), *self._not_learnt, *doubts)
 
-    def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
+    def check_options(
+        self,
+        batch_size: int,
+        threshold: float | None = None,
+        site: str | None = None,
+        has_disagreement: bool = False,
+    ) -> None:
         """Refuse options before any work.
 
         Raises:
@@ -295,6 +306,8 @@ class SuperModel:
             raise ConfigError(
                 "threshold must go with a global model, which answers below it; this super model has none: leave it out"
             )
+        if has_disagreement and len(self._models) == 1:
+            raise ConfigError("disagreement must be of several models; this super model holds one: leave it out")
         if site is not None:
             self.network(site)
 
@@ -327,10 +340,10 @@ class SuperModel:
         # No score is above 1: that the global model answers says nothing of the case.
         return [FALLBACK] if answer.is_fallback and gamma < 1 else []
 
-    def _list_reasons_against_use(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None
+    def list_reasons_against_use(
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None
     ) -> tuple[str, ...] | None:
-        """Return why the study's rule forbids to use an answer; None where it states no rule."""
+        """Return why the study's rule forbids to use an answer; None where it states no rule; as `list_warnings`."""
         rule = self.contents.study.do_not_use
         if rule is None:
             return None
@@ -394,32 +407,46 @@ class SuperModel:
 
     def _find_bias(self, site: str | None) -> float:
         """Return the bias of an answer; 0 of one model of several, because it was chosen for all together."""
-        return self.contents.bias if site is None or self.contents.rule == "only" else 0.0
+        return self.contents.bias if self._answers_as_chosen(site) else 0.0
 
-    def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
-        # One answer for a case: the mean over its slices, as the selector's scores are.
-        mean = answer.probabilities.astype(np.float64).mean(axis=0)
-        study, names = self.contents.study, [name for _, name in sorted(self.contents.study.labels.items())]
-        return Prediction(
-            answer.model,
-            answer.scores,
-            answer.is_fallback,
-            label=None if study.is_multilabel else int(mean.argmax()),
-            findings=tuple(compress(names, mean > 0.5)) if study.is_multilabel else None,
-            class_scores=dict(zip(names, mean.tolist(), strict=True)),
-            affine=None if prepared is None else prepared.affine,
-        )
+    def _answers_as_chosen(self, site: str | None) -> bool:
+        """Return whether the answer is the one that bias and reading were chosen for."""
+        return site is None or self.contents.rule == "only"
+
+    def _measure_disagreement(
+        self, images: NDArray, found: Prediction, prepared: PreparedImage | None, batch_size: int, site: str | None
+    ) -> Disagreement:
+        """Ask all models, each with the bias or the temperature of the answer."""
+        names, bias, study = member_names(self.contents), self._find_bias(site), self.contents.study
+        said = (self.probabilities(name, images, batch_size) for name in names)
+        if study.task != "segmentation":
+            reading = self.contents.reading if self._answers_as_chosen(site) else UNREAD
+            scores = [read_case(one, reading, study)["class_scores"] for one in said]
+            spans = {name: [one[name] for one in scores] for name in scores[0]}
+            return Disagreement(names, ranges={name: (min(one), max(one)) for name, one in spans.items()})
+        maps = (self._draw(shift_foreground(torch.from_numpy(one), bias).numpy(), prepared) for one in said)
+        shares = share_others(found.label_map, maps)
+        return Disagreement(names, shares, average_where_labelled(shares, found.label_map))
+
+    def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
+        reading = self.contents.reading if self._answers_as_chosen(site) else UNREAD
+        affine = None if prepared is None else prepared.affine
+        read = read_case(answer.probabilities, reading, self.contents.study)
+        return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 
     def _predict_label_map(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
-        if prepared is None:
-            label_map, affine = decide_labels(answer.probabilities), None
-        else:
-            label_map, affine = decide_on_input(answer.probabilities, prepared, self._steps), prepared.affine
+        label_map, affine = self._draw(answer.probabilities, prepared), None if prepared is None else prepared.affine
         is_measured = prepared is not None and prepared.form.header.has_spacing
         volumes = measure_volumes_ml(label_map, affine if is_measured else None, self.contents.study.labels)
         return Prediction(
             answer.model, answer.scores, answer.is_fallback, label_map=label_map, volumes_ml=volumes, affine=affine
         )
+
+    def _draw(self, probabilities: NDArray, prepared: PreparedImage | None) -> NDArray[np.uint8]:
+        """Return label numbers on the input's grid; of images that came prepared on their own."""
+        if prepared is None:
+            return decide_labels(probabilities)
+        return decide_on_input(probabilities, prepared, self._steps)
 
 
 def case_scores(slice_scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -37,12 +37,12 @@ from silofl.models.names import input_norm_names
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
 from silofl.parts.part import TESTED, Kept, Part, Run, WeightsOf
+from silofl.parts.reading import choose_site_reading
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.study_sections import RANKED
 from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_means
@@ -50,7 +50,7 @@ from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHI
 from silofl.training.local_model import LocalModel, copy_state, load_borrowed, locate_memo
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
-from silofl.training.units import Units, average_by_unit, find_units
+from silofl.training.units import Units, average_by_unit
 
 ROLE, CHOOSE = "guard", "guard_choose"
 # Of the local model: its last state, with Adam's two moments, and that of its best round.
@@ -230,12 +230,8 @@ class SiteGuard(SitePart):
         federated, local = (SuperModel(self._contents[name], self.work.device) for name in (FEDERATED, LOCAL))
         return federated, local
 
-    def _find_units(self, part: str) -> Units:
-        data = self.work.data
-        return find_units(getattr(data, part).patient_of, getattr(data.manifest, part) if data.manifest else ())
-
     def _choose_and_test(self) -> dict[str, Any]:
-        work, units = self.work, self._find_units("validation")
+        work, units = self.work, self.work.find_units("validation")
         choice = self._choose(units)
         points = {
             FEDERATED: (0.0, 0.0),
@@ -247,7 +243,7 @@ class SiteGuard(SitePart):
         validation = self._score(work.data.validation, *self._predict(work.data.validation, points))
         predictions, means = self._predict(work.data.test, points)
         test = self._score(work.data.test, predictions, means)
-        self._write_kept(choice, test[CHOSEN], predictions[CHOSEN])
+        self._write_kept(choice, validation[CHOSEN], test[CHOSEN], predictions[CHOSEN])
         return {
             "chosen": _name_kept(choice),
             "local_share": choice.share,
@@ -263,7 +259,7 @@ class SiteGuard(SitePart):
 
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice) -> dict[str, Any]:
         """Return what the site's test units say of what it keeps."""
-        units = self._find_units("test")
+        units = self.work.find_units("test")
         own, at_zero, kept = (average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, CHOSEN))
         gains = own - at_zero
         return asdict(measure_joining(own, at_zero, kept, keeps_own=choice.share == 1)) | {
@@ -289,26 +285,27 @@ class SiteGuard(SitePart):
                 )
         return choose_kept(average_by_unit(found, units.unit_of), BIASES if is_map else np.zeros(1))
 
-    def _write_kept(self, choice: GuardChoice, tested: Score, predictions: Array) -> None:
+    def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score, predictions: Array) -> None:
         """Write the model that the site keeps, with the test of just that, and show what it predicts."""
         work, kept = self.work, self._contents[_name_kept(choice)]
         # The facts of a single model are the test of the federated one.
         home = {key: kept.facts[key] for key in ("stays_home",) if key in kept.facts}
         known = home if "value" in kept.facts else kept.facts
-        numbers = count_patients(tested, work.data.test)
+        reading, read = choose_site_reading(work, lambda part: validated, tested)
+        numbers = count_patients(tested, work.data.test) | read
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
-        kept = replace(kept, beside_share=choice.share, bias=choice.bias, facts=known | numbers | own)
+        kept = replace(kept, beside_share=choice.share, bias=choice.bias, reading=reading, facts=known | numbers | own)
         write_model_folder(work.folder / CHOSEN, kept)
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 
     def _predict(self, part: Examples, points: Points) -> tuple[dict[str, Array], dict[str, NDArray]]:
         """Return the label maps, classes or sets of findings of both models' mean at each point, in the part's order.
 
-        Where the study's metric ranks cases, also the classes' mean probabilities, (N, classes).
+        Of a classification also the classes' mean probabilities, (N, classes).
         """
         pieces: dict[str, list[NDArray]] = {name: [] for name in points}
-        means: dict[str, list[NDArray]] = {name: [] for name in points if self.work.study.metric in RANKED}
+        means: dict[str, list[NDArray]] = {name: [] for name in points if self.work.study.task != "segmentation"}
         decide = _decide_findings if self.work.study.is_multilabel else _decide
         for _, federated, local in self._yield_answers(part):
             for name, (share, bias) in points.items():

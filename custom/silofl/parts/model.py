@@ -32,6 +32,7 @@ from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, add_role, read_role
 from silofl.parts.kept_back import Excluded
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
+from silofl.parts.reading import choose_site_reading
 from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
@@ -422,12 +423,16 @@ class SiteModels(SitePart):
         work = self.work
         model, part = work.own_deployed, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        numbers = summarise_test(predictions, result, part, work.study)
+        reading, read = choose_site_reading(
+            work, lambda part: evaluate(model, part, work.study, work.device)[1], result
+        )
+        numbers = summarise_test(predictions, result, part, work.study) | read
         state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = part.image_shape
         is_told = any(_read_home(work.message, role) for role in work.models)
         numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {})
-        contents = Contents(work.study, shape, {work.site: state}, "only", facts=numbers_and_home, domain=work.domain)
+        own = {work.site: state}
+        contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, reading=reading)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return numbers

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from silofl import schema
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
+from silofl.data.parts import Examples
 from silofl.files import write_atomically
 from silofl.inference import SuperModel
 from silofl.inference.case_results import (
@@ -21,6 +23,7 @@ from silofl.inference.case_results import (
     values_by_model,
 )
 from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults
 from silofl.models import HarmonizedModel
@@ -28,11 +31,12 @@ from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
 from silofl.parts.model import complete_state, fill_state
 from silofl.parts.part import Run
+from silofl.parts.reading import choose_site_reading
 from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
-from silofl.training.metrics import group_positions, value_or_none
+from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.site_score import SuperScore
 
 
@@ -97,12 +101,19 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
     if model.selector is not None:
         _keep_features(work, model.selector, contents.outputs)
-    return summarise_test(predictions, result, part, work.study) | {
-        "models": values_by_model(results) | {"super": value_or_none(result)},
-        "choices": dict(Counter(chosen.values())),
-        "selector": _count_selector_outputs(contents.outputs, results.values()),
-        "by_threshold": counts_by_threshold(model, results, thresholds),
-    }
+    reading, read = choose_site_reading(work, lambda examples: _score_part(model, examples), result)
+    if reading != contents.reading:
+        write_model_folder(work.folder / FOLDER, replace(contents, reading=reading))
+    return (
+        summarise_test(predictions, result, part, work.study)
+        | read
+        | {
+            "models": values_by_model(results) | {"super": value_or_none(result)},
+            "choices": dict(Counter(chosen.values())),
+            "selector": _count_selector_outputs(contents.outputs, results.values()),
+            "by_threshold": counts_by_threshold(model, results, thresholds),
+        }
+    )
 
 
 def counts_by_threshold(
@@ -129,6 +140,13 @@ def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperSc
             slices={site: test.selector.slices for site, test in tests.items()},
         ),
     }
+
+
+def _score_part(model: SuperModel, part: Examples) -> Score:
+    """Return the score of a super model's own answers."""
+    results = predict_cases(model, part, model.contents.study)
+    chosen = choose_models(model, results, None)
+    return score_choice(results, chosen if model.contents.is_choice else dict.fromkeys(results, ENSEMBLE))
 
 
 def _keep_features(work: Work, selector: HarmonizedModel, outputs: Sequence[str]) -> None:

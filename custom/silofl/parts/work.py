@@ -34,6 +34,7 @@ from silofl.training.loop import Learner, TrainingResult, train
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
+from silofl.training.units import Units, find_units
 
 if TYPE_CHECKING:
     from silofl.parts.model import SiteModels
@@ -137,6 +138,10 @@ class Work:
         """The site's training images, with the modality that the study names."""
         stated = self.study.data.modality
         return replace(self.data.domain, modalities=(stated,)) if stated else self.data.domain
+
+    def find_units(self, part: str) -> Units:
+        """Return what counts once of a part's cases."""
+        return find_units(getattr(self.data, part).patient_of, getattr(self.data.manifest, part, ()))
 
     @property
     def number(self) -> int:

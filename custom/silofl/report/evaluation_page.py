@@ -37,6 +37,10 @@ CLASSES_NOTE = (
     "Each class against all others; of two classes the second. The threshold gives the most sensitivity at a "
     "specificity of at least {specificity:g}. It was chosen on these very cases: on others expect a little less."
 )
+CALLED_NOTE = (
+    "The model calls a case so from its threshold on, which was chosen on validation data where it was trained; the "
+    "sensitivity is the recall above."
+)
 CALIBRATION_NOTE = "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins."
 CONFUSION = "true class (rows), answer (columns)"
 
@@ -60,7 +64,17 @@ def summary_lines(record: Evaluation) -> list[str]:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
-    return [*lines, *comparison_lines(record)]
+    return [*lines, *_list_withheld(record), *comparison_lines(record)]
+
+
+def _list_withheld(record: Evaluation) -> list[str]:
+    """Say how many answers the study's rule forbids to use, and why; nothing where it states none."""
+    found = record.withheld
+    if found is None:
+        return []
+    reasons = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.items())
+    line = f"not to be used, by the study's rule: {found.num_cases} of {record.num_cases} answers"
+    return [f"{line}: {reasons}" if reasons else line]
 
 
 def comparison_lines(record: Evaluation) -> list[str]:
@@ -90,19 +104,46 @@ def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return the tables by label, or by class with that of the answers, under their headings."""
-    if record.labels is not None:
-        rows = tuple(_label_row(name, one, record) for name, one in record.labels.items())
-        columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
-        return {"By label": TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)}
+    found = {"By label": _label_table(record)} if record.labels is not None else _class_tables(record)
+    return found | _withheld_table(record)
+
+
+def _label_table(record: Evaluation) -> TextTable:
+    rows = tuple(_label_row(name, one, record) for name, one in (record.labels or {}).items())
+    columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
+    return TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)
+
+
+def _class_tables(record: Evaluation) -> dict[str, TextTable]:
     found = {}
     if record.classes:
         rows = tuple(_class_row(name, one) for name, one in record.classes.items())
         wanted = f"sensitivity at {record.specificity:g} specificity"
         found["By class"] = TextTable(("class", "recall", "AUROC", "PR-AUC", wanted, "threshold"), rows)
+    called = [(name, one) for name, one in (record.classes or {}).items() if one.called_from is not None]
+    if called:
+        rows = tuple(
+            (name, format_number(one.called_from), format_estimate(one.recall), format_estimate(one.specificity))
+            for name, one in called
+        )
+        found["At the model's threshold"] = TextTable(("class", "called from", "sensitivity", "specificity"), rows)
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
     return found
+
+
+def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
+    """Return the numbers of all answers beside those of the ones that may be used; nothing where none is left out."""
+    found = record.withheld
+    if found is None or not 0 < found.num_cases < record.num_cases:
+        return {}
+    rows = tuple(
+        (METRIC_NAMES.get(name, name), format_estimate(one), format_estimate(found.used[name]))
+        for name, one in record.numbers.items()
+        if name in found.used
+    )
+    return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
 
 
 def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...]:
@@ -131,7 +172,19 @@ def list_notes(record: Evaluation) -> list[str]:
     notes = [metric_sentence(record.metric), INTERVALS.format(unit=record.unit, auroc=auroc)]
     if record.labels is not None:
         return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
-    return [*notes, CLASSES_NOTE.format(specificity=record.specificity), CALIBRATION_NOTE]
+    called = [CALLED_NOTE] if any(one.called_from is not None for one in (record.classes or {}).values()) else []
+    return [*notes, CLASSES_NOTE.format(specificity=record.specificity), *called, *_list_calibration_notes(record)]
+
+
+def _list_calibration_notes(record: Evaluation) -> list[str]:
+    """Say what the error is, and whether the model's temperature brings it down here."""
+    found = record.calibration
+    if found is None or found.error_before is None:
+        return [CALIBRATION_NOTE]
+    after, before = found.error.value, found.error_before.value
+    end = "" if after < before else " Here it does not help."
+    temperature = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data"
+    return [CALIBRATION_NOTE, f"{temperature}; it takes the ECE from {before:.3f} to {after:.3f}.{end}"]
 
 
 def warning_lines(record: Evaluation) -> list[str]:

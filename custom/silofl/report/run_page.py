@@ -80,6 +80,8 @@ from silofl.report.tables import (
     missing_labels_sentence,
     name_models,
     participation_table,
+    reading_sentence,
+    reading_table,
     site_table,
     software_table,
     surface_sentence,
@@ -255,7 +257,7 @@ def _joining_section(run: RunRecords) -> PageSection | None:
 def _results_section(run: RunRecords) -> PageSection:
     results = run.results
     regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
-    by_label = label_table(results)
+    by_label, reading = label_table(results), reading_table(results)
     return make_section(
         "results",
         "Results",
@@ -264,6 +266,7 @@ def _results_section(run: RunRecords) -> PageSection:
         _site_blocks(run) if results.sites else Text("No site has tested a model."),
         make_note(f"{metric_sentence(results.metric)}{regions}", results.metric or MISSING),
         [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
+        [Heading("Calibration"), Table(reading), make_note(reading_sentence(results))] if reading else None,
     )
 
 

@@ -31,6 +31,14 @@ SURFACE = (
     "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
     "Neither is defined where a label is in truth or prediction alone."
 )
+READINGS = (
+    "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE is "
+    "how far the probability of the answer is from the share of right answers, in the test."
+)
+THRESHOLDS = (
+    "A threshold, of the probability without the temperature, was chosen on validation cases too; sensitivity and "
+    "specificity are those in the test. The other numbers of the run are without it."
+)
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
 MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
@@ -195,6 +203,37 @@ def label_sentence(results: Results) -> str:
     if results.classes:
         return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
     return "Values over the test cases of each label alone; a site without a label has none."
+
+
+def reading_table(results: Results) -> TextTable | None:
+    """Return one row a site: how the probabilities of the model that it tested are read; None where none are."""
+    readings = (results.classes.readings or {}) if results.classes else {}
+    if not readings:
+        return None
+    called = list(dict.fromkeys(name for one in readings.values() for name in one.thresholds))
+    columns = [f"{what} {name}" for name in called for what in ("threshold of", "sensitivity", "specificity")]
+    rows = []
+    for site, one in readings.items():
+        tables = (one.thresholds, one.sensitivity, one.specificity)
+        cells = [format_number(table.get(name)) for name in called for table in tables]
+        rows.append((site, f"{one.temperature:.2f}", format_number(one.error), format_number(one.error_after), *cells))
+    return TextTable(("site", "temperature", "ECE without", "ECE with", *columns), tuple(rows))
+
+
+def reading_sentence(results: Results) -> str:
+    """Say what the readings are, and where a temperature does not help; nothing without any."""
+    readings = (results.classes.readings or {}) if results.classes else {}
+    if not readings:
+        return ""
+    changed = {site: one for site, one in readings.items() if one.temperature != 1}
+    idle = [site for site in readings if site not in changed]
+    vain = [site for site, one in changed.items() if not one.helps]
+    sentences = [READINGS]
+    sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
+    sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
+    if any(one.thresholds for one in readings.values()):
+        sentences.append(THRESHOLDS)
+    return " ".join(sentences)
 
 
 def case_metric(metric: str | None) -> str | None:

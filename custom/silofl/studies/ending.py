@@ -24,6 +24,8 @@ from silofl.report.tables import (
     missing_labels_sentence,
     print_lines,
     print_table,
+    reading_sentence,
+    reading_table,
     site_table,
     surface_sentence,
 )
@@ -60,6 +62,9 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
     if results.sites:
         print_table(site_table(results), console)
+    if table := reading_table(results):
+        print_table(table, console)
+        print_lines([reading_sentence(results)], console)
     if results.tested.empty_cases:
         print_lines([empty_cases_sentence(results)], console)
     if sentence := missing_labels_sentence(results):

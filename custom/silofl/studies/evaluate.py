@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from silofl.core.findings import decide_case, name_findings
+from silofl.core.findings import NO_FINDING, name_findings
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -31,6 +31,7 @@ from silofl.inference.evaluated_cases import (
     sort_answers,
 )
 from silofl.inference.evaluation import FILE, Evaluation
+from silofl.inference.prediction import read_case
 from silofl.inference.super_model import SuperModel
 from silofl.options import make_console
 from silofl.report.evaluation_figures import CasePicture, reliability_image, sizes_image, worst_image
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         pictures = draw_worst_cases(model, site, cases)
     doubts = _list_doubts(model, site)
     write_json(out / FILE, dump_record(record))
-    write_cases(out / CASES, cases, refused, record, study)
+    write_cases(out / CASES, cases, refused, record, model.contents)
     name = options.data.resolve().name
     _write_page(out / PAGE, record, name, doubts, (cases, refused), pictures, study)
     _print_evaluation(record, doubts, refused, out, console)
@@ -163,11 +164,12 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
     study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
     plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
     (label, rows), *_ = one.score.probabilities_by_case.items()
+    read = read_case(np.array([rows[one.case]]), model.contents.reading, study)
     if study.is_multilabel:
-        title = ": ".join(name_findings(found, study.labels) for found in (label, decide_case(rows[one.case])))
+        title = f"{name_findings(label, study.labels)}: {'|'.join(read['findings']) or NO_FINDING}"
         return CasePicture(title, one.case, plane)
-    said, probability = max(enumerate(rows[one.case]), key=lambda pair: pair[1])
-    return CasePicture(f"{study.labels[label]}: {study.labels[said]} {probability:.2f}", one.case, plane)
+    said = study.labels[read["label"]]
+    return CasePicture(f"{study.labels[label]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
+from silofl.core.reading import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from silofl.errors import ConfigError
 from silofl.schema import declare_optional
 
@@ -93,6 +94,35 @@ class ExtraScore:
 
 
 @only_known_keys
+@dataclass(frozen=True)
+class ReadingScore:
+    """How a classification's probabilities are read, by a site's validation, and what that comes to in its test.
+
+    Attributes:
+        temperature: Divides the logits; 1 changes nothing.
+        thresholds: Number of a class, or finding -> the probability, before the temperature, from which it is called.
+        num_units: Validation patients, recordings or cases that it was chosen by.
+        error: Expected calibration error in the test, without the temperature.
+        error_after: The same with it.
+        sensitivity: Class, or finding -> share of its test cases at or above the threshold.
+        specificity: Class, or finding -> share of the other test cases below it.
+    """
+
+    temperature: Annotated[float, Strict(), Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE, allow_inf_nan=False)]
+    thresholds: Shares
+    num_units: Cases
+    error: Value
+    error_after: Value
+    sensitivity: Shares
+    specificity: Shares
+
+    @property
+    def helps(self) -> bool:
+        """Whether the temperature brings the probabilities nearer to the shares of right answers."""
+        return self.error_after < self.error
+
+
+@only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SiteScore:
     """One site's score on its validation or test data.
@@ -113,6 +143,7 @@ class SiteScore:
         value_with_truth: Mean over the other cases; null without them, or without empty ones.
         surface: Segmentation, in the test.
         extra_metrics: Segmentation, in the test: a package's metric -> its score.
+        reading: Classification, in the test: how the probabilities are read.
     """
 
     value: Value | None
@@ -130,6 +161,7 @@ class SiteScore:
     value_with_truth: Value | None = declare_optional()
     surface: SurfaceScore | None = declare_optional()
     extra_metrics: Mapping[str, ExtraScore] | None = declare_optional()
+    reading: ReadingScore | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""

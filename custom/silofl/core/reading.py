@@ -1,0 +1,163 @@
+"""How a classification's probabilities are read: made as sure as they are right, and from which on a class is called.
+
+Guo et al., On Calibration of Modern Neural Networks, ICML 2017, arXiv:1706.04599, section 4.2: one temperature T, which
+minimises the negative log-likelihood of validation cases, divides all logits. Of probabilities p that is
+
+    p_k^(1/T) / sum_j p_j^(1/T)        of classes,        p^(1/T) / (p^(1/T) + (1 - p)^(1/T))        of each finding
+
+so that no order of a case's classes changes, nor that of cases by one of two classes. Thresholds are of the
+probabilities as the networks give them: no temperature changes an answer.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.findings import decide_findings
+from silofl.core.intervals import LEAST_UNITS
+from silofl.core.roc import ROUNDING, find_operating_point
+
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
+# Of the logarithm of a temperature: a minimum so near to the lower end of the range is none.
+NEAR_THE_END = 1e-3
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How probabilities are read.
+
+    Attributes:
+        temperature: Divides the logits; 1 changes nothing.
+        thresholds: Number of a class, or finding -> the probability, before the temperature, at and above which a case
+            is called so. Without one the most probable class is the answer, and each finding above one half.
+    """
+
+    temperature: float = 1.0
+    thresholds: Mapping[int, float] = field(default_factory=dict)
+
+    def decide(self, probabilities: NDArray[np.floating], is_multilabel: bool = False) -> NDArray[np.int64]:
+        """Return the class, or set of findings, of each row of probabilities before the temperature (N, K)."""
+        if is_multilabel:
+            halves = np.full(probabilities.shape[1], np.nextafter(0.5, 1))
+            for number, threshold in self.thresholds.items():
+                halves[number] = threshold
+            # What `decide_findings` takes for found.
+            return decide_findings((probabilities >= halves).astype(np.float64))
+        if self.thresholds:
+            ((number, threshold),) = self.thresholds.items()
+            return np.where(probabilities[:, number] >= threshold, number, 1 - number).astype(np.int64)
+        return probabilities.argmax(axis=1)
+
+    def shown_thresholds(self, is_multilabel: bool = False) -> dict[int, float]:
+        """Return each threshold as the probability that is shown at it."""
+        return {
+            number: float(temper(np.array([[1 - one, one]]), self.temperature, is_multilabel)[0, 1])
+            for number, one in self.thresholds.items()
+        }
+
+
+# The most probable class, and findings above one half.
+UNREAD = Reading()
+
+
+def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabel: bool = False) -> Floats:
+    """Return probabilities (N, K) with their logits divided by a temperature."""
+    if temperature == 1:
+        return probabilities.astype(np.float64)
+    powers = _logarithms(probabilities) / temperature
+    if is_multilabel:
+        return np.exp(powers - np.logaddexp(powers, _logarithms(1 - probabilities) / temperature))
+    return np.exp(powers - np.logaddexp.reduce(powers, axis=1, keepdims=True))
+
+
+def choose_reading(
+    probabilities: Floats,
+    is_true: Bools,
+    units: Sequence[Hashable],
+    called: Sequence[int],
+    is_multilabel: bool = False,
+    specificity: float | None = None,
+    sensitivity: float | None = None,
+) -> Reading:
+    """Choose a temperature, and a threshold of each class that is called, on validation cases.
+
+    Args:
+        probabilities: Of each case, shape (N, K).
+        is_true: Whether a case is of each class, or has each finding, shape (N, K).
+        units: The patient of each case, who counts once in the temperature.
+        called: The second of two classes, or all findings.
+        is_multilabel: Whether a case has a set of findings.
+        specificity: The least that a threshold must keep; None where no threshold is chosen by it.
+        sensitivity: The same.
+    """
+    temperature = find_temperature(probabilities, is_true, units, is_multilabel)
+    found = {
+        number: find_threshold(probabilities[:, number], is_true[:, number], specificity, sensitivity)
+        for number in called
+    }
+    return Reading(temperature, {number: one for number, one in found.items() if one is not None})
+
+
+def find_temperature(
+    probabilities: Floats, is_true: Bools, units: Sequence[Hashable], is_multilabel: bool = False
+) -> float:
+    """Return the temperature of the least negative log-likelihood; 1 where the cases say nothing of it.
+
+    That is of fewer than 6 patients, and without a wrong answer, where the model may be as sure as it likes.
+
+    Args:
+        probabilities: As for `choose_reading`.
+        is_true: As for `choose_reading`.
+        units: As for `choose_reading`.
+        is_multilabel: As for `choose_reading`.
+    """
+    # Imported here: it takes long, and only the end of a classification needs it.
+    from scipy.optimize import minimize_scalar
+
+    _, numbers, counts = np.unique(np.array([*map(repr, units)]), return_inverse=True, return_counts=True)
+    if len(counts) < LEAST_UNITS:
+        return 1.0
+    weights = 1 / (len(counts) * counts[numbers])
+
+    def measure_loss(log_temperature: float) -> float:
+        found = temper(probabilities, exp(log_temperature), is_multilabel)
+        # Of classes the true one alone; of a finding that is not there its absence.
+        likely = np.where(is_true, found, 1 - found if is_multilabel else 1.0)
+        return float(-(weights * _logarithms(likely).sum(axis=1)).sum())
+
+    ends = log(LEAST_TEMPERATURE), log(MOST_TEMPERATURE)
+    best = float(minimize_scalar(measure_loss, bounds=ends, method="bounded").x)
+    return 1.0 if best - ends[0] < NEAR_THE_END else exp(best)
+
+
+def find_threshold(
+    scores: Floats, is_positive: Bools, specificity: float | None = None, sensitivity: float | None = None
+) -> float | None:
+    """Return the threshold of most sensitivity at a specificity, or of most specificity at a sensitivity.
+
+    Args:
+        scores: Of each case, shape (N,).
+        is_positive: Whether a case is one of the class, shape (N,).
+        specificity: The least that is wanted, in [0, 1]; None where the sensitivity is.
+        sensitivity: The same.
+
+    Returns:
+        None without a positive or a negative case, where no case may be called positive, and where nothing is wanted.
+    """
+    if specificity is not None:
+        point = find_operating_point(scores, is_positive, specificity)
+        return point.threshold if point else None
+    if sensitivity is None or is_positive.all() or not is_positive.any():
+        return None
+    ranked = np.sort(scores[is_positive])[::-1]
+    return float(ranked[max(ceil(sensitivity * len(ranked) - ROUNDING), 1) - 1])
+
+
+def _logarithms(values: NDArray[np.floating]) -> Floats:
+    # A probability of 0 is one too small for a float.
+    return np.log(np.maximum(values.astype(np.float64), np.finfo(np.float64).tiny))

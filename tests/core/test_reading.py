@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import torch
+
+from silofl.core.reading import MOST_TEMPERATURE, Reading, choose_reading, find_temperature, find_threshold, temper
+
+
+def made_up(seed=0, n=400, classes=3, temperature=2.0):
+    """Return probabilities that are too sure by a temperature, and the true classes, drawn from the right ones."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(size=(n, classes)) * 1.5
+    right = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    truth = np.array([random.choice(classes, p=row) for row in right])
+    sure = np.exp(logits * temperature)
+    return sure / sure.sum(axis=1, keepdims=True), truth
+
+
+def units(n):
+    return [f"p{i}" for i in range(n)]
+
+
+def test_a_temperature_divides_the_logits():
+    # logits log 4 and 0 are at temperature 2 log 2 and 0: 2 of 3
+    np.testing.assert_allclose(temper(np.array([[0.8, 0.2]]), 2.0), [[2 / 3, 1 / 3]])
+    # of each finding alone: odds of 4 and of 1/9 become 2 and 1/3
+    np.testing.assert_allclose(temper(np.array([[0.8, 0.1]]), 2.0, is_multilabel=True), [[2 / 3, 1 / 4]])
+
+
+@pytest.mark.parametrize("is_multilabel", [False, True])
+def test_a_temperature_of_1_changes_nothing_and_none_changes_an_answer(is_multilabel):
+    chances, _ = made_up()
+    np.testing.assert_allclose(temper(chances, 1.0, is_multilabel), chances)
+    for temperature in (0.3, 4.0):
+        found = temper(chances, temperature, is_multilabel)
+        np.testing.assert_array_equal(found.argmax(axis=1), chances.argmax(axis=1))
+        np.testing.assert_array_equal(found > 0.5, chances > 0.5) if is_multilabel else None
+        assert np.isfinite(temper(np.array([[1.0, 0.0]]), temperature, is_multilabel)).all()
+
+
+def test_the_temperature_of_models_that_are_too_sure_is_found():
+    chances, truth = made_up(n=4000)
+    found = find_temperature(chances, np.eye(3, dtype=bool)[truth], units(4000))
+    assert found == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("is_multilabel", [False, True])
+def test_the_temperature_is_the_one_that_torch_finds(is_multilabel):
+    random = np.random.default_rng(3)
+    logits = random.normal(size=(60, 3)) * 3
+    is_true = (
+        logits + random.normal(size=(60, 3)) * 4 > 0
+        if is_multilabel
+        else np.eye(3, dtype=bool)[(logits + random.normal(size=(60, 3)) * 4).argmax(axis=1)]
+    )
+    given, wanted = torch.from_numpy(logits), torch.from_numpy(is_true.astype(float))
+    log_t = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_t], max_iter=200, line_search_fn="strong_wolfe")
+    loss = torch.nn.functional.binary_cross_entropy_with_logits if is_multilabel else torch.nn.functional.cross_entropy
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss(given / log_t.exp(), wanted)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    chances = (given.sigmoid() if is_multilabel else given.softmax(dim=1)).numpy()
+    found = find_temperature(chances, is_true, units(60), is_multilabel)
+    assert found == pytest.approx(float(log_t.detach().exp()), rel=1e-4) and found > 1.5
+
+
+def test_answers_without_any_order_are_made_as_unsure_as_can_be():
+    random = np.random.default_rng(0)
+    chances = random.dirichlet([0.1, 0.1], size=200)
+    is_true = np.eye(2, dtype=bool)[1 - chances.argmax(axis=1)]
+    assert find_temperature(chances, is_true, units(200)) == pytest.approx(MOST_TEMPERATURE, rel=1e-2)
+
+
+def test_a_patient_with_many_cases_counts_once():
+    chances, truth = made_up(n=60)
+    is_true, names = np.eye(3, dtype=bool)[truth], units(60)
+    rows = [*range(60), *[0] * 500]
+    many = find_temperature(chances[rows], is_true[rows], [names[row] for row in rows])
+    assert many == pytest.approx(find_temperature(chances, is_true, names), rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [5, 40])
+def test_few_patients_or_nothing_but_right_answers_say_nothing_of_a_temperature(n):
+    chances = np.tile([0.9, 0.1], (n, 1))
+    if n == 5:
+        chances[0] = [0.1, 0.9]
+    assert find_temperature(chances, np.tile([True, False], (n, 1)), units(n)) == 1.0
+
+
+SCORES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.35, 0.6, 0.7, 0.9])
+IS_POSITIVE = np.array([False] * 5 + [True] * 4)
+
+
+def test_a_threshold_keeps_the_wanted_specificity_or_sensitivity():
+    # 4 of 5 negatives lie below 0.5, all positives but 0.35 at 0.6 or above: 0.6 has specificity 1 and sensitivity 3/4
+    assert find_threshold(SCORES, IS_POSITIVE, specificity=0.9) == 0.6
+    # at 0.35 all positives, and 0.4 and 0.5 too: specificity 3/5
+    assert find_threshold(SCORES, IS_POSITIVE, specificity=0.6) == 0.35
+    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=1.0) == 0.35
+    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.75) == 0.6
+    # 0.5 of 4 is 2: the two highest
+    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.5) == 0.7
+
+
+def test_without_both_kinds_or_without_a_case_that_may_be_called_there_is_no_threshold():
+    assert find_threshold(SCORES[:5], IS_POSITIVE[:5], specificity=0.9) is None
+    assert find_threshold(SCORES[:5], IS_POSITIVE[:5], sensitivity=0.9) is None
+    # the negative one is the surest
+    assert find_threshold(np.array([0.2, 0.9]), np.array([True, False]), specificity=1.0) is None
+
+
+def test_a_threshold_decides_two_classes_and_each_finding():
+    two = np.array([[0.65, 0.35], [0.7, 0.3], [0.2, 0.8]])
+    np.testing.assert_array_equal(Reading().decide(two), [0, 0, 1])
+    np.testing.assert_array_equal(Reading(thresholds={1: 0.35}).decide(two), [1, 0, 1])
+    # a temperature changes no answer
+    np.testing.assert_array_equal(Reading(3.0, {1: 0.35}).decide(two), [1, 0, 1])
+    findings = np.array([[0.65, 0.35], [0.2, 0.8]])
+    # findings count 1 and 2; the first has the usual threshold
+    np.testing.assert_array_equal(Reading(thresholds={1: 0.3}).decide(findings, is_multilabel=True), [1 + 2, 2])
+
+
+def test_a_threshold_is_shown_as_the_probability_beside_it():
+    reading = Reading(2.0, {1: 0.8})
+    assert reading.shown_thresholds() == {1: pytest.approx(2 / 3)}
+    assert reading.shown_thresholds(is_multilabel=True) == {1: pytest.approx(2 / 3)}
+
+
+def test_a_reading_is_chosen_of_the_classes_that_are_called():
+    chances, truth = made_up(n=100, classes=2)
+    is_true = np.eye(2, dtype=bool)[truth]
+    found = choose_reading(chances, is_true, units(100), [1], specificity=0.9)
+    assert found.thresholds == {1: find_threshold(chances[:, 1], is_true[:, 1], specificity=0.9)}
+    assert found.temperature > 1.5
+    called = found.decide(chances) == 1
+    assert called[~is_true[:, 1]].mean() <= 0.1
+    assert choose_reading(chances, is_true, units(100), [1]).thresholds == {}
