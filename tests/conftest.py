@@ -3,6 +3,7 @@ import os
 import shutil
 import socket
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 # Before NumPy is loaded, and for all processes that tests start: on a busy machine the threads of linear algebra wait
@@ -52,6 +53,22 @@ def pytest_configure():
     is_usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     if is_usable and shutil.disk_usage(MEMORY).free >= ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.fixture(autouse=True)
+def decoding(monkeypatch):
+    """Decode files in this process: every site of every run would start a decoders' process, as long as its training.
+
+    The tests of reading and of broken files, in `data` and `fuzz`, and all that runs as a process of its own, keep it.
+    """
+
+    def decode(reader, path, name, **options):
+        module, function = reader.split(".")
+        decoded = getattr(import_module(f"silofl.data.{module}"), function)(path, name, **options)
+        # What comes from another process is nobody else's.
+        return decoded._replace(array=decoded.array.copy(order="K"))
+
+    monkeypatch.setattr("silofl.data.formats.decode_in_subprocess", decode)
 
 
 @pytest.fixture

@@ -21,6 +21,11 @@ def affine_of(image):
     return np.diag([-1, -1, 1, 1]) @ matrix
 
 
+@pytest.fixture(autouse=True)
+def decoding():
+    """Decode files in the decoders' process, as sites do."""
+
+
 @pytest.fixture
 def study():
     """Build a study by its task and its data settings."""

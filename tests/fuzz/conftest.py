@@ -159,6 +159,11 @@ def _peak(whose):
 
 
 @pytest.fixture(autouse=True)
+def decoding():
+    """Decode files in the decoders' process, as sites do."""
+
+
+@pytest.fixture(autouse=True)
 def bounded_memory(request):
     """Check that neither this process nor a decoder's took more than `MEMORY` during the test."""
     # torch.export keeps 50 MB of each program that it traces, and one process traces dozens here.

@@ -5,11 +5,12 @@ Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.data.manifest import PARTS
 from silofl.errors import quote_markdown
@@ -34,14 +35,11 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         fingerprint: The super model's.
     """
     study, facts = contents.study, contents.facts
-    environment = Environment(
-        loader=PackageLoader("silofl.inference"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
-    )
     known = dict.fromkeys(("rounds", "reported_round", "run")) | facts
     # Where no site sent BatchNorm, whatever the study says.
     is_home = facts.get("stays_home") == "batchnorm" and study.recipe.stays_home == "nothing"
     recipe = replace(study.recipe, stays_home="batchnorm") if is_home else study.recipe
-    text = environment.get_template(TEMPLATE).render(
+    text = _open_template().render(
         contents=contents,
         study=study,
         domain=contents.domain,
@@ -69,6 +67,14 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         versions=_versions_table(contents, versions, fingerprint),
     )
     return text.rstrip() + "\n"
+
+
+@cache
+def _open_template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("silofl.inference"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    return environment.get_template(TEMPLATE)
 
 
 def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -345,6 +346,7 @@ def add_blocks(path: Path, blocks: Sequence[Block]) -> None:
     _write_bytes(path, "".join([before, *(f"{place(block)}\n" for block in blocks), footer, after]).encode())
 
 
+@cache
 def _open_templates() -> Environment:
     # Escaped, because names of sites and cases come from others; strict, because a misspelt name would print nothing.
     environment = Environment(
