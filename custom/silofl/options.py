@@ -16,7 +16,7 @@ from silofl.settings import flatten_keys, read_value
 
 # Names in a folder that are compared with a mistyped one.
 MOST_NAMES = 1000
-# Of a class, that a threshold is chosen for where nobody says another.
+# At which the threshold of each class is chosen by default.
 SPECIFICITY = 0.9
 
 
@@ -152,7 +152,7 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
 
 def add_skip_unreadable(parser: argparse.ArgumentParser) -> None:
     """Add ``--skip-unreadable``."""
-    what = "share of a site's cases that may be left out because they cannot be read, as 0.05; none by default"
+    what = "share of a site's cases that may be left out because they cannot be read, for example 0.05 (default: none)"
     parser.add_argument("--skip-unreadable", type=parse_share, default=0.0, metavar="SHARE", help=what)
 
 

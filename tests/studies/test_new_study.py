@@ -182,7 +182,9 @@ def test_windows_stay_as_they_are(silofl, windows, tmp_path):
     code, out, _ = silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows)
     study = load_study(study_file(tmp_path / "own"))
     assert (study.data.transforms, study.data.intensity, study.data.split_unit) == ((), "raw", "recordings")
-    assert code == 0 and f"silofl pretrain {tmp_path / 'own'} --data {windows}" in " ".join(out.split())
+    printed = " ".join(out.split())
+    assert code == 0 and f"silofl pretrain {tmp_path / 'own'} --data {windows} --out f.pt" in printed
+    assert f"silofl simulate {tmp_path / 'own'} --data {windows} --pretrained f.pt --out RUN" in printed
 
 
 def test_the_command_for_one_sites_data_names_the_folder_that_holds_the_site(silofl, pictures, tmp_path):
@@ -204,8 +206,8 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, t
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ("harmofl_nuclei", "--from must be a job for classification, .*take adafed_mednist"),
-        ("adafed_activity", "--from must be a job for pictures, .* activity_cnn; take adafed_"),
+        ("harmofl_nuclei", "--from must be a job for classification, .*take harmofl_stains"),
+        ("adafed_activity", "--from must be a job for pictures, .* activity_cnn; take harmofl_stains"),
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )

@@ -49,15 +49,15 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         "--against", type=SUPER_MODEL, metavar="OTHER", help="also compare with this model, on the same cases"
     )
     parts = ("all", "training", "validation", "test")
-    parser.add_argument("--part", choices=parts, default="all", help="the cases of dataset.json; all by default")
+    parser.add_argument("--part", choices=parts, default="all", help="part of dataset.json to test on (default: all)")
     parser.add_argument(
         "--specificity",
         type=parse_share,
         default=SPECIFICITY,
-        help=f"of a class, that a threshold is chosen for; {SPECIFICITY:g}",
+        help=f"specificity at which the threshold of each class is chosen (default: {SPECIFICITY:g})",
     )
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder that keeps decoded images; none by default")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it computes")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)")
     add_json(parser, "evaluation.json")
 
 

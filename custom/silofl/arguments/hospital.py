@@ -27,7 +27,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         type=expect_path("a study's study.yaml"),
         required=True,
         metavar="STUDY.yaml",
-        help="the study's study.yaml",
+        help="study.yaml of the study",
     )
     parser.add_argument(
         "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,clock"

@@ -300,7 +300,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         "--methods",
         type=_parse_methods,
         default=[],
-        help="further rows, for example a,b: methods listed below, in the first job's study",
+        help="methods to compare in the first job's study, for example fedbn,local (listed below)",
     )
     add_pretrained(parser)
     add_weights(parser)

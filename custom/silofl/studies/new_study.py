@@ -33,9 +33,9 @@ MOST_SIDE, SIDE_STEP = 256, 16
 # Task, and whether the data are windows -> a job for such data, named where another one is refused.
 EXAMPLES = {
     ("segmentation", False): "harmofl_nuclei",
-    ("classification", False): "adafed_mednist",
+    ("classification", False): "harmofl_stains",
     ("classification", True): "adafed_activity",
-    ("multilabel", False): "adafed_mednist",
+    ("multilabel", False): "harmofl_stains",
     ("multilabel", True): "adafed_activity",
 }
 
@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     console.print(f"  silofl estimate {target} {asked}", markup=False)
     # It pools all sites of a folder.
     if study.recipe.needs_pretrained and not is_one:
-        command = f"silofl pretrain {target} --data {data} --out f.pt   # then --pretrained f.pt"
-        console.print(f"  {command}", markup=False)
+        console.print(f"  silofl pretrain {target} --data {data} --out f.pt", markup=False)
+        data += " --pretrained f.pt"
     console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
     return ExitCode.COMPLETE
 
@@ -267,8 +267,8 @@ def _study_text(
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
     remarks = {**list_key_choices(found.task, answers), **comments}
     lines = [
-        f"# {values['name']}, made of {job.resolve().name} for own data. Every key is explained in docs/study.md.",
-        "# The first to think about are rounds, training.learning_rate and the size of images in data.transforms.",
+        f"# {values['name']}, based on {job.resolve().name}. docs/study.md explains every key.",
+        "# Think first about rounds, training.learning_rate and the size of the images in data.transforms.",
         "",
     ]
     return "\n".join(lines + section_lines(values, remarks)) + "\n"

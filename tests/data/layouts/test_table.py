@@ -79,7 +79,15 @@ def test_without_a_column_of_patients_they_are_unknown_which_is_said(run, source
     write_site(source / "north", [row.rpartition(",")[0] for row in ROWS], "file,label")
     summary, content, records = run()
     assert content["split_unit"] == "unknown" and not any("patient" in record for record in records.values())
-    assert any(note.startswith("PATIENTS UNKNOWN") for note in summary.notes)
+    (note,) = (note for note in summary.notes if note.startswith("PATIENTS UNKNOWN"))
+    assert "Add the column patient to labels.csv" in note and "patients.csv" not in note
+
+
+def test_a_folder_without_tables_is_told_what_a_table_holds(source):
+    for table in source.glob("*/labels.csv"):
+        table.unlink()
+    with pytest.raises(DataError, match=r"labels\.csv .columns file, label and patient."):
+        import_layout("table", source, source.with_name("out"))
 
 
 def test_patients_of_dicom_series_are_those_of_their_headers(run, source, tmp_path):

@@ -78,17 +78,26 @@ def _normalise_path(name: str) -> str:
     return normalise_accents(name[: len(name) - len(ending)]) + ending
 
 
-def warn_unknown_patients(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
-    """Let the plans of sites without a table of patients say loudly what follows from that."""
+def warn_unknown_patients(
+    plans: Mapping[str, SitePlan],
+    source: str = "patients.csv",
+    remedy: str = "Put patients.csv, with the columns file and patient, into each site's folder",
+) -> dict[str, SitePlan]:
+    """Let the plans of sites whose patients are unknown say loudly what follows from that.
+
+    Args:
+        plans: Site -> its plan.
+        source: What would name the patients.
+        remedy: How to supply it.
+    """
     unknown = {
         site: sum(map(len, plan.records.values())) for site, plan in plans.items() if plan.split_unit == "unknown"
     }
     counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
     sentence = (
-        f"PATIENTS UNKNOWN: no patients.csv says whose the {sum(unknown.values())} images are ({counts}). The split is "
-        "by file: one person may be in training and test, and results then look too good. Put patients.csv, with the "
-        "columns file and patient, into each site's folder and import again. Without it the study needs split_unit: "
-        "unknown, and min_patients counts no patient"
+        f"PATIENTS UNKNOWN: no {source} says whose the {sum(unknown.values())} images are ({counts}). The split is by "
+        f"file: one person may be in training and test, and results then look too good. {remedy} and import again. Or "
+        "go on: new-study then writes split_unit: unknown, and min_patients counts no patient"
     )
     notes = {site: [sentence if note == UNKNOWN else note for note in plans[site].notes] for site in unknown}
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}

@@ -95,7 +95,8 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     sites = {site: _read_entries(table, task) for site, table in tables.items()}
     labels = _number_classes([name for one in sites.values() for entry in one for name in entry.labels], options.labels)
     empty = SitePlan(task, labels, {}, {})
-    return warn_unknown_patients({site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)})
+    plans = {site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)}
+    return warn_unknown_patients(plans, "column patient", f"Add the column patient to {TABLES[0]}")
 
 
 def _read_folders(source: Path) -> dict[str, SiteTable]:
@@ -105,7 +106,8 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
     }
     if not any(tables.values()):
         raise DataError(
-            f"{source.name} must hold a folder for each site with {TABLES[0]} in it, or be a table; neither is there"
+            f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or be "
+            "such a table; neither is there"
         )
     missing = [folder.name for folder, table in tables.items() if table is None]
     if missing:
