@@ -25,6 +25,7 @@ from silofl.settings import parse
 from silofl.studies.leave_out import measure_unseen
 from silofl.study import Study
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
 
