@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import socket
@@ -439,6 +440,17 @@ def play(tmp_path, site_data, make_study):
         return Play(study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients)
 
     return start
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Draw each figure of a page whose words are read once, not for a phone too, and encode none.
+
+    That takes nine tenths of a page's time.
+    """
+    monkeypatch.setattr("silofl.report.canvas.MOST_ON_A_PHONE", math.inf)
+    monkeypatch.setattr("silofl.report.canvas.encode_png", lambda *_: b"\x89PNG")
+    monkeypatch.setattr("silofl.report.canvas.encode_svg", lambda *_: b"<svg/>")
 
 
 @pytest.fixture

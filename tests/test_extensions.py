@@ -407,11 +407,12 @@ def test_a_study_is_settled_by_the_versions_of_its_parts(make_study):
     assert one.extensions == [("training.loss", "silofl.losses", LOSS)] and make_study().extensions == []
 
 
-def test_the_example_trains_in_a_simulation(install, silofl, monkeypatch, tmp_path):
+def test_the_example_trains_in_a_simulation(install, silofl, undrawn, monkeypatch, tmp_path):
     install()
     data = make_phantoms(tmp_path / "phantoms", seed=7, patients={"north": 6, "south": 6})
     example = yaml.safe_load(re.search(r"```yaml\n(model: \{network: acme.*?)```", _page(), re.DOTALL)[1])
     changes = {"model": example["model"], "training.loss": LOSS, "data.augment": example["data"]["augment"]}
+    changes |= {"data.transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
     changes |= {"guard": False, "rounds": 1, "extra_metrics": example["extra_metrics"]}
     settings = [part for key, value in changes.items() for part in ("--set", f"{key}={yaml.safe_dump(value).strip()}")]
     settings = ["simulate", JOB, "--data", data, "--alone", *settings]

@@ -12,10 +12,8 @@ from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
 from .conftest import assert_same_course
 
-NETWORK = UNET
 SITES = ("east", "north", "west")
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
 

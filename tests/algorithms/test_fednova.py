@@ -13,8 +13,6 @@ from silofl.models import build_plain_model
 from silofl.study_sections import TrainingSettings
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
-
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 VARIANTS = {
     "sgd": {},
@@ -125,8 +123,6 @@ def test_a_server_optimiser_may_follow():
     ]
 
 
-NETWORK = UNET
-
 SGD = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.02, "local_epochs": 2}
 COUNTS = {"east": 5, "north": 4, "west": 3}
 
@@ -232,7 +228,7 @@ def test_an_absent_site_is_none_of_those_that_are_compared(fednova):
 
 
 def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
-    game, name = fednova(training={"momentum": 0.0}), "model/network.final_conv.bias"
+    game, name = fednova(training={"momentum": 0.0}), "model/network.model.2.conv.bias"
     before = game.models("east")[name]
 
     def keep_back(task, site, answer):

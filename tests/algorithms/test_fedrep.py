@@ -14,7 +14,6 @@ from silofl.models import build_plain_model
 from silofl.study_sections import TrainingSettings
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
 from .conftest import assert_same_course
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
@@ -102,11 +101,9 @@ def test_a_head_that_leaves_is_refused(home):
         find_recipe("fedrep", "paper", {"stays_home": home})
 
 
-NETWORK = UNET
-
 COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.05, "local_epochs": 3}
-OUTPUT = ("network.final_conv.weight", "network.final_conv.bias")
+OUTPUT = ("network.model.2.conv.weight", "network.model.2.conv.bias")
 
 
 @pytest.fixture

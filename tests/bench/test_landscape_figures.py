@@ -1,4 +1,3 @@
-import io
 import json
 
 import landscape_figures
@@ -8,7 +7,6 @@ from landscape_figures import SiteLandscape, landscape_table, lines_image, plane
 from loss_surface import Landscape, line_points, plane_points
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
-from PIL import Image as Picture
 
 DRAW = {"plane": plane_image, "lines": lines_image}
 
@@ -54,39 +52,37 @@ def test_numbers_are_plain_and_a_loss_that_is_no_number_is_none():
     assert landscape_table([row]).rows[0][-1] == "-"
 
 
-@pytest.mark.parametrize("kind", DRAW)
-@pytest.mark.parametrize("runs", [("1: fedavg",), ("1: fedavg", "2: harmofl")])
-def test_a_figure_has_a_column_a_site(kind, runs):
-    sizes = []
-    for sites in (("a", "b", "c"), ("a", "b", "c", "d", "e")):
-        image = DRAW[kind](rows_of(kind, runs, sites), "dice of $test$ images")
-        sizes.append(Picture.open(io.BytesIO(image.png)).size)
-        assert ", ".join(runs) in image.alt and ", ".join(sites) in image.alt
-    assert sizes[1][0] - sizes[0][0] == pytest.approx(2 * landscape_figures.PANEL_INCH * landscape_figures.DPI, abs=2)
-    assert sizes[1][1] == sizes[0][1]
-
-
-def test_a_plane_has_a_row_a_run_and_lines_have_one_style_each():
-    heights = {}
-    for kind, draw in DRAW.items():
-        one, two = (Picture.open(io.BytesIO(draw(rows_of(kind, runs), "x").png)) for runs in (("a",), ("a", "b")))
-        heights[kind] = two.size[1] - one.size[1]
-    # two scales
-    assert heights["plane"] == pytest.approx(2 * landscape_figures.PANEL_INCH * landscape_figures.DPI, abs=2)
-    assert heights["lines"] == 0
-
-
 @pytest.fixture
 def drawn(monkeypatch):
-    """Return the figure that a function draws."""
+    """Return the figure that a function draws, and its image, which is not encoded."""
 
     def draw(kind, rows):
         figures = []
         monkeypatch.setattr(landscape_figures, "encode_png", lambda figure, dpi: figures.append(figure) or b"")
-        DRAW[kind](rows, "x")
-        return figures[0]
+        image = DRAW[kind](rows, "dice of $test$ images")
+        return figures[0], image
 
     return draw
+
+
+@pytest.mark.parametrize("kind", DRAW)
+@pytest.mark.parametrize("runs", [("1: fedavg",), ("1: fedavg", "2: harmofl")])
+def test_a_figure_has_a_column_a_site(drawn, kind, runs):
+    sizes = []
+    for sites in (("a", "b"), ("a", "b", "c")):
+        figure, image = drawn(kind, rows_of(kind, runs, sites))
+        sizes.append(figure.get_size_inches())
+        assert ", ".join(runs) in image.alt and ", ".join(sites) in image.alt
+    np.testing.assert_allclose(sizes[1] - sizes[0], [landscape_figures.PANEL_INCH, 0])
+
+
+def test_a_plane_has_a_row_a_run_and_lines_have_one_style_each(drawn):
+    heights = {}
+    for kind in DRAW:
+        one, two = (drawn(kind, rows_of(kind, runs))[0].get_size_inches()[1] for runs in (("a",), ("a", "b")))
+        heights[kind] = two - one
+    # two scales
+    assert heights == {"plane": pytest.approx(2 * landscape_figures.PANEL_INCH), "lines": 0}
 
 
 def maps_of(figure):
@@ -100,14 +96,14 @@ def test_all_maps_of_a_scale_have_one_range_of_colours(drawn):
         for run, height in (("1: fedavg", 2.0), ("2: harmofl", 0.5))
     ]
     # the corners are at 0.25 + 2 (1 + 1)
-    assert [mesh.get_clim() for mesh in maps_of(drawn("plane", rows))] == [(0.25, 4.25), (0.25, 4.25)]
+    assert [mesh.get_clim() for mesh in maps_of(drawn("plane", rows)[0])] == [(0.25, 4.25), (0.25, 4.25)]
 
 
 def test_a_map_shows_the_first_direction_to_the_right_and_marks_centre_and_lowest_loss(drawn):
     points = plane_points(1, 1)
     # falls along the first direction alone
     row = SiteLandscape("a", "east", 1.0, 5, Landscape(points, 2.0 - points[:, 0]))
-    figure = drawn("plane", [row])
+    figure, _ = drawn("plane", [row])
     (mesh,) = maps_of(figure)
     np.testing.assert_array_equal(mesh.get_array().reshape(3, 3), [[3, 2, 1]] * 3)
     marks = {line.get_marker(): tuple(line.get_xydata()[0]) for line in figure.axes[0].lines}
@@ -116,12 +112,12 @@ def test_a_map_shows_the_first_direction_to_the_right_and_marks_centre_and_lowes
 
 def test_a_wide_range_is_logarithmic(drawn):
     norms = [
-        maps_of(drawn("plane", [SiteLandscape("a", "b", 1.0, 5, bowl("plane", height=height))]))[0].norm
+        maps_of(drawn("plane", [SiteLandscape("a", "b", 1.0, 5, bowl("plane", height=height))])[0])[0].norm
         for height in (1.0, 100.0)
     ]
     assert [isinstance(norm, LogNorm) for norm in norms] == [False, True]
     scales = [
-        drawn("lines", [SiteLandscape("a", "b", 1.0, 5, bowl("lines", height=height))]).axes[0].get_yscale()
+        drawn("lines", [SiteLandscape("a", "b", 1.0, 5, bowl("lines", height=height))])[0].axes[0].get_yscale()
         for height in (1.0, 100.0)
     ]
     assert scales == ["linear", "log"]
@@ -130,7 +126,7 @@ def test_a_wide_range_is_logarithmic(drawn):
 def test_the_thick_line_is_the_mean_of_the_thin_ones(drawn):
     points = line_points(1, 1, 2)
     found = Landscape(points, np.array([3.0, 1.0, 2.0, 5.0, 1.0, 4.0]))
-    (axes,) = drawn("lines", [SiteLandscape("a", "b", 1.0, 5, found)]).axes
+    (axes,) = drawn("lines", [SiteLandscape("a", "b", 1.0, 5, found)])[0].axes
     thick = max(axes.lines, key=lambda line: line.get_linewidth())
     assert len(axes.lines) == 3 and thick.get_ydata().tolist() == [4.0, 1.0, 3.0]
 
@@ -144,12 +140,10 @@ def test_a_level_or_unknown_landscape_is_drawn_without_a_warning(kind, losses, r
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_a_long_name_of_a_run_stays_beside_its_row(monkeypatch):
-    figures = []
-    monkeypatch.setattr(landscape_figures, "encode_png", lambda figure, dpi: figures.append(figure) or b"")
-    plane_image(rows_of("plane", runs=(f"1: harmofl {'learning_rate=0.003 ' * 5}", "2: fedavg")), "dice of images")
-    FigureCanvasAgg(figures[0]).draw()
-    named = [axes for axes in figures[0].axes if "direction" in axes.get_ylabel()]
+def test_a_long_name_of_a_run_stays_beside_its_row(drawn):
+    figure, _ = drawn("plane", rows_of("plane", runs=(f"1: harmofl {'learning_rate=0.003 ' * 5}", "2: fedavg")))
+    FigureCanvasAgg(figure).draw()
+    named = [axes for axes in figure.axes if "direction" in axes.get_ylabel()]
     assert len(named) == 4
     for axes in named:
         label, panel = axes.yaxis.label.get_window_extent(), axes.get_window_extent()

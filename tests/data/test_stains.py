@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -73,8 +74,7 @@ def test_strength_0_leaves_one_scanner(tmp_path):
         assert (abs(colours[sites == site].mean(axis=0) - colours.mean(axis=0)) < 4 * error).all()
 
 
-def test_same_seed_makes_the_same_images_and_another_seed_other_hospitals(hospitals, tmp_path):
-    assert files_of(make_stains(tmp_path / "again", seed=3)) == files_of(hospitals)
+def test_another_seed_makes_other_hospitals(hospitals, tmp_path):
     other = make_stains(tmp_path / "other", seed=4)
     for mine, theirs in zip(mean_colours(hospitals), mean_colours(other), strict=True):
         assert not np.allclose(mine.mean(axis=0), theirs.mean(axis=0), atol=0.01)
@@ -86,10 +86,11 @@ def test_a_second_call_writes_nothing(hospitals):
     assert {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")} == before
 
 
-def test_an_incomplete_set_is_made_again(hospitals, tmp_path):
-    make_stains(tmp_path, seed=3)
-    (tmp_path / SITES[2] / "images.npz").unlink()
-    assert files_of(make_stains(tmp_path, seed=3)) == files_of(hospitals)
+def test_an_incomplete_set_is_made_again_and_the_same_by_the_same_seed(hospitals, tmp_path):
+    half = shutil.copytree(hospitals, tmp_path / "half")
+    for site in SITES[2:]:
+        (half / site / "images.npz").unlink()
+    assert files_of(make_stains(half, seed=3)) == files_of(hospitals)
 
 
 def test_a_folder_of_another_strength_or_of_other_data_is_refused(hospitals, tmp_path):

@@ -67,6 +67,11 @@ def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
+@pytest.fixture(autouse=True)
+def decoding():
+    """Decode files in the decoders' process, as sites do."""
+
+
 @pytest.fixture(scope="session")
 def phantoms(tmp_path_factory):
     return make_phantoms(tmp_path_factory.mktemp("phantoms") / "data", seed=7, patients={"north": 6, "south": 6})

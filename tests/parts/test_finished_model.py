@@ -25,11 +25,7 @@ from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
 
-from ..conftest import UNET
-
 SHAPE, SITES = (1, 32, 32), ("east", "north", "west")
-# Its last layer decides its answer.
-NETWORK = UNET
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +33,7 @@ def model(make_study, tmp_path_factory):
     """The folder of a model that nobody trained much: its answer is the same label everywhere."""
     study = make_study()
     network = build_model(study, SHAPE, seed=0)
-    last = [one for one in network.modules() if isinstance(one, torch.nn.Conv2d)][-1]
+    last = [one for one in network.modules() if isinstance(one, torch.nn.Conv2d | torch.nn.ConvTranspose2d)][-1]
     with torch.no_grad():
         last.weight.zero_()
         last.bias.fill_(9)
@@ -138,7 +134,7 @@ MORE = {
         one.arrays,
         one.meta | {"metrics": {"test": one.meta["metrics"]["test"] | {"labels": {"patient 7": 0.5}}}},
     ),
-    "weights": lambda one: Message({**one.arrays, "model/network.final_conv.weight": np.ones(3)}, one.meta),
+    "weights": lambda one: Message({**one.arrays, "model/network.model.2.conv.weight": np.ones(3)}, one.meta),
 }
 
 

@@ -11,6 +11,10 @@ from provisioning.workspace import REPOSITORY
 from silofl.flare.kit import read_kit
 
 
+# Some twenty processes of NVFlare, as the page has them.
+pytestmark = pytest.mark.long
+
+
 def documented_commands():
     """Return the commands under "The distributed way" of the study lead's page, as one script."""
     text = (REPOSITORY / "docs" / "study-lead.md").read_text(encoding="utf-8")

@@ -22,13 +22,14 @@ def prepare(kit, out, *options):
     return main(["prepare-containers", str(kit), str(out), "--image", IMAGE, *options])
 
 
-@pytest.fixture(params=["docker", "k8s"])
-def prepared(request, kits, tmp_path):
+@pytest.fixture(scope="module", params=["docker", "k8s"])
+def prepared(request, provisioned_once, tmp_path_factory):
     """A hospital and the server, prepared for one runtime."""
+    kits, out = provisioned_once / "silofl" / "prod_00", tmp_path_factory.mktemp("out")
     options = ("--runtime", request.param)
-    assert prepare(kits / "north", tmp_path / "north", *options, "--data", "/srv/images", "--state", "/srv/state") == 0
-    assert prepare(kits / "server", tmp_path / "server", *options) == 0
-    return request.param, tmp_path
+    assert prepare(kits / "north", out / "north", *options, "--data", "/srv/images", "--state", "/srv/state") == 0
+    assert prepare(kits / "server", out / "server", *options) == 0
+    return request.param, out
 
 
 def test_the_kit_itself_stays_as_it_is(kits, tmp_path, files_of):

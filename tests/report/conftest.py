@@ -15,7 +15,6 @@ from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.unseen import UnseenTest
-from silofl.report import canvas
 from silofl.report.run_page import write_report
 from silofl.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
 from silofl.schema import dump_record, read_record
@@ -84,13 +83,6 @@ def results():
         return read_record(Results, whole(values | changes), "results.json")
 
     return build
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Encode no figure of a page whose words are read, for that takes nine tenths of a page's time."""
-    monkeypatch.setattr(canvas, "encode_png", lambda *_: b"\x89PNG")
-    monkeypatch.setattr(canvas, "encode_svg", lambda *_: b"<svg/>")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from silofl.study import load_study
 
 from .test_run import JOB, RUN, Connection, finished, lead, server  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 NUMBER = "3a4ab1f3-5838-4363-b0e7-49dce91e418a"
 STUDY = "app/config/study.yaml"
 

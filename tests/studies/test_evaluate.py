@@ -27,6 +27,7 @@ from silofl.study import Study
 from silofl.study_sections import DoNotUseSettings
 from silofl.training.metrics import group_positions
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
 

@@ -25,6 +25,7 @@ from silofl.studies.simulation import study_file
 from silofl.study import load_study
 from tests.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 RUN = "small-1"
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "jobs" / "fedavg_phantoms"

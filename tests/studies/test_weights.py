@@ -92,9 +92,10 @@ def test_weights_that_fit_nowhere_are_refused_before_anything_is_written(refused
     assert not out.exists()
 
 
-def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms, tmp_path):
+def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms, undrawn, tmp_path):
     first = tmp_path / "first"
     options = ["--data", phantoms, "--rounds", "1", "--alone"]
+    options += ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
     small = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "guard=false"]
     assert silofl("simulate", JOB, "--out", first, *options, *small)[0] == 0
     # A network of the same names, the first level wider: what touches it has other shapes.

@@ -14,9 +14,7 @@ from silofl.parts.task import Message
 
 from ...conftest import UNET
 
-NETWORK = UNET
-
-NAME = "model/network.final_conv.weight"
+NAME = "model/network.model.2.conv.weight"
 
 
 @pytest.fixture
@@ -314,5 +312,5 @@ def test_a_site_measures_the_inputs_of_the_pretrained_models_layers(play, pretra
 def test_running_statistics_of_layers_that_are_all_frozen_tell_no_sites_apart(make_study):
     frozen = {"frozen": ["conv_0.*", "down_*", "upcat_*"]}
     with pytest.raises(ConfigError, match=r"training\.frozen must leave BatchNorm that learns, .*source: pretrained"):
-        start_parts(make_study(rounds=4, name="adafed", training=frozen), "abc", None)
-    start_parts(make_study(rounds=4, name="adafed", training={"frozen": ["down_*"]}), "abc", None)
+        start_parts(make_study(rounds=4, name="adafed", training=frozen, network=UNET), "abc", None)
+    start_parts(make_study(rounds=4, name="adafed", training={"frozen": ["down_*"]}, network=UNET), "abc", None)
