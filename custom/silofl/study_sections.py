@@ -189,6 +189,13 @@ class DataSettings(Section):
         return self.channels * (2 * self.neighbours + 1)
 
     @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """(C, *spatial) of the prepared images, or of their patches; None where the files decide it."""
+        sizes = [one.options.get("spatial_size") for one in self.transforms if one.name.startswith("Resize")]
+        size = self.patches.size if self.patches else sizes[-1] if sizes else None
+        return (self.in_channels, *size) if isinstance(size, list | tuple) else None
+
+    @property
     def shown(self) -> slice:
         """The channels that a picture shows, among those of the network's input: the slice itself, of contrasts one."""
         first = self.channels * self.neighbours

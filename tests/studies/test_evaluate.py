@@ -9,19 +9,22 @@ import pytest
 import torch
 
 from silofl.cli import main
+from silofl.core.reading import Reading
 from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
 from silofl.data.phantoms import UNSEEN_SITE
 from silofl.data.site_data import load_site_data
 from silofl.errors import ExitCode
+from silofl.files import save_tensors
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
-from silofl.inference.directory import write_model_folder
+from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
+from silofl.inference.export import export_bundle
 from silofl.models import build_model
 from silofl.schema import dump_record, read_record
-from silofl.settings import parse
+from silofl.settings import dump_yaml, parse
 from silofl.studies.leave_out import measure_unseen
 from silofl.study import Study
 from silofl.study_sections import DoNotUseSettings
@@ -327,3 +330,93 @@ def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate,
     assert found[None] is None and found[0.5].num_cases == 0 and found[0.5].reasons == {}
     reason = "lesion has a mean test Dice of 0.60, and the study asks for 0.70"
     assert found[0.7].reasons == {reason: found[0.7].num_cases} and found[0.7].used == {}
+
+
+# --- other forms of a model
+
+
+@pytest.fixture
+def evaluate_folder(tmp_path, capsys):
+    """Evaluate any folder of a model; return exit code, record and output."""
+
+    def give(folder, data, *options):
+        out = tmp_path / f"out of {folder.name}"
+        code = main(["evaluate", str(folder), str(data), "--part", "test", "--out", str(out), *map(str, options)])
+        printed, path = capsys.readouterr(), out / "evaluation.json"
+        record = read_record(Evaluation, json.loads(path.read_text()), path.name) if path.is_file() else None
+        return code, record, " ".join((printed.out + printed.err).split())
+
+    return give
+
+
+def assert_same_numbers(found, wanted):
+    for name, one in wanted.numbers.items():
+        assert found.numbers[name].value == pytest.approx(one.value, abs=1e-4), name
+    assert found.num_cases == wanted.num_cases
+
+
+@pytest.mark.slow  # torch.export
+def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_folder, phantoms, tmp_path):
+    study = make_study()
+    models = {name: build_model(study, SHAPE, seed).state_dict() for seed, name in enumerate(("north", "south"))}
+    write_model_folder(tmp_path / "super", Contents(study, SHAPE, models, "mean", domain=FORM))
+    export_bundle(tmp_path / "super", tmp_path / "bundle")
+    _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
+    code, found, printed = evaluate_folder(tmp_path / "bundle", phantoms / UNSEEN_SITE)
+    assert code == ExitCode.COMPLETE, printed
+    assert wanted.value.value > 0
+    assert_same_numbers(found, wanted)
+    assert found.fingerprint == wanted.fingerprint and "by its own rule for the 2 models in it" in found.rule
+
+
+@pytest.mark.slow  # torch.export
+def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate_folder, windows, tmp_path):
+    study, shape = make_classes(), (3, 1, 64)
+    state = build_model(study, shape, 0).state_dict()
+    reading = Reading(2.0, {1: 0.4})
+    contents = Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), reading=reading)
+    write_model_folder(tmp_path / "super", contents)
+    export_bundle(tmp_path / "super", tmp_path / "bundle")
+    _, wanted, _ = evaluate_folder(tmp_path / "super", windows / "eva")
+    _, found, printed = evaluate_folder(tmp_path / "bundle", windows / "eva")
+    assert_same_numbers(found, wanted)
+    assert found.confusion == wanted.confusion and found.classes["fast"].called_from == pytest.approx(
+        wanted.classes["fast"].called_from
+    )
+    assert found.calibration.temperature == 2.0 and "At the model's threshold" in printed
+
+
+def test_the_model_of_a_runs_folder_is_evaluated_and_its_images_are_said_to_be_unknown(
+    evaluate_folder, contents, phantoms, tmp_path
+):
+    write_model_folder(tmp_path / "super", contents)
+    folder = tmp_path / "model"
+    save_tensors(folder / "best.pt", contents.models["global"])
+    (folder / "study.yaml").write_text(dump_yaml(plain_study(contents.study)))
+    _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
+    code, found, printed = evaluate_folder(folder, phantoms / UNSEEN_SITE)
+    assert code == ExitCode.COMPLETE and found.value == wanted.value
+    assert "the super model does not say what images it learnt from" in printed
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"),
+    [
+        (lambda bundle: (bundle / "configs" / "metadata.json").write_text("{}"), "that silofl export wrote; it lacks"),
+        (lambda bundle: (bundle / "models" / "model.ts").write_bytes(b"no model"), "models must be as silofl export"),
+    ],
+)
+def test_a_bundle_that_says_nothing_of_its_images_or_is_broken_is_refused(
+    evaluate_folder, contents, phantoms, tmp_path, break_it, reason
+):
+    bundle = tmp_path / "bundle"
+    (bundle / "configs").mkdir(parents=True)
+    (bundle / "models").mkdir()
+    about = {"super_model": {"members": ["global"], "fingerprint": "0"}}
+    (bundle / "configs" / "metadata.json").write_text(json.dumps(about))
+    how = {"image_shape": [1, 32, 32], "domain": dump_record(FORM)}
+    (bundle / "configs" / "inference.json").write_text(json.dumps(how))
+    (bundle / "configs" / "study.yaml").write_text(dump_yaml(plain_study(contents.study)))
+    break_it(bundle)
+    code, record, printed = evaluate_folder(bundle, phantoms / UNSEEN_SITE)
+    assert code == ExitCode.BAD_INPUT and record is None and reason in printed

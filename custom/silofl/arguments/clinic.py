@@ -40,7 +40,10 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl evaluate``."""
     parser.add_argument(
-        "model", type=SUPER_MODEL, metavar="MODEL", help="folder of a super model, or what a site keeps, chosen/"
+        "model",
+        type=SUPER_MODEL,
+        metavar="MODEL",
+        help="folder of a super model, what a site keeps (chosen/), a bundle of silofl export, or a run's model/",
     )
     data = expect_path("the folder of a site's labelled cases, with a dataset.json")
     parser.add_argument("data", type=data, metavar="DATA", help="a site's folder of labelled cases, with dataset.json")

@@ -344,7 +344,9 @@ class RunFolder:
 
     def _model_readme(self, server: ServerRounds) -> str:
         """Return how to load a model: of the files here where they are whole, else one that its site completed."""
-        study, shape = self.study, server.image_shape or _image_shape(self.study)
+        study, data = self.study, self.study.data
+        # Without a site that has sent its own, any size.
+        shape = server.image_shape or data.image_shape or (data.in_channels, *(128,) * data.dimensions)
         recipe = find_recipe_in_use(server).as_dict()
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
         rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
@@ -426,15 +428,6 @@ def describe_complete_model(recipe: Mapping[str, object], run_id: str, is_simula
     place = f"{run_id}/{directory.FOLDER}"
     where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
     return f"{describe_missing_part(recipe)} Each site's complete model is `{where}."
-
-
-def _image_shape(study: Study) -> tuple[int, ...]:
-    """Return (C, *spatial) for the example while no site has sent its own: the study's patch or Resize, or any size."""
-    if study.data.patches:
-        return (study.data.in_channels, *study.data.patches.size)
-    sizes = [t.options.get("spatial_size") for t in study.data.transforms if t.name.startswith("Resize")]
-    size = tuple(sizes[-1]) if sizes and isinstance(sizes[-1], (list, tuple)) else (128,) * study.data.dimensions
-    return (study.data.in_channels, *size)
 
 
 SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."

@@ -16,7 +16,6 @@ from silofl.core.lesions import measure_agreement
 from silofl.core.reading import UNREAD, Reading, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.errors import DataError
-from silofl.inference.card import rule_sentence
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
@@ -71,7 +70,7 @@ def _measure_cases(
         study=study.name,
         task=study.task,
         metric=study.metric,
-        rule=rule_sentence(contents),
+        rule=model.rule,
         quality=model.quality,
         parts=tuple(site.parts),
         num_cases=len(cases),

@@ -206,9 +206,9 @@ def _read_facts(folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
         if (folder / BUNDLE).is_file():
             raise ConfigError(
-                f"{folder} must be a super model with a model.json, not a MONAI bundle, which does not say on which "
-                "images it was trained; name the super model that silofl export made it of, or begin a study with its "
-                "weights: silofl simulate --weights"
+                f"{folder} must be a super model with a model.json, not a MONAI bundle, which silofl evaluate alone "
+                "takes; name the super model that silofl export made it of, or begin a study with its weights: silofl "
+                "simulate --weights"
             )
         run = folder.parent if folder.name in (FOLDER, LAST_MODELS) else folder
         # Of a simulation whose sites each have a model of their own.

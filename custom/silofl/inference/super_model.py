@@ -19,6 +19,7 @@ from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
 from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
+from silofl.inference.card import rule_sentence
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
 from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
@@ -310,6 +311,11 @@ class SuperModel:
             raise ConfigError("disagreement must be of several models; this super model holds one: leave it out")
         if site is not None:
             self.network(site)
+
+    @property
+    def rule(self) -> str:
+        """Which of its models answers, as a sentence."""
+        return rule_sentence(self.contents)
 
     @cached_property
     def quality(self) -> str:

@@ -21,7 +21,6 @@ from silofl.files import is_free, write_json
 from silofl.inference.cases_table import FILE as CASES
 from silofl.inference.cases_table import write_cases
 from silofl.inference.clinical import compare_answers, measure_evaluation
-from silofl.inference.directory import read_fingerprint, read_model_folder
 from silofl.inference.evaluated_cases import (
     EvaluatedCase,
     RefusedCase,
@@ -31,6 +30,7 @@ from silofl.inference.evaluated_cases import (
     sort_answers,
 )
 from silofl.inference.evaluation import FILE, Evaluation
+from silofl.inference.opened import open_model
 from silofl.inference.prediction import read_case
 from silofl.inference.super_model import SuperModel
 from silofl.options import make_console
@@ -71,20 +71,20 @@ def run(options: argparse.Namespace) -> int:
     console, out = make_console(options), options.out
     if not is_free(out):
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
-    model = _load_model(options.model, options.device)
-    other = _load_other(options.against, model, options.device) if options.against else None
+    model, fingerprint = _load_model(options.model, options.device)
+    other, other_fingerprint = _load_other(options.against, model, options.device) if options.against else (None, "")
     study = model.contents.study
     with ExitStack() as stack:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
         site = _read_cases(options.data, study, cache, options.part)
         cases, refused = _answer_cases(model, site, console)
-        record = measure_evaluation(model, read_fingerprint(options.model), site, cases, options.specificity)
+        record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if other is not None:
             # Prepared as the other model's study says.
             same = _read_cases(options.data, other.contents.study, cache, options.part)
             others, _ = _answer_cases(other, same, console)
-            against = compare_answers(cases, others, read_fingerprint(options.against), site.units, study)
+            against = compare_answers(cases, others, other_fingerprint, site.units, study)
             record = replace(record, against=against)
         pictures = draw_worst_cases(model, site, cases)
     doubts = _list_doubts(model, site)
@@ -98,16 +98,16 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.INCOMPLETE if refused else ExitCode.COMPLETE
 
 
-def _load_model(folder: Path, device: str) -> SuperModel:
-    contents = read_model_folder(folder)
+def _load_model(folder: Path, device: str) -> tuple[SuperModel, str]:
+    model, fingerprint = open_model(folder, choose_device(device))
     # Set as at the sites: other thread counts round sums differently.
-    torch.set_num_threads(contents.study.torch_threads)
-    return SuperModel(contents, choose_device(device))
+    torch.set_num_threads(model.contents.study.torch_threads)
+    return model, fingerprint
 
 
-def _load_other(folder: Path, model: SuperModel, device: str) -> SuperModel:
+def _load_other(folder: Path, model: SuperModel, device: str) -> tuple[SuperModel, str]:
     """Load the model that is compared with, which must answer the same question."""
-    other = _load_model(folder, device)
+    other, fingerprint = _load_model(folder, device)
     wanted, found = model.contents.study, other.contents.study
     for key in ("task", "labels", "regions", "metric"):
         ours, theirs = getattr(wanted, key), getattr(found, key)
@@ -116,7 +116,7 @@ def _load_other(folder: Path, model: SuperModel, device: str) -> SuperModel:
                 f"--against must be a model with the {key} of MODEL, {quote_value(ours)}, not {quote_value(theirs)}; "
                 "name another"
             )
-    return other
+    return other, fingerprint
 
 
 def _answer_cases(
