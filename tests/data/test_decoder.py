@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 
+import nibabel
 import numpy as np
 import psutil
 import pydicom
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image as Picture
 
 from silofl.data import decoder
+from silofl.data.formats import build_file_request
 from silofl.data.images import read_image
 from silofl.errors import DataError
 
@@ -129,23 +131,126 @@ def test_the_process_ends_with_the_one_that_started_it(picture):
     assert not _running(int(output.stdout))
 
 
+HOSTILE = (
+    "import os, sys; from silofl.data import decoder, pictures\n"
+    "decoder.CPU_SECONDS, read = 1, pictures.read_picture\n"
+    "def read_hostile(path, name, **options):\n"
+    "    if name == 'crashes.png': os.kill(os.getpid(), 11)\n"
+    "    while name == 'hangs.png': pass\n"
+    "    if name == 'bomb.png': bytearray(8 << 30)\n"
+    "    return read(path, name, **options)\n"
+    "pictures.read_picture = read_hostile\n"
+    "decoder._serve(sys.stdin.buffer, os.fdopen(os.dup(1), 'wb'))"
+)
+HOW_IT_ENDS = {
+    "crashes.png": "ended with SIGSEGV",
+    "hangs.png": "keeps its decoder busy",
+    "bomb.png": "more memory than a decoder may have",
+}
+
+
+@pytest.fixture
+def start_decoders(monkeypatch):
+    """Start decoders that run a code of the test, and return all that were started."""
+    start, started = subprocess.Popen, []
+
+    def begin(code):
+        def popen(command, **options):
+            started.append(start([*command[:2], "-c", code], **options))
+            return started[-1]
+
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        decoder.end_decoder()
+        return started
+
+    yield begin
+    decoder.end_decoder()
+
+
+def _write_pictures(folder, names):
+    """Write a picture of its own for each name; returns path -> its pixels."""
+    rng, pictures = np.random.default_rng(0), {}
+    for name in names:
+        pixels = rng.integers(0, 256, (30, 50), dtype=np.uint8)
+        Picture.fromarray(pixels).save(folder / name)
+        pictures[folder / name] = pixels
+    return pictures
+
+
+def _ahead(paths):
+    return decoder.decode_ahead([build_file_request(path, path.name, None, False) for path in paths])
+
+
+@pytest.mark.parametrize("bad", HOW_IT_ENDS)
+def test_a_hostile_file_within_a_batch_costs_that_file_alone_and_is_named(tmp_path, start_decoders, bad):
+    start_decoders(HOSTILE)
+    pictures = _write_pictures(tmp_path, ["a.png", "b.png", bad, "d.png", "e.png"])
+    with _ahead(pictures):
+        for path, pixels in pictures.items():
+            if path.name == bad:
+                with pytest.raises(DataError, match=f"^{bad} must be a whole file.*{HOW_IT_ENDS[bad]}"):
+                    read_image(path)
+            else:
+                np.testing.assert_array_equal(read_image(path).array[0], pixels)
+
+
+def test_several_hostile_files_in_a_row_are_each_named(tmp_path, start_decoders):
+    started = start_decoders(HOSTILE)
+    pictures = _write_pictures(tmp_path, [*HOW_IT_ENDS, "last.png"])
+    with _ahead(pictures):
+        for bad, reason in HOW_IT_ENDS.items():
+            with pytest.raises(DataError, match=f"^{bad} must be a whole file.*{reason}"):
+                read_image(tmp_path / bad)
+        np.testing.assert_array_equal(read_image(tmp_path / "last.png").array[0], pictures[tmp_path / "last.png"])
+    # The second after the crash, the third after the hang; the bomb is refused.
+    assert len(started) == 3
+
+
+def test_a_hostile_file_that_nobody_asks_for_is_not_told_of_the_next_one(tmp_path, start_decoders):
+    start_decoders(HOSTILE)
+    pictures = _write_pictures(tmp_path, ["a.png", "crashes.png", "c.png"])
+    with _ahead(pictures):
+        for name in ("a.png", "c.png"):
+            np.testing.assert_array_equal(read_image(tmp_path / name).array[0], pictures[tmp_path / name])
+
+
+def test_files_are_decoded_before_they_are_asked_for(tmp_path):
+    pictures = _write_pictures(tmp_path, [f"{number}.png" for number in range(5)])
+    with _ahead(pictures):
+        read_image(tmp_path / "0.png")
+        # The second answer comes though nobody has asked for it.
+        assert decoder._process.stdout.peek(1)
+        assert len(decoder._waiting) == 4
+    assert decoder._process is None and not decoder._waiting
+
+
+@pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [0, 2, 4], [1, 1, 0, 4, 4], [3, 0, 1, 2, 3, 4]])
+def test_files_may_be_asked_for_in_another_order_than_was_said(tmp_path, order):
+    pictures = _write_pictures(tmp_path, [f"{number}.png" for number in range(5)])
+    paths = [*pictures]
+    with _ahead(paths):
+        for number in order:
+            np.testing.assert_array_equal(read_image(paths[number]).array[0], pictures[paths[number]])
+
+
+def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
+    # 70 requests of 500 bytes and answers of 150 kB are more than the two pipes hold.
+    folder = tmp_path / ("f" * 200) / ("g" * 200)
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 500), dtype=np.uint8)
+    paths = [folder / f"{number}.png" for number in range(70)]
+    for path in paths:
+        Picture.fromarray(pixels).save(path, compress_level=0)
+    with _ahead(paths):
+        for path in paths:
+            np.testing.assert_array_equal(read_image(path).array[0], pixels)
+
+
 UNCHECKED = (
     "import os, sys; from silofl.data import decoder, dicom\n"
     "dicom.check_pixels = lambda header, name: None\n"
     "decoder._serve(sys.stdin.buffer, os.fdopen(os.dup(1), 'wb'))"
 )
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Start decoders that do not look whether all pixels are there."""
-    start = subprocess.Popen
-    monkeypatch.setattr(
-        subprocess, "Popen", lambda command, **options: start([*command[:2], "-c", UNCHECKED], **options)
-    )
-    decoder.end_decoder()
-    yield
-    decoder.end_decoder()
 
 
 def _write_short(write_dicom, folder, size, frames, held):
@@ -158,16 +263,32 @@ def _write_short(write_dicom, folder, size, frames, held):
 
 
 @pytest.mark.parametrize(("size", "frames", "held"), [(64, 18, 1), (64, 1, 0.5), (16, 1, 0.5), (8, 4, 1), (256, 18, 1)])
-def test_a_file_that_is_short_brings_nothing_of_the_file_before(unchecked, write_dicom, tmp_path, size, frames, held):
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_file_that_is_short_brings_nothing_of_the_file_before(
+    start_decoders, write_dicom, tmp_path, size, frames, held, is_ahead
+):
+    # They do not look whether all pixels are there.
+    start_decoders(UNCHECKED)
     patient = np.random.default_rng(0).integers(500, 2000, (size, size, 18)).astype(np.int16)
     series = write_dicom(tmp_path / "series", patient)
     # Four voxels in a row are no chance.
     known = np.ascontiguousarray(patient.T).view(np.uint64)
     short = _write_short(write_dicom, tmp_path / "short", size, frames, held)
-    for _ in range(3):
-        np.testing.assert_array_equal(read_image(series).array[0], patient)
-        found = np.ascontiguousarray(read_image(short).array[0].T)
-        assert not np.isin(found.view(np.uint64), known).any()
+    with _ahead([series, short] * 3 * is_ahead):
+        for _ in range(3):
+            np.testing.assert_array_equal(read_image(series).array[0], patient)
+            found = np.ascontiguousarray(read_image(short).array[0].T)
+            assert not np.isin(found.view(np.uint64), known).any()
+
+
+def test_one_process_reads_nifti_and_dicom(write_dicom, tmp_path):
+    # nibabel imports pydicom where it can.
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "a.nii.gz")
+    series = write_dicom(tmp_path / "series", array)
+    decoder.end_decoder()
+    for path in (tmp_path / "a.nii.gz", series, tmp_path / "a.nii.gz"):
+        np.testing.assert_array_equal(read_image(path).array[0], array)
 
 
 def test_a_file_that_is_short_is_refused_after_another_one(write_dicom, tmp_path):

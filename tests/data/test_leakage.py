@@ -321,3 +321,22 @@ def test_one_picture_at_two_indexes_is_two_views_of_one_patient_in_one_part(site
 def test_twins_of_a_public_set_that_knows_no_patients_are_its_own(site, study):
     write_indexed(site, None)
     assert check_contents(read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "dtypes"),
+    [
+        ([0, 1, 255], ["u1", "i2", "u4", "f4", "f8"]),
+        ([-1, 0, 32767], ["i2", "i4", "f4", "f8"]),
+        ([0, 1, 32768], ["u2", "i4", "f4"]),
+        ([0.0, -0.0, 1.5], ["f2", "f4", "f8"]),
+        ([0, 1, 1e30], ["f4", "f8"]),
+    ],
+)
+def test_the_same_numbers_have_one_digest_in_every_type(values, dtypes):
+    digests = {digest_content(np.array(values, dtype).reshape(1, 1, -1), None) for dtype in dtypes}
+    others = {digest_content(np.array(values, dtype).reshape(1, -1, 1), None) for dtype in dtypes}
+    assert len(digests) == len(others) == 1
+    assert digests != others
+    changed = np.array([*values[:-1], values[-1] / 2], dtypes[-1]).reshape(1, 1, -1)
+    assert {digest_content(changed, None)} != digests

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,6 @@ from silofl.study import Study
 VERSION = 9
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
-# Each attempt opens the cache, or else builds it for the next one to open.
-ATTEMPTS = 3
 KINDS = ("images", "targets")
 Cases = Iterable[tuple[str, PreparedCase]]
 logger = logging.getLogger(__name__)
@@ -85,21 +84,21 @@ def load_or_prepare(
 
 
 def _load_or_prepare(target: Path, prepare: Callable[[], Cases], source: CacheSource) -> dict[str, Examples]:
-    for _ in range(ATTEMPTS):
-        parts = open_parts(target)
-        if parts is not None:
-            return parts
-        try:
-            _build_entry(target, prepare, source)
-        except OSError as error:
-            if error.errno in TOO_MANY_OPEN:
-                raise open_error("cache_dir", error) from None
-            reason = error.strerror or type(error).__name__
-            raise DataError(
-                f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
-                "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
-            ) from None
-    raise DataError("cache_dir must keep what is written to it; the cache was damaged again: check the disk")
+    parts = open_parts(target)
+    if parts is not None:
+        return parts
+    try:
+        _build_entry(target, prepare, source)
+        # Its sums were taken just now, of what can be read.
+        return _open_checked(target)
+    except OSError as error:
+        if error.errno in TOO_MANY_OPEN:
+            raise open_error("cache_dir", error) from None
+        reason = error.strerror or type(error).__name__
+        raise DataError(
+            f"cache_dir must be a folder with room that can be written; the system said {reason!r}: "
+            "free space, or name another folder with cache_dir in site.yaml, in a simulation with --cache"
+        ) from None
 
 
 def open_parts(folder: Path) -> dict[str, Examples] | None:
@@ -111,8 +110,7 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
     try:
         if (folder / SUMS).read_text(encoding="utf-8") != _list_checksums(folder):
             raise ValueError("the sums differ")
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        return {part: _open_part(folder, part, index[part]) for part in PARTS}
+        return _open_checked(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
@@ -120,6 +118,11 @@ def open_parts(folder: Path) -> dict[str, Examples] | None:
             raise open_error("cache_dir", error) from None
         logger.warning("the cache %s must be as it was written; it is damaged, and is made anew", folder.name)
         return None
+
+
+def _open_checked(folder: Path) -> dict[str, Examples]:
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    return {part: _open_part(folder, part, index[part]) for part in PARTS}
 
 
 def _list_checksums(folder: Path) -> str:
@@ -199,4 +202,9 @@ def _write_cases(folder: Path, cases: Cases) -> None:
         for stream, shape in zip(pair, shapes, strict=True):
             stream.finish(shape)
     write_text(folder / INDEX, json.dumps(index))
-    write_text(folder / SUMS, _list_checksums(folder))
+    with ThreadPoolExecutor(1) as pool:
+        # The disk writes while the sums are taken.
+        synced = [pool.submit(stream.sync) for pair in streams.values() for stream in pair]
+        write_text(folder / SUMS, _list_checksums(folder))
+        for one in synced:
+            one.result()

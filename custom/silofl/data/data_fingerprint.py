@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import list_missing_contrasts, read_source
-from silofl.data.decoder import end_decoder
+from silofl.data.decoder import decode_ahead
 from silofl.data.header import check_affine
 from silofl.data.images import Image
 from silofl.data.intensity import to_channels
 from silofl.data.manifest import Manifest
-from silofl.data.preparation import read_label_map
+from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.targets import IGNORED, find_labelled
@@ -187,13 +187,13 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     """
     cases: dict[tuple[bool, str], list[CaseMeasures]] = {}
     measured = ((record, _measure_case(record, manifest, study)) for record in manifest.training)
-    for record, found in track_progress(
-        measured, len(manifest.training), f"measuring {manifest.folder.name}", has_progress
-    ):
-        # Whose patient nobody knows is taken as a patient of its own, and counts for no threshold.
-        is_known = record.patient is not None
-        cases.setdefault((is_known, record.patient if is_known else record.case), []).append(found)
-    end_decoder()
+    with decode_ahead(build_requests(manifest.training, manifest)):
+        for record, found in track_progress(
+            measured, len(manifest.training), f"measuring {manifest.folder.name}", has_progress
+        ):
+            # Whose patient nobody knows is taken as a patient of its own, and counts for no threshold.
+            is_known = record.patient is not None
+            cases.setdefault((is_known, record.patient if is_known else record.case), []).append(found)
     is_known = np.array([known for known, _ in cases])
 
     def means(key: str) -> NDArray[np.float64]:

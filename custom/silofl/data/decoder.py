@@ -4,18 +4,27 @@ Broken or built bytes may crash Pillow or GDCM, keep them busy for good, or fill
 and the file is refused; the next file starts another one. One process serves file after file: it is started with the
 first and ended by `end_decoder`, or with this process. It holds no right that this process does not hold. It keeps the
 arrays of an npz file, of which each answer bears one image.
+
+Files that are known before they are needed go to it in batches, one message each, so that it decodes the next file
+while this process works on the last one. It still has one file at a time, within that file's own bounds, and answers in
+the order of the requests: the first request without an answer is the file at which it ended.
 """
 
 import atexit
+import fcntl
 import json
 import math
 import os
 import platform
 import resource
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
@@ -42,40 +51,72 @@ OVERWRITTEN = {"MALLOC_PERTURB_": "85", "GLIBC_TUNABLES": "glibc.malloc.tcache_c
 IS_OVERWRITTEN = platform.libc_ver()[0] == "glibc"
 # For what is unpacked, scaled, and added to: a volume of zeros says nothing by its size, and states what it unpacks to.
 MOST_BYTES = 4 * MAX_BYTES
+# Of requests without an answer: so much a pipe takes while the other process waits until its answer is read.
+BATCH_BYTES = select.PIPE_BUF
+# Of answers that wait to be read, where the system allows it.
+ANSWER_BYTES = 1 << 20
 _lock = Lock()
 _process: subprocess.Popen[bytes] | None = None
+# Requests that the process has and has not answered, and those to be sent behind them.
+_waiting: deque[bytes] = deque()
+_coming: deque[bytes] = deque()
 
 
-def decode_in_subprocess(reader: str, path: Path, name: str, **options: object) -> Decoded:
-    """Decode a file in the decoders' process.
+def build_request(reader: str, path: Path, name: str, **options: object) -> bytes:
+    """Return the line that asks for a file.
 
     Args:
         reader: The module in `silofl.data` and the function in it, as ``pictures.read_picture``.
         path: The file, or the folder of the series.
         name: What messages call it.
         options: What else the function takes.
+    """
+    request = {"reader": reader, "path": str(path.absolute()), "name": name, "options": options}
+    return json.dumps(request).encode() + b"\n"
+
+
+@contextmanager
+def decode_ahead(requests: Iterable[bytes]) -> Iterator[None]:
+    """Let the decoders' process work ahead of what is asked for, and end it afterwards.
+
+    Args:
+        requests: As `build_request` makes them, in the order in which they will be asked for. One that is left out is
+            dropped, and any other file is decoded too.
+    """
+    if IS_OVERWRITTEN:
+        with _lock:
+            _coming.extend(requests)
+            if _coming:
+                # Why it cannot be started is told where a file is asked for.
+                with suppress(OSError):
+                    _send_batch(_ensure_decoder(), _coming[0])
+    try:
+        yield
+    finally:
+        end_decoder()
+
+
+def decode_in_subprocess(request: bytes) -> Decoded:
+    """Decode a file in the decoders' process.
+
+    Args:
+        request: As `build_request` makes it.
 
     Raises:
         DataError: What the reader refuses.
         ValueError: What the decoder says of broken bytes, or how its process ended.
         OSError: The process cannot be started, or the system cannot read the file.
     """
-    request = {"reader": reader, "path": str(path.absolute()), "name": name, "options": options}
     with _lock:
-        process = _ensure_decoder()
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            answer, array = _receive_answer(process.stdout)
-            if not IS_OVERWRITTEN:
-                process.kill()
-                process.wait()
-        except (BrokenPipeError, EOFError):
-            raise ValueError(_describe_exit(process)) from None
-        except BaseException:
-            # After half an answer the next one could not be told from its rest.
+        answered = None
+        while answered != request:
+            process = _ensure_decoder()
+            _send_batch(process, request)
+            answered = _waiting.popleft()
+            answer, array = _receive_or_end(process)
+        if not IS_OVERWRITTEN:
             process.kill()
-            raise
+            process.wait()
     if "refused" in answer:
         raise DataError(answer["refused"])
     if answer.get("errno"):
@@ -89,15 +130,18 @@ def end_decoder() -> None:
     """End the decoders' process, if one runs; the next file starts another one."""
     global _process
     with _lock:
+        _waiting.clear()
+        _coming.clear()
         if _process is not None:
             _process.kill()
-            _process.communicate()
-            _process = None
+            with _process:
+                _process = None
 
 
 def _ensure_decoder() -> subprocess.Popen[bytes]:
     global _process
-    if _process is None or _process.poll() is not None:
+    # What a process has answered before it ended is read first.
+    if _process is None or (not _waiting and _process.poll() is not None):
         # Its error output is dropped: the libraries' warnings name full paths.
         _process = subprocess.Popen(
             [sys.executable, "-P", "-m", "silofl.data.decoder"],
@@ -106,7 +150,55 @@ def _ensure_decoder() -> subprocess.Popen[bytes]:
             stderr=subprocess.DEVNULL,
             env=_build_environment(),
         )
+        with suppress(AttributeError, OSError):
+            fcntl.fcntl(_process.stdout, fcntl.F_SETPIPE_SZ, ANSWER_BYTES)
     return _process
+
+
+def _send_batch(process: subprocess.Popen[bytes], request: bytes) -> None:
+    """Send a request that was not sent before, and once most of a batch is answered those that come next."""
+    batch, room = [], BATCH_BYTES - sum(map(len, _waiting))
+    if request not in _waiting:
+        if _waiting and len(request) > room:
+            return
+        if request in _coming:
+            while _coming.popleft() != request:
+                pass
+        batch, room = [request], room - len(request)
+    if room > BATCH_BYTES // 2:
+        while _coming and len(_coming[0]) <= room:
+            batch.append(_coming.popleft())
+            room -= len(batch[-1])
+    _waiting.extend(batch)
+    if batch and not process.stdin.closed:
+        try:
+            process.stdin.write(b"".join(batch))
+            process.stdin.flush()
+        except BrokenPipeError:
+            # Which file has ended it is seen where its answers end.
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+def _receive_or_end(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], NDArray | None]:
+    """Return the next answer, or how the process ended; what it has not answered is then sent to another one."""
+    try:
+        return _receive_answer(process.stdout)
+    except EOFError:
+        reason = _describe_exit(process)
+        _put_back()
+        return {"broken": reason}, None
+    except BaseException:
+        # After half an answer the next one could not be told from its rest.
+        process.kill()
+        process.wait()
+        _put_back()
+        raise
+
+
+def _put_back() -> None:
+    _coming.extendleft(reversed(_waiting))
+    _waiting.clear()
 
 
 def _build_environment() -> dict[str, str]:
@@ -148,6 +240,8 @@ def _forget_process() -> None:
     """Leave the process to the one that started it: a fork must not write between its requests."""
     global _process, _lock
     _process, _lock = None, Lock()
+    _waiting.clear()
+    _coming.clear()
 
 
 atexit.register(end_decoder)
@@ -163,6 +257,8 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         path, name = Path(request["path"]), request["name"]
         module, function = request["reader"].split(".")
         try:
+            if module == "nifti":
+                _import_nibabel()
             read = getattr(import_module(f"silofl.data.{module}"), function)
             _limit_resources(path, module)
             decoded = read(path, name, **request["options"])
@@ -175,6 +271,16 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
             number = error.errno if is_system_error(error) else None
             reason = str(error).replace(str(path), name) or type(error).__name__
             _send_line(answers, {"broken": reason, "errno": number})
+
+
+def _import_nibabel() -> None:
+    """Import nibabel without pydicom, for parts of headers that are not read; with it it takes three times as long."""
+    is_dicom_known = "pydicom" in sys.modules
+    if not is_dicom_known:
+        sys.modules["pydicom"] = None
+    import_module("nibabel")
+    if not is_dicom_known:
+        del sys.modules["pydicom"]
 
 
 def _limit_resources(path: Path, module: str) -> None:

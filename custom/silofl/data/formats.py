@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from silofl.data.access import is_system_error, open_error
 from silofl.data.decoded import Decoded
-from silofl.data.decoder import decode_in_subprocess
+from silofl.data.decoder import build_request, decode_in_subprocess
 from silofl.data.endings import suggest_remedy
 from silofl.data.nifti import read_nifti
 from silofl.errors import DataError, UnreadableError
 
-Reader = Callable[[Path, str, int | None, bool], Decoded]
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 # Where in its own source a C++ library found an error, and the address of the object.
 _LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+(?: \(\))?:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
@@ -38,16 +37,17 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         DataError: The format is not known, or the system failed.
         UnreadableError: The file is truncated, corrupt or of a form that is not supported.
     """
-    reader = _choose_reader(path, name)
-    return _explain_errors(lambda: reader(path, name, index, is_label), path, name)
+    request = build_file_request(path, name, index, is_label)
+    return _explain_errors(
+        lambda: read_nifti(path, name) if request is None else decode_in_subprocess(request), path, name
+    )
 
 
 def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
     """Decode a DICOM segmentation on the grid of its image, of a shape (X, Y, Z) and an affine; errors as `decode`."""
     grid = {"shape": list(shape), "affine": affine.tolist()}
-    return _explain_errors(
-        lambda: decode_in_subprocess("dicom_segments.read_segmentation", path, name, **grid), path, name
-    )
+    request = build_request("dicom_segments.read_segmentation", path, name, **grid)
+    return _explain_errors(lambda: decode_in_subprocess(request), path, name)
 
 
 def _explain_errors(read: Callable[[], Decoded], path: Path, name: str) -> Decoded:
@@ -66,9 +66,26 @@ def _explain_errors(read: Callable[[], Decoded], path: Path, name: str) -> Decod
         ) from None
 
 
-def _choose_reader(path: Path, name: str) -> Reader:
-    if path.is_dir():
-        return _decode_dicom
+def build_file_request(path: Path, name: str, index: int | None, is_label: bool) -> bytes | None:
+    """Return what asks the decoders' process for a file; None of a NIfTI without compression, which it does not read.
+
+    Args:
+        path: Where it lies.
+        name: What messages call it.
+        index: Which image of an npz file.
+        is_label: As in `decode`.
+
+    Raises:
+        DataError: The format is not known.
+    """
+    reader = "dicom.read_dicom_series" if path.is_dir() else _find_reader(path, name)
+    if reader is None:
+        return None
+    given = {"index": index, "is_label": is_label}
+    return build_request(reader, path, name, **{key: given[key] for key in OPTIONS.get(reader, ())})
+
+
+def _find_reader(path: Path, name: str) -> str | None:
     for ending, reader in READERS.items():
         if path.name.lower().endswith(ending):
             return reader
@@ -78,47 +95,16 @@ def _choose_reader(path: Path, name: str) -> Reader:
     )
 
 
-def _decode_nifti(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    # What is not compressed stays in the file until it is needed.
-    return (
-        read_nifti(path, name)
-        if path.name.lower().endswith(".nii")
-        else decode_in_subprocess("nifti.read_nifti", path, name)
-    )
-
-
-def _decode_mgh(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_in_subprocess("mgh.read_mgh", path, name)
-
-
-def _decode_metaimage(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_in_subprocess("metaimage.read_metaimage", path, name)
-
-
-def _decode_nrrd(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_in_subprocess("nrrd.read_nrrd", path, name)
-
-
-def _decode_dicom(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_in_subprocess(f"dicom.read_dicom_{'series' if path.is_dir() else 'file'}", path, name)
-
-
-def _decode_picture(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_in_subprocess("pictures.read_picture", path, name, is_label=is_label)
-
-
-def _decode_npz(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
-    return decode_in_subprocess("npz.read_npz", path, name, index=index, is_label=is_label)
-
-
-READERS: dict[str, Reader] = {
-    **dict.fromkeys(PICTURES, _decode_picture),
-    ".nii": _decode_nifti,
-    ".nii.gz": _decode_nifti,
-    ".hdr": _decode_nifti,
-    **dict.fromkeys((".mgh", ".mgz"), _decode_mgh),
-    **dict.fromkeys((".mha", ".mhd"), _decode_metaimage),
-    **dict.fromkeys((".nrrd", ".nhdr"), _decode_nrrd),
-    ".dcm": _decode_dicom,
-    ".npz": _decode_npz,
+# In `silofl.data`, and run in the decoders' process; a NIfTI without compression stays in its file until it is needed.
+READERS: dict[str, str | None] = {
+    **dict.fromkeys(PICTURES, "pictures.read_picture"),
+    ".nii": None,
+    **dict.fromkeys((".nii.gz", ".hdr"), "nifti.read_nifti"),
+    **dict.fromkeys((".mgh", ".mgz"), "mgh.read_mgh"),
+    **dict.fromkeys((".mha", ".mhd"), "metaimage.read_metaimage"),
+    **dict.fromkeys((".nrrd", ".nhdr"), "nrrd.read_nrrd"),
+    ".dcm": "dicom.read_dicom_file",
+    ".npz": "npz.read_npz",
 }
+# What they take besides path and name.
+OPTIONS = {"pictures.read_picture": ("is_label",), "npz.read_npz": ("index", "is_label")}

@@ -26,13 +26,16 @@ class NpyStream:
         self._length += len(rows)
 
     def finish(self, empty_shape: tuple[int, ...]) -> None:
-        """Write the final length; `empty_shape` is the form of a row when none was written."""
+        """Write the final length, so that the file can be read; `empty_shape` is a row's form where there is none."""
         if self._shape is None:
             self._start(empty_shape)
         # NumPy pads the header so that a larger length fits in: the data need not move.
         self._file.seek(0)
         self._write_header()
         self._file.flush()
+
+    def sync(self) -> None:
+        """Force the finished file to the disk, and close it."""
         os.fsync(self._file.fileno())
         self._file.close()
 

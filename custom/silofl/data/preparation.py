@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from silofl.data.contrasts import (
     read_source,
 )
 from silofl.data.domain import Domain, Form, read_form
-from silofl.data.header import check_affine, read_header
+from silofl.data.formats import build_file_request
+from silofl.data.header import check_affine, find_segmentation, read_header
 from silofl.data.images import RENUMBER, Image, check_values, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.label_grid import lay_on_image
@@ -208,6 +210,18 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
         raise UnreadableError(f"case {record.case!r}: {error}", error.reason) from None
     except DataError as error:
         raise DataError(f"case {record.case!r}: {error}") from None
+
+
+def build_requests(records: Iterable[Record], manifest: Manifest) -> Iterator[bytes]:
+    """Yield what asks the decoders' process for the files of cases, in the order in which `prepare_case` reads them."""
+    for record in records:
+        with suppress(DataError, OSError):  # told where the file is read
+            files = [(path, name, False) for path, name in filter(None, manifest.source(record).files)]
+            if isinstance(record.label, str):
+                files.append((manifest.places[record.label], record.label, True))
+            # A DICOM segmentation is laid on the grid of its image, which must be read first.
+            if find_segmentation(files[-1][0]) is None:
+                yield from filter(None, [build_file_request(path, name, record.index, it) for path, name, it in files])
 
 
 def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:

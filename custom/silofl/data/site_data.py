@@ -9,14 +9,14 @@ import numpy as np
 
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import prune
-from silofl.data.decoder import end_decoder
+from silofl.data.decoder import decode_ahead, end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.images import AS_STORED, Image, read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_least
 from silofl.data.parts import Examples, PreparedCase
-from silofl.data.preparation import build_preparation, prepare_case
+from silofl.data.preparation import build_preparation, build_requests, prepare_case
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
@@ -166,12 +166,12 @@ def find_unreadable(folder: Path, study: Study) -> dict[str, str]:
     """
     manifest, steps, found = read_manifest(folder, study), build_preparation(study), {}
     records = [record for records in manifest.parts.values() for record in records]
-    for record in track_progress(records, len(records), f"reading {folder.name}"):
-        try:
-            prepare_case(record, manifest, steps)
-        except UnreadableError as error:
-            found[record.case] = error.reason
-    end_decoder()
+    with decode_ahead(build_requests(records, manifest)):
+        for record in track_progress(records, len(records), f"reading {folder.name}"):
+            try:
+                prepare_case(record, manifest, steps)
+            except UnreadableError as error:
+                found[record.case] = error.reason
     return found
 
 
@@ -183,7 +183,6 @@ def _sample_evenly(count: int, most: int) -> list[int]:
 def _prepare_cases(
     manifest: Manifest, study: Study, has_progress: bool, unreadable: UnreadableCases
 ) -> Iterator[tuple[str, PreparedCase]]:
-    steps = build_preparation(study)
     # Here, where every image is read once for the cache, and not at every start.
     contents = Contents(manifest.places, agree_split_unit(study, manifest.split_unit))
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
@@ -191,6 +190,7 @@ def _prepare_cases(
     faults = Faults()
 
     def cases() -> Iterator[tuple[str, PreparedCase]]:
+        steps = build_preparation(study)
         for part, record in track_progress(records, len(records), f"reading {manifest.folder.name}", has_progress):
             with faults.collect_fault():
                 try:
@@ -201,10 +201,10 @@ def _prepare_cases(
                 contents.add(part, record, case.digests)
                 yield part, case
 
-    yield from _check_same_size(cases())
+    with decode_ahead(build_requests((record for _, record in records), manifest)):
+        yield from _check_same_size(cases())
     faults.tell()
     unreadable.finish()
-    end_decoder()
 
 
 def _check_same_size(cases: Iterable[tuple[str, PreparedCase]]) -> Iterator[tuple[str, PreparedCase]]:
