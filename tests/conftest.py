@@ -3,6 +3,7 @@ import math
 import os
 import shutil
 import socket
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -63,13 +64,17 @@ def decoding(monkeypatch):
     The tests of reading and of broken files, in `data` and `fuzz`, and all that runs as a process of its own, keep it.
     """
 
-    def decode(reader, path, name, **options):
-        module, function = reader.split(".")
-        decoded = getattr(import_module(f"silofl.data.{module}"), function)(path, name, **options)
+    def decode(request):
+        asked = json.loads(request)
+        module, function = asked["reader"].split(".")
+        read = getattr(import_module(f"silofl.data.{module}"), function)
+        decoded = read(Path(asked["path"]), asked["name"], **asked["options"])
         # What comes from another process is nobody else's.
         return decoded._replace(array=decoded.array.copy(order="K"))
 
     monkeypatch.setattr("silofl.data.formats.decode_in_subprocess", decode)
+    for module in ("site_data", "data_fingerprint"):
+        monkeypatch.setattr(f"silofl.data.{module}.decode_ahead", nullcontext)
 
 
 @pytest.fixture
