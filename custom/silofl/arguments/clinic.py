@@ -56,7 +56,8 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         help=f"specificity at which the threshold of each class is chosen (default: {SPECIFICITY:g})",
     )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)")
+    where = "where to compute (default: auto)"
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=where)
     add_json(parser, "evaluation.json")
 
 

@@ -41,7 +41,8 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
 
 def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl evaluation-job``."""
-    parser.add_argument("model", type=expect_path("the folder of a super model"), metavar="MODEL", help="folder of the super model")
+    model = expect_path("the folder of a super model")
+    parser.add_argument("model", type=model, metavar="MODEL", help="folder of the super model")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="NEWJOB", help="new folder for the job")
 
 
