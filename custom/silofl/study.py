@@ -63,8 +63,7 @@ class Study(Section):
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding.
         guard: Whether each site with validation data also trains a model alone, and keeps what these data favour.
-        evaluate_every_round: Whether each round's model is also scored on test data, for curves; these scores choose
-            nothing.
+        evaluate_every_round: Whether each round's model is also scored on test data, for curves.
         metric: What models are chosen and reported by: mean Dice over cases, without or with the background; share of
             right cases; its mean over the classes; or the area under the ROC curve or under precision over recall, mean
             over the classes. With ``multilabel`` each finding, and its absence, is a class.

@@ -133,7 +133,7 @@ class BackgroundSettings(Section):
     """What stands where nothing was measured, before intensities are scaled.
 
     Attributes:
-        below: Smaller values become this one, as -1024 of CT: scanners put -2000 or -3024 outside of their circle.
+        below: Smaller values become this one, as -1024 of CT.
         nan: NaN becomes this value; without it an image with NaN is refused.
     """
 
@@ -150,12 +150,10 @@ class DataSettings(Section):
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
         channels: A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is dropped.
         channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
-        resample: Whether a case's volume on another grid than its first contrast is resampled to it (linear). Otherwise
-            it is refused.
-        neighbours: Slices before and after each slice that become further channels. At a volume's end the nearest is
-            repeated. The label is the middle slice's.
+        resample: Whether a contrast on another grid than the case's first is resampled to it. Otherwise it is refused.
+        neighbours: Slices before and after each slice that become further channels. The label is the middle slice's.
         modality: DICOM's code, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera); the super model refuses
-            others. By default the code in the sites' DICOM images.
+            others. Default: the code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
         background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.
@@ -243,10 +241,9 @@ class ModelSettings(Section):
         network: Another network of MONAI, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
             ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. Or one of a package, as ``package==1.2.0/name``.
-            ``features`` and ``dropout`` are not used.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: ``batch_stateless`` is BatchNorm without parameters and running statistics: a prediction then
-            depends on the other images of its batch; not for ``alexnet``.
+            depends on the other images of its batch.
         features: Channels of the U-Net's levels.
         dropout: Probability; ``lenet5`` and ``activity_cnn`` have none.
         precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and what travels are
@@ -378,8 +375,7 @@ class DpSgdSettings(Section):
         noise: Deviation of the noise in the sum of a batch's gradients, in multiples of ``clip``.
         clip: Norm to which the gradient of each unit in a batch is clipped.
         delta: The probability with which epsilon need not hold; below 1 over the units of the smallest site.
-        unit: A ``patient``, with at most one example per step; or an ``example``, which protects a patient with several
-            less.
+        unit: A ``patient``, with at most one example per step; or an ``example``.
     """
 
     noise: Positive
@@ -472,8 +468,7 @@ class FederationSettings(Section):
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         patience: Rounds without a better mean validation after which the run ends with the models of the best round.
             AdaFed's shared rounds do not count. Refused with ``average_last`` or ``extra_rounds``.
-        sites_left: Sites that have left a continued run, as ``[north]``: they are not asked, and what they miss does
-            not make it INCOMPLETE.
+        sites_left: Sites that have left a continued run, as ``[north]``: what they miss does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
             in tasks other than training; later five times the longest answer, at least ten minutes.
         join_timeout_s: Seconds the server waits for the sites before the first round.

@@ -152,6 +152,10 @@ def test_the_command_compares_the_methods_made_for_what_differs(silofl, job, wri
     data = write_sites(**shifts)
     code, out, _ = silofl("advise", job, "--data", data / "{site}", *changes)
     assert code == 0 and "amplitudes of the images" in out and "%" not in out.replace("90 %", "")
+    assert [line.partition(" ... ")[0] for line in out.splitlines()[:2]] == [
+        "reading the training data",
+        "measuring 3 sites and halves of them",
+    ]
     assert f"silofl compare {job} --data {data} --out RUNS --methods {methods} --pretrained f.pt" in out
     for method in methods.split(","):
         settle_job(job, Simulation(str(data)), {"algorithm": find_method_algorithm(method)})

@@ -20,6 +20,7 @@ from silofl.options import (
 )
 from silofl.report.tables import TextTable, print_table
 from silofl.studies import simulate
+from silofl.studies.progress import announce
 from silofl.studies.simulation import Simulation, settle_job
 from silofl.studies.weights import find_weights_file
 from silofl.study import Study
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         cache=path_to_text(options.cache),
     )
     study, simulation = settle_job(options.job, wanted, read_changes(options))
-    found = advise_simulation(study, simulation)
+    found = advise_simulation(study, simulation, console)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
         return ExitCode.COMPLETE
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def advise_simulation(study: Study, simulation: Simulation) -> Advice:
+def advise_simulation(study: Study, simulation: Simulation, console: Console) -> Advice:
     """Compare the sites of a simulation by their training data.
 
     Raises:
@@ -67,10 +68,11 @@ def advise_simulation(study: Study, simulation: Simulation) -> Advice:
     model = build_fixed_network(study, simulation.pretrained, simulation.weights)
     if len(simulation.sites) < 2:
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
-    sites = simulate.read_data(study, simulation, Path(simulation.data))
+    with announce("reading the training data", console):
+        sites = simulate.read_data(study, simulation, Path(simulation.data))
     torch.set_num_threads(study.torch_threads)
-    sketches = {site: sketch(site, data.training, study, model) for site, data in sites.items()}
-    return advise(sketches)
+    with announce(f"measuring {len(sites)} sites and halves of them", console):
+        return advise({site: sketch(site, data.training, study, model) for site, data in sites.items()})
 
 
 def print_advice(found: Advice, console: Console) -> None:
