@@ -10,7 +10,6 @@ from provisioning.checks import find_private_keys
 from provisioning.workspace import REPOSITORY
 from silofl.flare.kit import read_kit
 
-
 # Some twenty processes of NVFlare, as the page has them.
 pytestmark = pytest.mark.long
 
