@@ -78,20 +78,32 @@ def test_every_file_of_every_job_is_packed_and_no_other():
     assert len(jobs) >= 19 and packed == {path for path in wanted if not path.name.startswith(".__nvfl_")}
 
 
-@pytest.mark.parametrize("entry", ["silofl.cli", "silofl.flare.executor", "silofl.flare.controller"])
-def test_an_account_without_a_name_can_import_monai_and_torchs_compiler(entry):
-    # A container that runs as a bare number: MONAI and torch ask for the account's name when they are imported.
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+BARE = {name: value for name, value in os.environ.items() if name not in NAMES}
+# MONAI and torch's compiler ask for the account's name when they are imported.
+ASKING = ", monai.networks.nets, torch._dynamo"
+
+
+@pytest.mark.parametrize(
+    ("entry", "environment", "name"),
+    [
+        (f"silofl.cli{ASKING}", BARE, str(os.getuid())),
+        ("silofl.flare.executor", BARE, str(os.getuid())),
+        ("silofl.flare.controller", BARE, str(os.getuid())),
+        ("silofl.cli", BARE | {"USER": "ann"}, "ann"),
+    ],
+    ids=["libraries", "site", "server", "named"],
+)
+def test_an_account_without_a_name_is_called_by_its_number(entry, environment, name):
+    # A container that runs as a bare number.
     code = f"""
 import pwd
 def find(number):
     raise KeyError(f"getpwuid(): uid not found: {{number}}")
 pwd.getpwuid = find
-import {entry}, monai.networks.nets, torch._dynamo
+import {entry}
 import getpass
 print(getpass.getuser())
 """
-    names = ("LOGNAME", "USER", "LNAME", "USERNAME")
-    bare = {name: value for name, value in os.environ.items() if name not in names}
-    for environment, name in ((bare, str(os.getuid())), (bare | {"USER": "ann"}, "ann")):
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-        assert done.stdout == f"{name}\n", done.stderr
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == f"{name}\n", done.stderr

@@ -10,6 +10,7 @@ from silofl.studies.cross_test import cross_image, cross_table, cross_test
 from .conftest import JOB
 from .test_leave_out import make_contents, make_part
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SMALL = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 
 

@@ -19,10 +19,9 @@ from silofl.training.private import Spent, compute_epsilon
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def study():
-    """The study of the job, with a network that is soon built."""
-    return changed_study(JOB, {"model.features": [4, 4, 4, 4, 4, 4]})
+    return load_study(JOB / "app" / "config" / "study.yaml")
 
 
 @pytest.mark.parametrize(
@@ -86,8 +85,9 @@ def test_a_selectors_further_steps_are_further_passes():
 
 
 def test_memory_is_known_where_a_step_was_measured(study):
-    assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).site_memory_bytes is None
-    found = estimate(study, Setting(2, 1e9, image_size=(32, 32)))
+    small = study.model_copy(update={"model": study.model.model_copy(update={"features": (4, 4, 4, 4, 4, 4)})})
+    assert estimate(small, Setting(2, 1e9, seconds_per_step=1.0)).site_memory_bytes is None
+    found = estimate(small, Setting(2, 1e9, image_size=(32, 32)))
     # torch and MONAI alone take more than 200 MiB; this process may have loaded more before.
     assert 300 << 20 < found.site_memory_bytes and not found.is_on_gpu
 

@@ -58,6 +58,7 @@ def test_the_hospitals_that_suit_a_study_are_made_at_first_use(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     small = partial(make_phantoms, patients=dict.fromkeys(PATIENTS, FEWEST_PATIENTS))
     monkeypatch.setattr("silofl.studies.simulation.make_phantoms", small)
+    monkeypatch.setattr("silofl.data.stains.PATCHES", 2)
     _, simulation = settle_job(JOB.with_name(job), Simulation(), {})
     assert simulation.data == str(tmp_path / folder) and simulation.sites == sites
     assert all((tmp_path / folder / site / "dataset.json").is_file() for site in sites)

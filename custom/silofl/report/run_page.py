@@ -39,6 +39,7 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.result_pictures import case_images, hospitals_image, normalization_images
+from silofl.report.round_tables import participation_table, software_table, traffic_table
 from silofl.report.rounds import (
     curve_images,
     history_sentence,
@@ -79,14 +80,11 @@ from silofl.report.tables import (
     label_table,
     missing_labels_sentence,
     name_models,
-    participation_table,
     reading_sentence,
     reading_table,
     site_table,
-    software_table,
     surface_sentence,
     tested_sites,
-    traffic_table,
 )
 from silofl.software import find_installed_version
 from silofl.study_sections import CLASSIFICATION_ONLY

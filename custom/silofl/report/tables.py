@@ -1,4 +1,4 @@
-"""Tables of text for the terminal and the pages, and those of one run: its result by site and by label, its rounds."""
+"""Tables of text for the terminal and the pages, and those of one run's result, by site and by label."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ from rich.text import Text
 
 from silofl.core.findings import name_absence
 from silofl.errors import escape_markdown, make_printable
-from silofl.federation.ledger import Round, latest_software
 from silofl.federation.results import Results
 from silofl.study_sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
@@ -42,8 +41,6 @@ THRESHOLDS = (
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
 MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
-KINDS = ("late", "failed", "refused")
-SOFTWARE = ("silofl", "nvflare", "torch", "python")
 
 
 @dataclass(frozen=True)
@@ -446,59 +443,3 @@ def _emphasise(cell: str, table: TextTable, place: tuple[int, int]) -> str:
     if place in table.best_cells:
         return f"**{cell}**"
     return f"<ins>{cell}</ins>" if place in table.level_cells else cell
-
-
-def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
-    columns = ("site", "asked", "answered", *KINDS, "training examples")
-    rows = tuple(
-        (
-            site,
-            *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
-            _last_examples(ledger, site),
-        )
-        for site in sites
-    )
-    return TextTable(columns, rows)
-
-
-def software_table(ledger: Sequence[Round]) -> TextTable | None:
-    """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
-    rows = tuple(
-        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _count_recorded(ledger, site))
-        for site, one in sorted(latest_software(ledger).items())
-    )
-    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
-
-
-def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
-    """Return one row a site: the bytes of the rounds' arrays to and from it, and those of one round."""
-    rows = [
-        _traffic_row(site, [r.bytes_to.get(site) for r in ledger], [r.bytes_from.get(site) for r in ledger])
-        for site in sites
-    ]
-    to = [sum(record.bytes_to.values()) for record in ledger]
-    back = [sum(record.bytes_from.values()) for record in ledger]
-    columns = ("site", "to the site", "from the site", "both in one round")
-    return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
-
-
-def _count_recorded(ledger: Sequence[Round], site: str) -> str:
-    answered = sum(site in record.answered for record in ledger)
-    return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
-
-
-def _last_examples(ledger: Sequence[Round], site: str) -> str:
-    counts = [record.examples[site] for record in ledger if site in record.examples]
-    return str(counts[-1]) if counts else MISSING
-
-
-def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:
-    sent, received = (sum(size or 0 for size in sizes) for sizes in (to, back))
-    asked = sum(size is not None for size in to)
-    return (
-        name,
-        format_bytes(sent),
-        format_bytes(received),
-        format_bytes((sent + received) / asked) if asked else MISSING,
-    )

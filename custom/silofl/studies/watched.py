@@ -24,9 +24,10 @@ from silofl.report.page import (
     make_section,
     write_page,
 )
+from silofl.report.round_tables import KINDS
 from silofl.report.rounds import training_curves
 from silofl.report.sentences import list_incidents
-from silofl.report.tables import KINDS, MISSING, TextTable, format_duration, format_number
+from silofl.report.tables import MISSING, TextTable, format_duration, format_number
 from silofl.schema import dump_record
 from silofl.studies.progress import describe_task
 from silofl.training.metrics import mean_of_known
