@@ -97,14 +97,20 @@ IS_POSITIVE = np.array([False] * 5 + [True] * 4)
 
 
 def test_a_threshold_keeps_the_wanted_specificity_or_sensitivity():
-    # 4 of 5 negatives lie below 0.5, all positives but 0.35 at 0.6 or above: 0.6 has specificity 1 and sensitivity 3/4
-    assert find_threshold(SCORES, IS_POSITIVE, specificity=0.9) == 0.6
-    # at 0.35 all positives, and 0.4 and 0.5 too: specificity 3/5
-    assert find_threshold(SCORES, IS_POSITIVE, specificity=0.6) == 0.35
-    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=1.0) == 0.35
-    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.75) == 0.6
-    # 0.5 of 4 is 2: the two highest
-    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.5) == 0.7
+    # all 5 negatives lie below 0.6, and 3 of 4 positives at it or above; the next score below is 0.5
+    assert find_threshold(SCORES, IS_POSITIVE, specificity=0.9) == pytest.approx(0.55)
+    # at 0.35 all positives, and 0.4 and 0.5 too: specificity 3/5; the next is 0.3
+    assert find_threshold(SCORES, IS_POSITIVE, specificity=0.6) == pytest.approx(0.325)
+    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=1.0) == pytest.approx(0.325)
+    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.75) == pytest.approx(0.55)
+    # half of 4 is 2, the two highest: 0.7, and 0.6 below
+    assert find_threshold(SCORES, IS_POSITIVE, sensitivity=0.5) == pytest.approx(0.65)
+
+
+def test_a_threshold_above_which_all_lie_is_halfway_to_0_and_between_neighbours_it_is_the_upper_one():
+    assert find_threshold(np.array([0.4, 0.6]), np.array([True, False]), sensitivity=1.0) == pytest.approx(0.2)
+    upper = np.nextafter(0.5, 1)
+    assert find_threshold(np.array([0.5, upper]), np.array([False, True]), specificity=1.0) == upper
 
 
 def test_without_both_kinds_or_without_a_case_that_may_be_called_there_is_no_threshold():

@@ -140,6 +140,8 @@ def find_threshold(
 ) -> float | None:
     """Return the threshold of most sensitivity at a specificity, or of most specificity at a sensitivity.
 
+    It lies halfway between the lowest score that is called positive and the next one below: it is no single case's.
+
     Args:
         scores: Of each case, shape (N,).
         is_positive: Whether a case is one of the class, shape (N,).
@@ -149,13 +151,19 @@ def find_threshold(
     Returns:
         None without a positive or a negative case, where no case may be called positive, and where nothing is wanted.
     """
+    lowest = None
     if specificity is not None:
         point = find_operating_point(scores, is_positive, specificity)
-        return point.threshold if point else None
-    if sensitivity is None or is_positive.all() or not is_positive.any():
+        lowest = point.threshold if point else None
+    elif sensitivity is not None and is_positive.any() and not is_positive.all():
+        ranked = np.sort(scores[is_positive])[::-1]
+        lowest = float(ranked[max(ceil(sensitivity * len(ranked) - ROUNDING), 1) - 1])
+    if lowest is None:
         return None
-    ranked = np.sort(scores[is_positive])[::-1]
-    return float(ranked[max(ceil(sensitivity * len(ranked) - ROUNDING), 1) - 1])
+    below = float(scores[scores < lowest].max(initial=0.0))
+    middle = (lowest + below) / 2
+    # Of neighbouring floats the middle is one of them.
+    return middle if middle > below else lowest
 
 
 def _logarithms(values: NDArray[np.floating]) -> Floats:
