@@ -62,8 +62,8 @@ def describe_padding(own: Padding | None, others: Mapping[str, Padding | None] |
     share = f"{own.value:g} fills {own.share:.1%} of the voxels"
     if own.is_stated:
         return [
-            f"{share}, and the files state that it is padding (PixelPaddingValue), which intensities are scaled by; set "
-            "a window that ends below it in the study's data.transforms, or export the images without padding"
+            f"{share}, and the files state that it is padding (PixelPaddingValue), which intensities are scaled by; "
+            "set a window that ends below it in the study's data.transforms, or export the images without padding"
         ]
     if own.value < AIR_HU:
         return [
