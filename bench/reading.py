@@ -23,8 +23,8 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.loop import train
 
-# Preparing is more than decoding: pictures in a process that may crash, volumes unpacked once before to see their size;
-# intensities and sizes, checks of each label, checksums.
+# Preparing is more than decoding: a process that may crash is started and works ahead on the other core; whether each
+# file is whole, intensities and sizes, checks of each label, checksums.
 FIRST = {"tiles": 12.0, "scans": 6.0}
 TILES, SIDE, SCANS, SCAN = 400, 128, 8, (192, 192, 40)
 

@@ -18,7 +18,15 @@ import pytest
 import torch
 import yaml
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
-from pydicom.uid import CTImageStorage, EnhancedMRImageStorage, ExplicitVRLittleEndian, generate_uid
+from pydicom.pixels import pack_bits
+from pydicom.uid import (
+    CTImageStorage,
+    EnhancedMRImageStorage,
+    ExplicitVRLittleEndian,
+    RLELossless,
+    SegmentationStorage,
+    generate_uid,
+)
 
 from silofl.cli import main
 from silofl.data.batches import training_batches
@@ -37,6 +45,7 @@ from silofl.training.device import derive_seed
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 AXES = np.eye(3)
+LABELMAP = "1.2.840.10008.5.1.4.1.1.66.7"
 MEMORY, ROOM = Path("/dev/shm"), 8 << 30
 UNET = {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"}
 # Of two levels: with the five of `unet`, a run's time goes into building networks, and into writing and reading states.
@@ -204,6 +213,68 @@ def write_dicom():
         return folder
 
     return write
+
+
+@pytest.fixture
+def write_series_to_segment(tmp_path, write_dicom):
+    """Write a series of voxels of 0.5 x 0.75 x 2 mm, with its frame of reference."""
+
+    def write(shape):
+        folder = write_dicom(tmp_path / "series", np.zeros(shape, np.int16))
+        frame = generate_uid()
+        for path in folder.iterdir():
+            header = pydicom.dcmread(path)
+            header.FrameOfReferenceUID = frame
+            pydicom.dcmwrite(path, header)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def write_segmentation(tmp_path):
+    """Write frames, each as (number of its segment, slice, pixels), as a DICOM segmentation; names are by number."""
+
+    def save(series, frames, names, kind="BINARY", syntax=ExplicitVRLittleEndian, bits=None, **elements):
+        source = pydicom.dcmread(next(series.iterdir()))
+        data, bits = pydicom.Dataset(), bits or (1 if kind == "BINARY" else 8)
+        data.file_meta = pydicom.dataset.FileMetaDataset()
+        data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = (
+            LABELMAP if kind == "LABELMAP" else SegmentationStorage
+        )
+        data.SOPInstanceUID = data.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+        data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        data.Modality, data.SegmentationType, data.PatientID = "SEG", kind, "p1"
+        data.FrameOfReferenceUID, data.NumberOfFrames = source.FrameOfReferenceUID, len(frames)
+        data.Rows, data.Columns = frames[0][2].T.shape
+        data.SamplesPerPixel, data.PhotometricInterpretation, data.PixelRepresentation = 1, "MONOCHROME2", 0
+        data.BitsAllocated = data.BitsStored = bits
+        data.HighBit = bits - 1
+        data.SegmentSequence = []
+        for number, name in names.items():
+            segment = pydicom.Dataset()
+            segment.SegmentNumber, segment.SegmentLabel = number, name
+            data.SegmentSequence.append(segment)
+        shared = group("PlaneOrientationSequence", ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
+        shared.update(group("PixelMeasuresSequence", PixelSpacing=[0.75, 0.5], SliceThickness=2))
+        data.SharedFunctionalGroupsSequence, data.PerFrameFunctionalGroupsSequence = [shared], []
+        for number, z, _ in frames:
+            one = group("PlanePositionSequence", ImagePositionPatient=[10, 20, 30 + 2 * z])
+            if kind != "LABELMAP":
+                one.update(group("SegmentIdentificationSequence", ReferencedSegmentNumber=number))
+            data.PerFrameFunctionalGroupsSequence.append(one)
+        stored = np.stack([pixels.T for *_, pixels in frames])
+        data.PixelData = pack_bits(stored) if bits == 1 else stored.astype(f"<u{bits // 8}").tobytes()
+        for key, value in elements.items():
+            setattr(data, key, value)
+        if syntax == RLELossless:
+            data.compress(syntax, generate_instance_uid=False)
+        data.file_meta.TransferSyntaxUID = syntax
+        path = tmp_path / "seg.dcm"
+        data.save_as(path, enforce_file_format=True)
+        return path
+
+    return save
 
 
 @pytest.fixture

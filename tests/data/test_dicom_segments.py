@@ -2,13 +2,10 @@ import nibabel
 import numpy as np
 import pydicom
 import pytest
-from pydicom.pixels import pack_bits
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
-    ExplicitVRLittleEndian,
     JPEG2000Lossless,
     RLELossless,
-    SegmentationStorage,
     SurfaceSegmentationStorage,
     generate_uid,
 )
@@ -20,8 +17,6 @@ from silofl.data.label_grid import lay_on_image
 from silofl.data.segments import Segment, read_segments
 from silofl.errors import DataError
 
-from ..conftest import group
-
 LABELS = {1: "organ", 2: "lesion"}
 # 15 pixels a frame, so that of 1 bit frames begin within a byte, and end where the byte after the next begins.
 SHAPE = (5, 3, 7)
@@ -30,59 +25,14 @@ LABELMAP = "1.2.840.10008.5.1.4.1.1.66.7"
 
 
 @pytest.fixture
-def series(tmp_path, write_dicom):
-    """Return the folder of a series of voxels of 0.5 x 0.75 x 2 mm, with its frame of reference."""
-    folder = write_dicom(tmp_path / "series", np.zeros(SHAPE, np.int16), np.eye(3))
-    frame = generate_uid()
-    for path in folder.iterdir():
-        header = pydicom.dcmread(path)
-        header.FrameOfReferenceUID = frame
-        pydicom.dcmwrite(path, header)
-    return folder
+def series(write_series_to_segment):
+    return write_series_to_segment(SHAPE)
 
 
 @pytest.fixture
-def write(series, tmp_path):
-    """Write frames, each as (number of its segment, slice, pixels), as a DICOM segmentation; names are by number."""
-
-    def save(frames, names=LABELS, kind="BINARY", syntax=ExplicitVRLittleEndian, bits=None, **elements):
-        source = pydicom.dcmread(next(series.iterdir()))
-        data, bits = pydicom.Dataset(), bits or (1 if kind == "BINARY" else 8)
-        data.file_meta = pydicom.dataset.FileMetaDataset()
-        data.SOPClassUID = data.file_meta.MediaStorageSOPClassUID = (
-            LABELMAP if kind == "LABELMAP" else SegmentationStorage
-        )
-        data.SOPInstanceUID = data.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-        data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        data.Modality, data.SegmentationType, data.PatientID = "SEG", kind, "p1"
-        data.FrameOfReferenceUID, data.NumberOfFrames = source.FrameOfReferenceUID, len(frames)
-        data.Rows, data.Columns = frames[0][2].T.shape
-        data.SamplesPerPixel, data.PhotometricInterpretation, data.PixelRepresentation = 1, "MONOCHROME2", 0
-        data.BitsAllocated = data.BitsStored = bits
-        data.HighBit = bits - 1
-        data.SegmentSequence = []
-        for number, name in names.items():
-            segment = pydicom.Dataset()
-            segment.SegmentNumber, segment.SegmentLabel = number, name
-            data.SegmentSequence.append(segment)
-        shared = group("PlaneOrientationSequence", ImageOrientationPatient=[1, 0, 0, 0, 1, 0])
-        shared.update(group("PixelMeasuresSequence", PixelSpacing=[0.75, 0.5], SliceThickness=2))
-        data.SharedFunctionalGroupsSequence, data.PerFrameFunctionalGroupsSequence = [shared], []
-        for number, z, _ in frames:
-            one = group("PlanePositionSequence", ImagePositionPatient=[10, 20, 30 + 2 * z])
-            if kind != "LABELMAP":
-                one.update(group("SegmentIdentificationSequence", ReferencedSegmentNumber=number))
-            data.PerFrameFunctionalGroupsSequence.append(one)
-        stored = np.stack([pixels.T for *_, pixels in frames])
-        data.PixelData = pack_bits(stored) if bits == 1 else stored.astype(f"<u{bits // 8}").tobytes()
-        for key, value in elements.items():
-            setattr(data, key, value)
-        if syntax == RLELossless:
-            data.compress(syntax, generate_instance_uid=False)
-        data.file_meta.TransferSyntaxUID = syntax
-        path = tmp_path / "seg.dcm"
-        data.save_as(path, enforce_file_format=True)
-        return path
+def write(write_segmentation, series):
+    def save(frames, names=LABELS, **options):
+        return write_segmentation(series, frames, names, **options)
 
     return save
 

@@ -1,12 +1,31 @@
 import numpy as np
 import pytest
 
-from silofl.data.padding import Padding, describe_padding, find_padding, measure_least
+from silofl.data.padding import Padding, describe_padding, find_padding, measure_padding
 
 
 def test_the_least_value_and_its_share_are_measured():
     # 3 of 8 voxels
-    assert measure_least(np.int16([[-5, -5], [0, 7], [-5, 1], [2, 3]])) == Padding(-5.0, 3 / 8)
+    assert measure_padding(np.int16([[-5, -5], [0, 7], [-5, 1], [2, 3]])) == Padding(-5.0, 3 / 8)
+
+
+@pytest.mark.parametrize(
+    ("stated", "found"),
+    [
+        (7.0, Padding(7.0, 2 / 8, is_stated=True)),
+        # The least one is measured as any, and one that no voxel has pads nothing.
+        (-5.0, Padding(-5.0, 3 / 8)),
+        (4095.0, Padding(-5.0, 3 / 8)),
+    ],
+)
+def test_a_higher_value_that_the_file_states_to_be_padding_counts_where_voxels_have_it(stated, found):
+    assert measure_padding(np.int16([[-5, -5], [0, 7], [-5, 7], [2, 3]]), stated) == found
+
+
+def test_stated_padding_is_named_with_value_and_share_and_no_least_value_is_taken_for_it():
+    (sentence,) = describe_padding(find_padding([Padding(4095.0, 0.25, True), Padding(0.0, 0.2)]))
+    assert sentence.startswith("4095 fills 12.5% of the voxels, and the files state that it is padding")
+    assert find_padding([Padding(3.0, 0.1, True), Padding(3.0, 0.2)]) == Padding(3.0, 0.1)
 
 
 def test_a_value_counts_where_more_than_one_percent_of_a_sites_voxels_share_it():

@@ -5,10 +5,12 @@ import sys
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 
 from silofl import errors
 from silofl.data import cache, formats, leakage, preparation
+from silofl.data.images import read_image
 from silofl.data.importers import import_layout
 from silofl.data.padding import Padding
 from silofl.data.parts import Examples, join_examples
@@ -440,6 +442,24 @@ def test_a_least_value_that_many_voxels_of_volumes_share_is_measured_and_gone_wh
     assert padded.padding == Padding(-3024.0, 0.25) and padded.training.images[:].min() == -3024
     mended = load_site_data(folder, study(intensity="raw", background={"below": -1024}), tmp_path / "cache")
     assert mended.padding == Padding(-1024.0, 0.25) and mended.training.images[:].min() == -1024
+
+
+def test_a_value_that_dicom_states_to_be_padding_is_found(empty_site, study, tmp_path, write_dicom):
+    for number, part in enumerate(("training", "training", "validation", "test")):
+        image = empty_site.rng.integers(0, 50, (4, 4, 4)).astype(np.int16)
+        # 16 of 64 voxels, 2 x 2000 - 1000 = 3000
+        image[0] = 2000
+        for file in write_dicom(empty_site.folder / f"v{number}", image).iterdir():
+            data = pydicom.dcmread(file)
+            data.add_new("PixelPaddingValue", "SS", 2000)
+            data.RescaleSlope, data.RescaleIntercept = 2, -1000
+            data.save_as(file)
+        affine = read_image(empty_site.folder / f"v{number}").affine
+        nibabel.save(nibabel.Nifti1Image(np.ones((4, 4, 4), np.uint8), affine), empty_site.folder / f"l{number}.nii.gz")
+        record = {"image": f"v{number}", "label": f"l{number}.nii.gz", "patient": f"p{number}"}
+        empty_site.content[part].append(record)
+    data = load_site_data(empty_site.write(), study(intensity="raw"), tmp_path / "cache")
+    assert data.padding == Padding(3000.0, 0.25, is_stated=True)
 
 
 def test_pictures_have_no_padding_and_are_not_read_again_for_it(site, load, no_decoding):

@@ -99,6 +99,23 @@ def test_a_damaged_file_is_read_or_refused(read, whole, ending, data):
     read(data.draw(damaged(whole[ending])), ending)
 
 
+@given(data=st.data())
+def test_a_damaged_dicom_segmentation_is_read_or_refused(segmentation, tmp_path, data):
+    content, image = segmentation
+    (tmp_path / "damaged.dcm").write_bytes(data.draw(damaged(content)))
+    with one_sentence(str(tmp_path)):
+        label = read_label(tmp_path / "damaged.dcm", "a", labels={1: "organ", 2: "lesion"}, image=image)
+        assert label.spatial_shape == image.spatial_shape
+
+
+@pytest.fixture
+def segmentation(write_series_to_segment, write_segmentation):
+    """The bytes of a good segmentation, and its image."""
+    series, drawn = write_series_to_segment((5, 3, 4)), np.eye(5, 3, dtype=np.uint8)
+    path = write_segmentation(series, [(1, 0, drawn), (2, 1, drawn), (1, 3, drawn)], {1: "organ", 2: "lesion"})
+    return path.read_bytes(), read_image(series)
+
+
 MHA_KEYS = ["ObjectType", "NDims", "BinaryData", "BinaryDataByteOrderMSB", "CompressedData", "CompressedDataSize"]
 MHA_KEYS += ["TransformMatrix", "Offset", "ElementSpacing", "ElementSize", "DimSize", "HeaderSize", "ElementType"]
 MHA_KEYS += ["ElementNumberOfChannels", "ElementDataFile", "Comment"]

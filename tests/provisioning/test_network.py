@@ -40,6 +40,7 @@ from silofl.cli import main
 from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
 from silofl.federation.egress_chain import check_chain
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
@@ -302,6 +303,29 @@ def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(netwo
     results = read_results(result_of(network, number, tmp_path / "results"))
     assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
     assert any("north" in reason and "its process for this job could not begin" in reason for reason in results.reasons)
+
+
+@pytest.mark.slow
+def test_a_file_that_is_damaged_after_site_check_costs_its_case_and_not_the_round(network, phantoms, tmp_path):
+    job, kit = small_job(tmp_path / "job", "fedavg_phantoms"), next(k for k in network.hospitals if k.name == "south")
+    settings, folder = kit.folder / "local" / "site.yaml", phantoms / "south"
+    image = folder / json.loads((folder / "dataset.json").read_text())["training"][0]["image"]
+    before, whole = settings.read_text(), image.read_bytes()
+    try:
+        settings.write_text(yaml.safe_dump(yaml.safe_load(before) | {"skip_unreadable": 0.1}))
+        checked = ["site", "check", "--kit", str(kit.folder), "--study", str(study_file(job))]
+        subprocess.run([sys.executable, "-m", "silofl", *checked], check=True)
+        image.write_bytes(whole[: len(whole) // 2])
+        number, status = network.run_job(job, LIMIT_S)
+    finally:
+        settings.write_text(before)
+        image.write_bytes(whole)
+    run = result_of(network, number, tmp_path / "results")
+    assert (status, read_results(run).status) == ("FINISHED:COMPLETED", "COMPLETE")
+    for found in read_ledger(run):
+        assert (found.failed, found.unreadable) == ({}, {"south": {"damaged": 1}})
+        assert found.examples["south"] < found.examples["north"] and sorted(found.answered) == [*SITES]
+    assert image.stem not in (run / "ledger.json").read_text()
 
 
 HOSTILE = """

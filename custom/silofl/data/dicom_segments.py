@@ -116,7 +116,7 @@ def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, num
     if place is None:
         raise DataError(
             f"{must} lie on the voxels of its image; its frame {number} lies beside them: name the image on which it "
-            "was drawn"
+            "was drawn, or save it as NIfTI, which import --resample-masks brings to its image"
         )
     return place
 

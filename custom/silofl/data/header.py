@@ -106,6 +106,15 @@ def read_frame_of_reference(path: Path) -> str | None:
     return _read_dicom_element(path, "FrameOfReferenceUID")
 
 
+def read_padding_value(path: Path) -> float | None:
+    """Return the intensity that a DICOM file or folder states to be padding; None of another form, or where none is."""
+    first = next(dicom_headers(path), {}) if is_dicom(path) else {}
+    with suppress(KeyError, TypeError, ValueError):
+        slope, intercept = float(first.get("RescaleSlope", 1)), float(first.get("RescaleIntercept", 0))
+        return float(first["PixelPaddingValue"].value) * slope + intercept
+    return None
+
+
 def check_affine(affine: NDArray[np.float64], name: str) -> None:
     """Refuse a grid of voxels that no scanner has.
 

@@ -14,29 +14,39 @@ AIR_HU = -1024
 
 @dataclass(frozen=True)
 class Padding:
-    """The least value of images, and the share of their voxels that have it."""
+    """A value of images, and the share of their voxels that have it.
+
+    Attributes:
+        value: The least value; or a higher one that their files state to be padding.
+        share: Of their voxels.
+        is_stated: Whether it is such a higher one.
+    """
 
     value: float
     share: float
+    is_stated: bool = False
 
 
-def measure_least(array: NDArray) -> Padding:
-    """Return an image's least value, and the share of its voxels that have it."""
+def measure_padding(array: NDArray, stated: float | None = None) -> Padding:
+    """Return an image's least value, or a higher one that its file states where it fills more than `LEAST_SHARE`."""
     least = array.min()
+    if stated is not None and stated > least and (share := float(np.mean(array == stated))) > LEAST_SHARE:
+        return Padding(stated, share, is_stated=True)
     return Padding(float(least), float(np.mean(array == least)))
 
 
 def find_padding(found: Sequence[Padding]) -> Padding | None:
-    """Return the value that most voxels of a site share as the least of their image; None where they are few.
+    """Return the value that most voxels of a site share as their padding; None where they are few.
 
     Args:
-        found: What `measure_least` says of some of its images.
+        found: What `measure_padding` says of some of its images.
     """
-    shares: dict[float, float] = {}
+    shares: dict[tuple[float, bool], float] = {}
     for one in found:
-        shares[one.value] = shares.get(one.value, 0) + one.share / len(found)
-    value = max(shares, key=lambda one: shares[one], default=None)
-    return None if value is None or shares[value] <= LEAST_SHARE else Padding(value, shares[value])
+        key = (one.value, one.is_stated)
+        shares[key] = shares.get(key, 0) + one.share / len(found)
+    key = max(shares, key=lambda one: shares[one], default=None)
+    return None if key is None or shares[key] <= LEAST_SHARE else Padding(key[0], shares[key], key[1])
 
 
 def describe_padding(own: Padding | None, others: Mapping[str, Padding | None] | None = None) -> list[str]:
@@ -50,6 +60,11 @@ def describe_padding(own: Padding | None, others: Mapping[str, Padding | None] |
     if own is None or any(one is not None and one.value == own.value for one in (others or {}).values()):
         return []
     share = f"{own.value:g} fills {own.share:.1%} of the voxels"
+    if own.is_stated:
+        return [
+            f"{share}, and the files state that it is padding (PixelPaddingValue), which intensities are scaled by; "
+            "set a window that ends below it in the study's data.transforms, or export the images without padding"
+        ]
     if own.value < AIR_HU:
         return [
             f"{share}, less than air has in CT: it is padding, which intensities are scaled by; set the study's "

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from silofl.data.decoded import Decoded
 from silofl.data.jpeg import check_scans
 from silofl.data.png import check_rows
-from silofl.data.tiff import COMPRESSION, PHOTOMETRIC, check_tiff
+from silofl.data.tiff import COMPRESSION, PHOTOMETRIC, check_tiff, several_error
 from silofl.errors import DataError
 
 FORMATS = ("PNG", "JPEG", "TIFF")
@@ -44,7 +44,7 @@ def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
             size = f"{picture.width} x {picture.height}"
             raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
         if getattr(picture, "n_frames", 1) > 1:
-            raise DataError(f"{name} must hold one picture, not {picture.n_frames}; save each as a file of its own")
+            raise several_error(name, picture.n_frames)
         stored = _stored_form(picture)
         _check_numbers(picture, stored, name, is_label)
         _check_whole(stream, picture, name)

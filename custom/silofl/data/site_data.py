@@ -11,10 +11,11 @@ from silofl.data.cache import describe_source, fingerprint_preparation, load_or_
 from silofl.data.cache_entries import prune
 from silofl.data.decoder import decode_ahead, end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
+from silofl.data.header import read_padding_value
 from silofl.data.images import AS_STORED, Image, read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
-from silofl.data.padding import Padding, find_padding, measure_least
+from silofl.data.padding import Padding, find_padding, measure_padding
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.preparation import build_preparation, build_requests, prepare_case
 from silofl.data.progress import track_progress
@@ -65,7 +66,7 @@ class SiteData:
 
     @property
     def padding(self) -> Padding | None:
-        """The least value of the training volumes by the sample, where many voxels share it; None of other images.
+        """What pads the training volumes by the sample, where many voxels share it; None of other images.
 
         Raises:
             DataError: An image cannot be read any more.
@@ -91,7 +92,7 @@ class SiteData:
 
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
         form, image = self._read_first(record)
-        return form, measure_least(image.array)
+        return form, measure_padding(image.array, read_padding_value(self.manifest.source(record).first[0]))
 
     def _read_first(self, record: Record) -> tuple[Form, Image]:
         # Of the first file alone: the contrasts of a case lie on one grid.

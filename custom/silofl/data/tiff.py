@@ -61,6 +61,14 @@ class Piece:
         return self.rows * ceil(self.columns * self.bits / 8)
 
 
+def several_error(name: str, count: int) -> DataError:
+    """Return the error for a file of several pictures: nothing in it says how far apart they are."""
+    return DataError(
+        f"{name} must hold one picture, not {count}; save each as a file of its own, or a volume as .nii.gz with the "
+        "size of its voxels"
+    )
+
+
 def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     """Refuse a TIFF that holds less or more than one picture.
 
@@ -76,7 +84,7 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     tags, end = picture.tag_v2, stream.seek(0, io.SEEK_END)
     pieces, kind = _read_pieces(tags), tags.get(COMPRESSION, PLAIN)
     if (planes := _count_planes(tags, pieces, end)) > 1:
-        raise DataError(f"{name} must hold one picture, not {planes}; save each as a file of its own")
+        raise several_error(name, planes)
     for piece in pieces:
         length = piece.size if kind == PLAIN else piece.length or 0
         is_given = piece.length is None or (piece.length >= length and piece.length > 0)

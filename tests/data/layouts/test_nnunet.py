@@ -166,6 +166,15 @@ def test_the_other_endings_of_nnunet_are_read(run, tmp_path, study, ending):
     np.testing.assert_array_equal(data.test.targets[0], label[..., 0] if ending != ".tif" else label)
 
 
+def test_a_volume_as_tif_is_refused_with_the_way_to_save_it(run, tmp_path):
+    place = write_set(tmp_path / "sets" / "north", SECOND | {"file_ending": ".tif"}, (8, 8))
+    for path in [*place.rglob("*.tif")]:
+        page = Image.open(path).copy()
+        page.save(path, save_all=True, append_images=[page] * 2)
+    with pytest.raises(DataError, match="prostate_00.* must hold one picture, not 3; .* a volume as .nii.gz"):
+        run(place, "north")
+
+
 def test_both_versions_say_the_same(run, source):
     second = run()
     describe(source, FIRST)

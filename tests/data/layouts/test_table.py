@@ -184,3 +184,44 @@ def test_a_single_finding_is_refused(run, source):
         write_site(source / site, [row.replace("Effusion", "Nodule") for row in FINDINGS])
     with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
         run()
+
+
+def write_findings(source, values=("0", "1"), sites=("north", "south"), header="file,effusion,old device,patient"):
+    for site in sites:
+        rows = [f"{n}.png,{values[n % 2]},{values[n // 2 % 2]},p{n}" for n in range(8)]
+        write_site(source / site, rows, header)
+
+
+@pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0")])
+def test_a_column_of_0_and_1_for_each_finding_is_a_multilabel_task(run, source, values):
+    write_findings(source, values)
+    _, content, records = run()
+    assert (content["task"], content["labels"]) == ("multilabel", {"0": "effusion", "1": "old device"})
+    assert [records[f"{n}.png"]["label"] for n in range(4)] == [[], [0], [1], [0, 1]]
+    assert records["3.png"]["patient"] == "p3"
+
+
+def test_a_column_that_says_that_there_is_no_finding_is_none(run, source):
+    write_findings(source, header="file,effusion,No Finding,patient")
+    assert run()[1]["labels"] == {"0": "effusion"}
+
+
+def test_labels_name_the_columns_of_findings_among_others(run, source):
+    write_findings(source, header="file,effusion,age,patient")
+    _, content, records = run(labels=("effusion",))
+    assert content["labels"] == {"0": "effusion"} and records["3.png"]["label"] == [0]
+
+
+@pytest.mark.parametrize("value", ["-1", "", "yes", "0.5"])
+def test_a_finding_that_is_neither_there_nor_not_is_refused(run, source, value):
+    write_findings(source, ("0", value), sites=("south",))
+    write_findings(source, sites=("north",))
+    with pytest.raises(DataError, match=f"labels.csv of site 'south' must hold 0 or 1 in the column.*, not '{value}'"):
+        run()
+
+
+def test_sites_with_other_columns_of_findings_are_refused(run, source):
+    write_findings(source)
+    write_findings(source, sites=("south",), header="file,effusion,nodule,patient")
+    with pytest.raises(DataError, match="labels.csv of site 'south' must have the column 'old device'"):
+        run()

@@ -12,8 +12,9 @@ SOURCE may be one such table itself, with a further column site; file is then th
 
 The label is the name of a class; the classes of all sites together are numbered by their names, or in the order of
 --labels. Where any row names several, as ``effusion|nodule``, all labels are findings (multilabel); a row with nothing,
-or with ``No Finding``, has none. Without the column patient, the patients of DICOM files are those of their headers
-(PatientID) where these differ; otherwise nobody knows whose images they are: they are split by file.
+or with ``No Finding``, has none. In place of the column label each finding may have a column of 0 and 1: all other
+columns, or those that --labels names. Without the column patient, the patients of DICOM files are those of their
+headers (PatientID) where these differ; otherwise nobody knows whose images they are: they are split by file.
 
 A label that measures something, as an age or a volume, is refused: SiloFL learns classes and segmentations.
 """
@@ -91,9 +92,14 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: A table cannot be read, a file is not there, or labels are no classes.
     """
     tables = _read_table(source) if source.is_file() else _read_folders(source)
-    task = "multilabel" if any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows) else CLASSES
+    findings = _list_finding_columns(tables.values(), options.labels)
+    if findings:
+        tables = {site: _join_findings(table, findings) for site, table in tables.items()}
+    has_several = any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows)
+    task = "multilabel" if findings or has_several else CLASSES
     sites = {site: _read_entries(table, task) for site, table in tables.items()}
-    labels = _number_classes([name for one in sites.values() for entry in one for name in entry.labels], options.labels)
+    found = [name for one in sites.values() for entry in one for name in entry.labels]
+    labels = _number_classes(found, findings or options.labels)
     empty = SitePlan(task, labels, {}, {})
     plans = {site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)}
     return warn_unknown_patients(plans, "column patient", f"Add the column patient to {TABLES[0]}")
@@ -115,18 +121,64 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
     found = {}
     for folder, table in tables.items():
         name = f"{table.name} of site {folder.name!r}"
-        found[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE, LABEL)))
+        found[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
     return found
 
 
 def _read_table(table: Path) -> dict[str, SiteTable]:
-    rows = read_rows(table, table.name, (FILE, LABEL, SITE))
+    rows = read_rows(table, table.name, (FILE, SITE))
     if not all(row[SITE] for row in rows):
         raise DataError(f"{table.name} must name the site of each file; fill the column {SITE}")
     return {
         site: SiteTable(table.parent, table.name, [row for row in rows if row[SITE] == site])
         for site in sorted({row[SITE] for row in rows})
     }
+
+
+def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of findings; none where a column names the label.
+
+    Raises:
+        DataError: A table has neither, or not the columns of another one.
+    """
+    columns = {table.name: [*next(iter(table.rows), {LABEL: ""})] for table in tables}
+    if all(LABEL in found for found in columns.values()):
+        return ()
+    first = next(found for found in columns.values() if LABEL not in found)
+    others = (FILE, PATIENT, SITE)
+    findings = tuple(given or (one for one in first if one not in others and one.casefold() != NONE))
+    for name, found in columns.items():
+        if not findings:
+            raise DataError(
+                f"{name} must have the columns {FILE} and {LABEL}, not {', '.join(found)}; rename them, or give each "
+                "finding a column of 0 and 1"
+            )
+        for finding in findings:
+            if finding not in found:
+                raise DataError(
+                    f"{name} must have the column {quote_value(finding)}, as the others; add it, or name the columns "
+                    "of findings with --labels"
+                )
+    return findings
+
+
+def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
+    """Return a table with the findings of a row in its column label, where each has a column of 0 and 1.
+
+    Raises:
+        DataError: There is another number or none.
+    """
+    rows = []
+    for row in table.rows:
+        for finding in findings:
+            if _parse_number(row[finding]) not in (0, 1):
+                raise DataError(
+                    f"{table.name} must hold 0 or 1 in the column {quote_value(finding)} of findings, not "
+                    f"{quote_value(row[finding])}; decide it, remove the row, or name the columns of findings with "
+                    "--labels"
+                )
+        rows.append({**row, LABEL: SEVERAL.join(one for one in findings if _parse_number(row[one]) == 1)})
+    return replace(table, rows=rows)
 
 
 def _read_entries(table: SiteTable, task: str) -> list[Entry]:
