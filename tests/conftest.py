@@ -1,5 +1,4 @@
 import json
-import math
 import os
 import shutil
 import socket
@@ -67,11 +66,13 @@ def pytest_configure():
 
 
 @pytest.fixture(autouse=True)
-def decoding(monkeypatch):
-    """Decode files in this process: every site of every run would start a decoders' process, as long as its training.
+def decoding(decoded_here):
+    """Start no process for decoders; the rooms whose tests are of reading and of whole runs do."""
 
-    The tests of reading and of broken files, in `data` and `fuzz`, and all that runs as a process of its own, keep it.
-    """
+
+@pytest.fixture
+def decoded_here(monkeypatch):
+    """Decode files in this process: every site of every run would start another one, for as long as its training."""
 
     def decode(request):
         asked = json.loads(request)
@@ -520,11 +521,7 @@ def play(tmp_path, site_data, make_study):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Draw each figure of a page whose words are read once, not for a phone too, and encode none.
-
-    That takes nine tenths of a page's time.
-    """
-    monkeypatch.setattr("silofl.report.canvas.MOST_ON_A_PHONE", math.inf)
+    """Encode no figure of a page whose words are read, for that takes nine tenths of a page's time."""
     monkeypatch.setattr("silofl.report.canvas.encode_png", lambda *_: b"\x89PNG")
     monkeypatch.setattr("silofl.report.canvas.encode_svg", lambda *_: b"<svg/>")
 

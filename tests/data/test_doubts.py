@@ -9,6 +9,8 @@ from silofl.data.images import read_image
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
 
 @pytest.fixture
 def asked(empty_site, study, tmp_path):

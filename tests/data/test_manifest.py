@@ -12,6 +12,8 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
 
 def test_a_manifest_holds_its_records_by_part(site, study):
     manifest = read_manifest(site.write(), study())

@@ -4,6 +4,8 @@ import pytest
 
 from .conftest import carried_out, silofl, write_small_job
 
+pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
+
 
 def fingerprint(folder):
     return json.loads((folder / "model.json").read_text())["fingerprint"]

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+import pytest
 
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
+pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 PATTERNS = ["--image-pattern", "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz", "--mask-pattern", "{case}/seg.nii.gz"]
 

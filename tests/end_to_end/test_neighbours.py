@@ -2,9 +2,12 @@ import json
 
 import nibabel
 import numpy as np
+import pytest
 import torch
 
 from .conftest import carried_out
+
+pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
 
 
 def test_a_run_with_neighbours_trains_and_its_super_model_predicts_a_scan(tmp_path, phantoms, small_job):

@@ -13,6 +13,7 @@ from ..test_docs import ROOT, commands, text_of
 from .conftest import carried_out
 from .paper_sets import WRITERS
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
 PRINTED = [arguments for _, arguments in commands(text_of(ROOT / "docs" / "papers.md"))]
 IMPORTS = [arguments for arguments in PRINTED if arguments[0] == "import" and len(arguments) > 1]
 

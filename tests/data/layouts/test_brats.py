@@ -8,6 +8,7 @@ from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
 AFFINE = np.diag([-1.0, -1, 1, 1])
 SIZE = (6, 6, 3)
 CONTRASTS = {"_": ("t1", "t1ce", "t2", "flair"), "-": ("t1n", "t1c", "t2w", "t2f")}

@@ -11,6 +11,8 @@ from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
 
 @pytest.fixture
 def source(tmp_path):

@@ -13,6 +13,7 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
 AFFINE = np.diag([0.5, 0.5, 3, 1])
 SECOND = {"channel_names": {"0": "T2", "1": "ADC"}, "labels": {"background": 0, "PZ": 1, "TZ": 2}}
 SECOND |= {"numTraining": 4, "file_ending": ".nii.gz"}
