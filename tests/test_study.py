@@ -613,3 +613,29 @@ def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():
 def test_a_normalisation_that_does_not_fit_the_preset_is_told(preset, normalization, words):
     cautions = study(algorithm={"name": "harmofl", "preset": preset}, model={"normalization": normalization}).cautions
     assert cautions == [] if words is None else any(words in sentence for sentence in cautions)
+
+
+CLASSES = {"task": "classification", "metric": "accuracy", "model": {"name": "lenet5"}, "labels": {0: "a", 1: "b"}}
+CLASSES |= {"training": {"loss": "cross_entropy"}}
+
+
+@pytest.mark.parametrize(
+    ("point", "changes", "message"),
+    [
+        ({}, CLASSES, r"operating_point must ask for one of both, as \{specificity: 0\.9\}"),
+        ({"specificity": 0.9, "sensitivity": 0.9}, CLASSES, "operating_point must ask for one of both"),
+        ({"specificity": 1.5}, CLASSES, "operating_point.*specificity.*1.5"),
+        ({"specificity": 0.9}, {}, "operating_point must go with two classes or.*not with segmentation"),
+        ({"sensitivity": 0.9}, CLASSES | {"labels": {0: "a", 1: "b", 2: "c"}}, "not with classification of 3 labels"),
+    ],
+)
+def test_an_operating_point_that_decides_no_answer_is_refused(point, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        study(operating_point=point, **changes)
+
+
+def test_an_operating_point_names_what_it_calls_and_none_leaves_the_digest_as_it_was():
+    asked, two = study(operating_point={"sensitivity": 0.95}, **CLASSES), study(**CLASSES)
+    assert asked.called == (1,) and asked.operating_point.wish == "a sensitivity of 0.95"
+    assert study(**CLASSES | {"task": "multilabel"}).called == (0, 1)
+    assert asked.digest != two.digest and "operating_point" not in two.model_dump()

@@ -121,6 +121,10 @@ def test_sites_without_a_reading_leave_the_median_to_the_others():
     assert pool_readings([said_of(False)], study) == UNREAD
 
 
+def test_what_a_site_sends_as_a_reading_of_a_segmentation_is_not_taken(make_study):
+    assert pool_readings([said_of(True)], make_study()) == UNREAD
+
+
 def test_a_threshold_that_no_study_asked_for_is_refused():
     metrics = Metrics(test=said_of(True))
     check_names("ann", metrics, make(**POINT), ())

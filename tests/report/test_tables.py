@@ -14,6 +14,8 @@ from silofl.report.tables import (
     metric_columns,
     missing_labels_sentence,
     print_table,
+    reading_sentence,
+    reading_table,
     site_table,
     surface_sentence,
 )
@@ -268,3 +270,27 @@ def test_deviation_is_that_of_a_sample_and_stands_only_beside_several_seeds():
     assert mean_and_deviation((0.5, 0.7)) == "0.600 ± 0.141"
     assert mean_and_deviation((0.5,)) == "0.500"
     assert mean_and_deviation(()) == "-"
+
+
+READ = {"temperature": 1.5, "thresholds": {"tumour": 0.4}, "num_units": 9, "error": 0.2, "error_after": 0.1}
+READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}}
+
+
+def test_each_site_has_its_temperature_and_where_it_does_not_help_is_said(results):
+    readings = {"east": READ, "west": READ | {"error_after": 0.25, "thresholds": {}}}
+    found = results(metric="accuracy", also={}, label_cases={}, readings=readings)
+    table = reading_table(found)
+    assert table.columns[4:] == ("threshold of tumour", "sensitivity tumour", "specificity tumour")
+    assert table.rows[0] == ("east", "1.50", "0.200", "0.100", "0.400", "0.800", "0.900")
+    assert table.rows[1][:5] == ("west", "1.50", "0.200", "0.250", "-")
+    sentence = reading_sentence(found)
+    assert "It does not help in the test of west." in sentence and "threshold" in sentence
+    assert reading_table(results()) is None and reading_sentence(results()) == ""
+
+
+def test_a_site_that_no_temperature_was_chosen_at_is_named(results):
+    idle = READ | {"temperature": 1.0, "error_after": 0.2, "thresholds": {}}
+    found = results(metric="accuracy", also={}, label_cases={}, readings={"east": idle})
+    sentence = reading_sentence(found)
+    assert "Too few validation cases, or none answered wrongly, at east." in sentence
+    assert "does not help" not in sentence and "threshold" not in sentence.lower()

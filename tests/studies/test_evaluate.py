@@ -238,6 +238,32 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
     assert {row["true class"] for row in read_cases(out)} == {"slow", "fast"}
 
 
+def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help_is_said(evaluate, windows):
+    study, shape = make_classes(), (3, 1, 64)
+    model = {"global": answering(study, shape, 1.0, 0.0)}
+    contents = Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
+    for temperature, threshold, helps in ((2.0, 0.2, True), (0.5, 0.3, False)):
+        read = replace(contents, reading=Reading(temperature, {1: threshold}))
+        _, record, printed, out = evaluate(read, windows / "eva")
+        # all are fast with probability 1 / (1 + e) = 0.269
+        answer = "fast" if threshold < 0.26 else "slow"
+        nobody = {"slow": 0, "fast": 0}
+        assert record.confusion == {"slow": nobody | {answer: 10}, "fast": nobody | {answer: 6}}
+        shown = 1 / (1 + (1 / threshold - 1) ** (1 / temperature))
+        one, is_fast = record.classes["fast"], float(answer == "fast")
+        assert (one.called_from, one.recall.value) == (pytest.approx(shown), is_fast)
+        assert one.specificity.value == 1 - is_fast
+        # the most probable is slow, as 10 of 16 are, whatever is called
+        sure = 1 / (1 + np.exp(-1 / temperature))
+        assert record.calibration.error.value == pytest.approx(abs(sure - 10 / 16), abs=1e-6)
+        assert record.calibration.error_before.value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
+        assert ("Here it does not help." in printed) == (not helps) and f"temperature, {temperature:.2f}" in printed
+        assert {row["answer"] for row in read_cases(out)} == {answer}
+        assert float(read_cases(out)[0]["probability of slow"]) == pytest.approx(sure, abs=1e-6)
+        assert "called from" in (out / "evaluation.html").read_text()
+        shutil.rmtree(out)
+
+
 # --- beside another model
 
 

@@ -110,7 +110,8 @@ def _list_reading(contents: Contents) -> list[str]:
     sentences = sentences if reading.temperature != 1 else []
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
     for number, threshold in reading.shown_thresholds(study.is_multilabel).items():
-        sentences.append(f"A case is called {study.labels[number]} from a probability of {threshold:.2f} on{wish}.")
+        label = quote_markdown(study.labels[number])
+        sentences.append(f"A case is called {label} from a probability of {threshold:.2f} on{wish}.")
     return sentences
 
 
