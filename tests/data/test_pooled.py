@@ -43,6 +43,22 @@ def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_na
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
 
 
+def test_a_pool_keeps_the_findings_of_each_patient(pool, sites, study):
+    labels = {0: "effusion", 1: "nodule", 2: "device"}
+    for folder in sites.values():
+        found = iter(([], [0], [0, 2], [1, 2]))
+        for part in ("training", "validation", "test"):
+            for record in folder.content[part]:
+                record["label"] = next(found)
+        folder.write(task="multilabel", labels={str(number): name for number, name in labels.items()})
+    settings = {"task": "multilabel", "labels": labels}
+    content = json.loads((pool(**settings) / "dataset.json").read_text())
+    assert [record["label"] for record in content["training"]] == [[], [0]] * 2
+    assert [record["label"] for part in ("validation", "test") for record in content[part]] == [[0, 2]] * 2 + [
+        [1, 2]
+    ] * 2
+
+
 def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
     pooled = load_site_data(pool(), study(), tmp_path / "cache", has_progress=False)
     own = [load_site_data(one.folder, study(), tmp_path / "cache", has_progress=False) for one in sites.values()]

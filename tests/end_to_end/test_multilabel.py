@@ -84,3 +84,23 @@ def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(fo
             assert answer[0].tolist() == pytest.approx([*scores.values()], abs=1e-5)
     ours = SuperModel.load(model, "cpu").predict(str(image))
     assert ours.class_scores == pytest.approx(scores)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        ("moon", []),
+        ("fedavg", ["privacy={dp_sgd: {noise: 1.0, clip: 1.0}}", "model.normalization=group", "guard=false"]),
+    ],
+)
+def test_findings_are_learnt_with_moon_and_with_differential_privacy(folder, tmp_path, algorithm, changes):
+    options = [str(option).replace("{name: fedavg}", f"{{name: {algorithm}}}") for option in TRAINING]
+    options += [option for change in changes for option in ("--set", change)]
+    run = tmp_path / "run"
+    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", run, *options)
+    results = json.loads((run / "results.json").read_text())
+    assert results["status"] == "COMPLETE"
+    assert all([*results["areas"][site]] == [*FINDINGS] for site in SITES)
+    # Of noisy gradients little is learnt from 36 patients.
+    assert changes or min(results["sites"].values()) > 0.8

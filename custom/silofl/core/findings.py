@@ -18,6 +18,11 @@ def pack_findings(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in numbers)
 
 
+def list_findings(found: int) -> list[int]:
+    """Return the numbers of the findings in a set: what `pack_findings` was given, in their order."""
+    return [number for number in range(found.bit_length()) if found >> number & 1]
+
+
 def unpack_findings(sets: ArrayLike, count: int) -> NDArray[np.bool_]:
     """Return whether each of ``count`` findings is in each set, shape (N, count).
 

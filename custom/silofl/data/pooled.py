@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from silofl.core.findings import list_findings
 from silofl.data.access import link_or_copy, list_files, open_error
 from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
 from silofl.data.records import Record
@@ -105,9 +106,11 @@ def _read_site_manifest(folder: Path, site: str, study: Study) -> Manifest:
 
 def _pool_record(site: str, record: Record, manifest: Manifest, names: tuple[str, ...]) -> dict[str, Any]:
     values = {key: value for key, value in asdict(record).items() if value is not None and key != "images"}
-    prefixed = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
+    prefixed: dict[str, Any] = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
     if isinstance(record.label, str):
         prefixed["label"] = f"{site}/{record.label}"
+    elif manifest.task == "multilabel":
+        prefixed["label"] = list_findings(record.label)
     return values | prefixed | {"image": _pool_images(site, record, manifest.channel_names, names)}
 
 
