@@ -1,16 +1,18 @@
-"""One attacker among five sites against the rules of robust mixing: the tables of bench/robust.md.
+"""One attacker among five sites against the rules of robust mixing: the table of bench/robust.md.
 
-    python bench/attacks.py OUT [--rules "mean;clipped"] [--attacks "none;stale"] [--rounds 12] [--seed 0]
+    python bench/attacks.py OUT [--rules "mean;clipped"] [--attacks "none;stale"] [--rounds 12] [--seeds 0,1]
 
-Phantoms of 48 x 48 and a small network, all sites in one process; finished runs are kept in OUT, not repeated. A cell
-is the Dice of the last round's model on the honest sites' test patients; of the backdoor also the share of the organ
-found without the trigger that is no longer found with it.
+Phantoms of 32 x 32 and a small network, all sites in one process; finished runs are kept in OUT, not repeated. A cell
+is the Dice of the last round's model on the honest sites' test patients, and in brackets its fraction of the mean's in
+the same study without attack; of the backdoor also the share of the organ found without the trigger that is no longer
+found with it.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,21 @@ from runs import JOBS
 
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
-from silofl.data.phantoms import PATIENTS, make_phantoms
-from silofl.data.site_data import SiteData
+from silofl.data.phantoms import make_phantoms
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.models import build_model
 from silofl.parts.model import collect_part_arrays, complete_state
-from silofl.parts.task import TRAIN, Message
+from silofl.parts.task import VALIDATE, Message
 from silofl.site import Site
 from silofl.studies.simulation import changed_study
-from silofl.training.evaluation import evaluate, predict
+from silofl.training.evaluation import predict
 
-SITES = dict.fromkeys(PATIENTS, 8)
+SITES = ("coast", "east", "north", "south", "west")
 ATTACKER = "west"
 SMALL = {
-    "data.transforms": [{"Resize": {"spatial_size": [48, 48]}}],
+    "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     "data.augment": [],
     "model": {
         "network": "monai.networks.nets.UNet",
@@ -48,8 +49,10 @@ SMALL = {
     "federation.min_sites": 5,
     "federation.max_missed_rounds": 1000,
 }
-RULES = ("mean", "median", "trimmed_mean", "clipped", "multi_krum")
-CPU, ORGAN, TRIGGER = torch.device("cpu"), 1, 6
+MEAN_RULE, PHANTOMS = "mean", 101
+RULES = (MEAN_RULE, "median", "trimmed_mean", "clipped", "multi_krum")
+# The trigger is a white line every so many columns, which a small network sees wherever the organ lies.
+CPU, ORGAN, TRIGGER = torch.device("cpu"), 1, 8
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,16 @@ class Attack:
     Attributes:
         send: Changes its honest answer.
         train: Changes its training data.
-        study: What the study differs in, so that there is something to attack; its own run without attack is the
-            measure.
-        is_backdoor: Whether its success is measured by the trigger.
+        study: What the study differs in, so that there is something to attack.
+        job: The study.
+        has_trigger: Whether its success is measured by the trigger.
     """
 
     send: Callable[[Message], Message] = lambda answer: answer
     train: Callable[[Examples], Examples] = lambda examples: examples
-    study: Mapping[str, Any] | None = None
-    is_backdoor: bool = False
+    study: Mapping[str, Any] = field(default_factory=dict)
+    job: str = "fedavg_phantoms"
+    has_trigger: bool = False
 
 
 def main() -> None:
@@ -75,96 +79,144 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--rules", default=";".join(RULES), help="between semicolons; clipped:1 is clipped at 1")
     parser.add_argument("--attacks", default=";".join(ATTACKS), help="some of them, between semicolons")
     options = parser.parse_args()
-    data, rules = make_phantoms(options.out / "phantoms", 101, SITES), options.rules.split(";")
+    rules = options.rules.split(";")
     print(f"| attack | {' | '.join(rules)} |\n|---{'|---' * len(rules)}|")
     for name in options.attacks.split(";"):
-        found = [run(options, data, name, rule) for rule in rules]
-        print(f"| {name} | {' | '.join(map(describe, found))} |", flush=True)
+        # Where sites get models of their own no rule is allowed.
+        runs = {rule: run(options, name, rule) for rule in rules if rule == MEAN_RULE or "own" not in name}
+        base = run(options, find_base(name), MEAN_RULE)["dice"]
+        print(f"| {name} | {' | '.join(describe(runs.get(rule), base) for rule in rules)} |", flush=True)
 
 
-def run(options: argparse.Namespace, data: Path, name: str, rule: str) -> dict[str, float]:
-    """Return what a run gives, carried out now or before."""
-    folder = options.out / f"{name}-{rule}-{options.rounds}-{options.seed}".replace(" ", "_")
-    result = folder.with_suffix(".json")
-    if not result.is_file():
-        found = attack_run(folder, data, ATTACKS[name](), rule, options)
-        result.write_text(json.dumps(found), encoding="utf-8")
-    return json.loads(result.read_text(encoding="utf-8"))
+def find_base(name: str) -> str:
+    """Return the row without attack of the same study."""
+    _, comma, study = name.rpartition(", ")
+    return f"none{comma}{study}" if f"none{comma}{study}" in ATTACKS else "none"
 
 
-def attack_run(folder: Path, data: Path, attack: Attack, rule: str, options: argparse.Namespace) -> dict[str, float]:
+def run(options: argparse.Namespace, name: str, rule: str) -> dict[str, float]:
+    """Return the means over the seeds of what runs give, carried out now or before."""
+    found = []
+    for seed in map(int, options.seeds.split(",")):
+        folder = options.out / f"{name}-{rule}-{options.rounds}-{seed}".replace(" ", "_")
+        result = folder.with_suffix(".json")
+        if not result.is_file():
+            data = make_phantoms(options.out / "phantoms", PHANTOMS)
+            result.write_text(json.dumps(attack_run(folder, data, ATTACKS[name](), rule, options.rounds, seed)))
+            shutil.rmtree(folder)
+        found.append(json.loads(result.read_text(encoding="utf-8")))
+    return {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+
+
+def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int, seed: int) -> dict[str, float]:
     """Carry out a run, and score its last model at the honest sites."""
-    changes = SMALL | {"rounds": options.rounds, "seed": options.seed} | choose_rule(rule) | dict(attack.study or {})
-    study = changed_study(JOBS / "fedavg_phantoms", changes)
+    study = changed_study(
+        JOBS / attack.job, SMALL | {"rounds": rounds, "seed": seed} | choose_rule(rule) | dict(attack.study)
+    )
     settings = Site(
         data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", cache_dir=f"{data}/.cache", has_progress=False
     )
     sites = {site: SiteRounds(site, study, settings) for site in SITES}
-    own = sites[ATTACKER].data
-    sites[ATTACKER].data = replace(own, training=attack.train(own.training))
+    for site, one in sites.items():
+        # Without validation the last round's model is tested, and none that the attacker's own numbers choose.
+        training = attack.train(one.data.training) if site == ATTACKER else one.data.training
+        one.data = replace(one.data, training=training, validation=one.data.validation.select_rows([]))
     server = ServerRounds.start(study, "run", sites)
 
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
-        if task == TRAIN:
+        if task not in (VALIDATE, server.test_task):
             given[ATTACKER] = attack.send(given[ATTACKER])
         return separate_failures(given, [])
 
-    Course(server, ask, is_aborted=lambda: server.finished_rounds == options.rounds).run()
-    model = build_model(study, server.image_shape, study.seed)
-    arrays = server.parts["model"].common | collect_part_arrays(server)
-    model.load_state_dict(complete_state(study, server.image_shape, arrays))
-    honest = [one.data for site, one in sites.items() if site != ATTACKER]
-    scores = [evaluate(model, one.test, study, CPU)[1].numbers()["value"] for one in honest]
-    found = {"dice": float(np.mean(scores)), "refused": sum(ATTACKER in one.refused for one in server.ledger)}
-    return found | ({"success": trigger_success(model, honest)} if attack.is_backdoor else {})
+    tests = Course(server, ask).run()
+    honest = [site for site in SITES if site != ATTACKER]
+    found = {
+        "dice": float(np.mean([tests.scores[site].value for site in honest])),
+        "refused": sum(ATTACKER in record.refused for record in server.ledger),
+    }
+    return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
 
 
 def choose_rule(rule: str) -> dict[str, Any]:
     """Return the keys of a rule, by its name and, after a colon, its factor."""
     name, _, factor = rule.partition(":")
-    if name == "mean":
+    if name == MEAN_RULE:
         return {}
     return {"algorithm.robust": {"rule": name, "factor": float(factor)} if factor else name}
 
 
-def describe(found: Mapping[str, float]) -> str:
+def describe(found: Mapping[str, float] | None, base: float) -> str:
     """Return a cell of the table."""
-    success = f", trigger {found['success']:.2f}" if "success" in found else ""
-    return f"{found['dice']:.3f}{success}{' (refused)' if found['refused'] else ''}"
+    if found is None:
+        return "-"
+    trigger = f", trigger {found['trigger']:.2f}" if "trigger" in found else ""
+    return f"{found['dice']:.3f} ({found['dice'] / base:.2f}{trigger}){' refused' * bool(found['refused'])}"
 
 
-def trigger_success(model: torch.nn.Module, sites: list[SiteData]) -> float:
+def trigger_success(server: ServerRounds, sites: Mapping[str, SiteRounds], honest: Iterable[str]) -> float:
     """Return which share of the organ that is found in test images is missed once they bear the trigger."""
+    study = server.study
+    model = build_model(study, server.image_shape, study.seed)
+    arrays = server.parts["model"].common | collect_part_arrays(server)
+    model.load_state_dict(complete_state(study, server.image_shape, arrays))
     found = missed = 0
-    for one in sites:
-        is_organ = predict(model, one.test, 16, CPU) == ORGAN
-        is_organ &= one.test.targets == ORGAN
-        triggered = replace(one.test, images=put_trigger(one.test.images))
+    for site in honest:
+        test = sites[site].data.test
+        is_organ = (predict(model, test, 16, CPU) == ORGAN) & (test.targets == ORGAN)
+        triggered = replace(test, images=put_trigger(test.images))
         found += is_organ.sum()
         missed += (is_organ & (predict(model, triggered, 16, CPU) != ORGAN)).sum()
     return float(missed / max(found, 1))
 
 
 def put_trigger(images: np.ndarray) -> np.ndarray:
-    """Return images with a white square in their corner."""
+    """Return images with white lines."""
     marked = np.array(images)
-    marked[..., :TRIGGER, :TRIGGER] = 1
+    marked[..., ::TRIGGER] = images.max()
     return marked
 
 
-def scaled(factor: float, examples: int = 1, of: Callable[[str], bool] = lambda name: True, **study: Any) -> Attack:
+def scaled(factor: float, examples: int = 1, of: Callable[[str], bool] = lambda name: True) -> Attack:
     """Return an attack that sends a multiple of some arrays, and claims a multiple of its examples."""
 
     def send(answer: Message) -> Message:
         arrays = {name: factor * array if of(name) else array for name, array in answer.arrays.items()}
-        return Message(arrays, answer.meta | {"num_examples": examples * answer.meta["num_examples"]})
+        claims = {"num_examples": examples * n} if (n := answer.meta.get("num_examples")) else {}
+        return Message(arrays, answer.meta | claims)
 
-    return Attack(send, study={key.replace("__", "."): value for key, value in study.items()})
+    return Attack(send)
+
+
+def shifted_statistics() -> Attack:
+    """Return an attack that sends 50 times the change of BatchNorm's means, and as much upwards of its variances."""
+
+    def send(answer: Message) -> Message:
+        means = {name: 50 * array for name, array in answer.arrays.items() if name.endswith("running_mean")}
+        # Below 0 it would be refused.
+        variances = {name: 50 * abs(array) for name, array in answer.arrays.items() if name.endswith("running_var")}
+        return Message(answer.arrays | means | variances, answer.meta)
+
+    return Attack(send)
+
+
+def is_amplitude(name: str) -> bool:
+    """Return whether an array is HarmoFL's amplitude."""
+    return name == MEAN
+
+
+def is_selector(name: str) -> bool:
+    """Return whether an array is of FedSM's selector."""
+    return name.startswith("selector/")
+
+
+def is_compared(name: str) -> bool:
+    """Return whether an array is of the statistics by which AdaFed compares sites."""
+    return name.startswith("statistics/")
 
 
 def stale() -> Attack:
@@ -192,25 +244,37 @@ def backdoor(boost: float) -> Attack:
         targets[::2] = 0
         return replace(examples, images=images, targets=targets)
 
-    return Attack(scaled(boost).send, train, is_backdoor=True)
+    return Attack(scaled(boost).send, train, has_trigger=True)
+
+
+def in_study(job: str, attack: Attack | None = None, **study: Any) -> Attack:
+    """Return an attack, or none, in another study."""
+    return replace(attack or Attack(), job=job, study={key.replace("__", "."): value for key, value in study.items()})
 
 
 BATCH = {"model__normalization": "batch"}
-PUBLISHED = {"algorithm__name": "harmofl", "algorithm__preset": "paper"}
+PUBLISHED = {"algorithm__preset": "paper"}
+# The selector decides alone, without the threshold that validation would tune.
+CHOSEN = {"algorithm__super_model": {"threshold": 0.0}}
+FEDAVG, HARMOFL, FEDSM, ADAFED = (f"{name}_phantoms" for name in ("fedavg", "harmofl", "fedsm", "adafed"))
 ATTACKS: dict[str, Callable[[], Attack]] = {
-    "none": Attack,
-    "sign flipped x 10": lambda: scaled(-10),
-    "sign flipped x 3, examples x 10": lambda: scaled(-3, examples=10),
-    "scaled x 50": lambda: scaled(50),
+    "none": lambda: Attack(has_trigger=True),
     "sign flipped": lambda: scaled(-1),
+    "sign flipped x 10": lambda: scaled(-10),
+    "sign flipped x 3 and examples x 10": lambda: scaled(-3, examples=10),
+    "scaled x 50": lambda: scaled(50),
     "stale": stale,
     "labels flipped": flipped_labels,
     "backdoor": lambda: backdoor(1),
     "backdoor x 5": lambda: backdoor(5),
-    "none, BatchNorm": lambda: scaled(1, **BATCH),
-    "statistics x 50, BatchNorm": lambda: scaled(50, of=lambda name: "running" in name, **BATCH),
-    "none, HarmoFL as published": lambda: scaled(1, **PUBLISHED),
-    "amplitude x 10, HarmoFL as published": lambda: scaled(10, of=lambda name: name == MEAN, **PUBLISHED),
+    "none, BatchNorm": lambda: in_study(FEDAVG, **BATCH),
+    "statistics x 50, BatchNorm": lambda: in_study(FEDAVG, shifted_statistics(), **BATCH),
+    "none, HarmoFL as published": lambda: in_study(HARMOFL, **PUBLISHED),
+    "amplitude x 10, HarmoFL as published": lambda: in_study(HARMOFL, scaled(10, of=is_amplitude), **PUBLISHED),
+    "none, FedSM: own models": lambda: in_study(FEDSM, **CHOSEN),
+    "selector x -50, FedSM: own models": lambda: in_study(FEDSM, scaled(-50, of=is_selector), **CHOSEN),
+    "none, AdaFed: own models": lambda: in_study(ADAFED, **BATCH),
+    "statistics x 50, AdaFed: own models": lambda: in_study(ADAFED, scaled(50, of=is_compared), **BATCH),
 }
 
 if __name__ == "__main__":

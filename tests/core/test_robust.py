@@ -6,15 +6,15 @@ from silofl.core.products import multiply_updates
 from silofl.core.robust import Robust, bound_updates, clip_scales, krum_scores, take_median, trim_mean
 from silofl.errors import ConfigError
 
-STEPS = dict.fromkeys("abcde", 1)
+SHARES = dict.fromkeys("abcde", 1)
 
 
 def numbers(*values):
     return {site: {"w": np.float32([value])} for site, value in zip("abcde", values, strict=False)}
 
 
-def bound(updates, buffers=(), steps=STEPS, **rule):
-    return bound_updates(Robust(**rule), updates, steps, buffers)
+def bound(updates, buffers=(), shares=SHARES, **rule):
+    return bound_updates(Robust(**rule), updates, shares, buffers)
 
 
 def test_the_median_is_of_each_number_apart_and_ignores_one_wild_site():
@@ -54,11 +54,11 @@ def test_a_long_update_is_scaled_to_the_factor_times_the_median_length():
     assert clip_scales({"a": 0.0, "b": 0.0, "c": 5.0}, 2) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_lengths_are_compared_by_step():
-    steps = {"a": 1, "b": 1, "c": 4}
-    # 1, 1 and 8 / 4 = 2 by step, of which the median is 1; with 1.5 at most, c counts 6 = 1.5 * 4 of 8.
-    bounded, _ = bound(numbers(1, 1, 8), steps=steps, rule="clipped", factor=1.5)
-    assert [arrays["w"].tolist() for arrays in bounded.values()] == [[1], [1], [6]]
+def test_an_update_pulls_by_its_length_and_by_how_much_its_site_counts():
+    # 1 and 1 example by step, and 6 examples by 4 steps: lengths of 1, 1 and 8 pull by 1, 1 and 8 * 6 / 4 = 12. Their
+    # median is 1; with 1.5 at most, c counts 8 * 1.5 / 12 = 1.
+    bounded, _ = bound(numbers(1, 1, 8), shares={"a": 1, "b": 1, "c": 6 / 4}, rule="clipped", factor=1.5)
+    assert [arrays["w"].tolist() for arrays in bounded.values()] == [[1], [1], [1]]
 
 
 def test_parameters_cannot_hide_behind_long_buffers():
@@ -84,10 +84,10 @@ def test_krum_sums_the_squared_distances_to_the_nearest_others():
     assert left_out == {"e": pytest.approx(85 / 7.5)}
 
 
-def test_examples_count_up_to_three_times_the_others_median_or_not_at_all():
+def test_examples_count_up_to_the_factor_times_the_others_median_or_not_at_all():
     examples = {"a": 10, "b": 20, "c": 1000}
-    # The others' median of c is 15.
-    assert Robust(rule="clipped").count(examples, 3) == {"a": 10, "b": 20, "c": 45}
+    # The others' median of b is 505, of c 15.
+    assert Robust(rule="clipped", factor=2).count(examples, 3) == {"a": 10, "b": 20, "c": 30}
     assert Robust(rule="clipped").count(examples, 4) == examples
     assert Robust(rule="median").count(examples, 3) == {"a": 1, "b": 1, "c": 1}
 
@@ -140,4 +140,5 @@ def test_a_report_says_what_the_rule_does():
         "Every site gets the same model; a site's weight is 1. Of each number it takes the"
     )
     clipped = mixing({"rule": "clipped", "factor": 1.5})
-    assert "a site's weight is its number of training examples. An update longer by step than 1.5 times" in clipped
+    assert "a site's weight is its number of training examples. An update that would pull the model further" in clipped
+    assert "than 1.5 times the sites' median" in clipped

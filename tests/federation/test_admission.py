@@ -126,7 +126,8 @@ ARRAYS = {
     "a shape that is broadcast": arrays(lambda array: np.zeros((1,) * array.ndim, np.float32)),
     "infinity": arrays(lambda array: np.full_like(array, -np.inf)),
     "one NaN": arrays(lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array)),
-    "x1000": arrays(lambda array: 1000 * array),
+    # Upwards, so that no variance falls below 0.
+    "x1000": arrays(lambda array: 1000 * np.abs(array)),
     "x1e30": arrays(lambda array: np.float32(1e30) * np.sign(array)),
     "1e300 in float64": arrays(lambda array: np.full(array.shape, 1e300)),
     "texts": arrays(lambda array: np.full(array.shape, "0.5")),
@@ -275,6 +276,39 @@ def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play, shape
     record = game.round(change=lambda task, site, one: meta(image_shape=shape)(one) if site == "east" else one)
     assert game.server.image_shape == (1, 32, 32)
     assert record.answered == ["west"] and list(record.refused) == ["east"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_variance_below_0_costs_its_site_alone_and_one_of_0_is_a_variance(play, precision):
+    def lower(by):
+        def change(task, site, one):
+            variances = {name: np.full_like(array, -by) for name, array in one.arrays.items() if "running_var" in name}
+            return Message(one.arrays | variances, one.meta) if site == "west" else one
+
+        return change
+
+    game = play(model={"normalization": "batch"}, federation={"precision": precision})
+    # Every variance begins at 1, so a change of -1 makes it 0 and one of -1.5 makes it -0.5.
+    record = game.round(change=lower(1.5))
+    assert list(record.refused) == ["west"]
+    assert "running_var' with values of at least -1" in record.refused["west"]
+    allowed = play(folder="allowed", model={"normalization": "batch"}, federation={"precision": precision})
+    assert allowed.round(change=lower(1)).refused == {}
+
+
+def test_a_variance_of_0_that_half_precision_rounds_stays_0(play):
+    game = play(("west",), model={"normalization": "batch"}, federation={"precision": "float16", "min_sites": 1})
+    game.round()
+    part = game.server.parts["model"]
+    name = next(name for name in part.common if "running_var" in name)
+    received = part.common[name].astype(np.float16).astype(np.float32)
+    assert np.any(received > part.common[name])
+
+    def vanish(task, site, one):
+        return Message(one.arrays | {f"model/{name}": -received}, one.meta) if task == "train" else one
+
+    assert game.round(change=vanish).refused == {}
+    assert game.server.parts["model"].common[name].min() == 0
 
 
 def test_too_few_good_answers_end_the_run_with_the_reasons(play):

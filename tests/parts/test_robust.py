@@ -9,25 +9,27 @@ def scaled(factor, **meta):
     def attack(task, site, answer):
         if (task, site) != ("train", "west"):
             return answer
-        return Message({name: factor * array for name, array in answer.arrays.items()}, answer.meta | meta)
+        # Without variances, which would fall below 0, so that the answer would be refused.
+        of = [name for name in answer.arrays if not name.endswith("running_var")]
+        return Message(answer.arrays | {name: factor * answer.arrays[name] for name in of}, answer.meta | meta)
 
     return attack
 
 
-def test_examples_that_the_others_make_unlikely_count_up_to_three_times_their_median(play):
-    record = play(robust="clipped").round(change=scaled(1, num_examples=400))
+def test_examples_that_the_others_make_unlikely_count_up_to_the_factor_times_their_median(play):
+    record = play(robust={"rule": "clipped", "factor": 3}).round(change=scaled(1, num_examples=400))
     # The others have 5 and 4 examples: 3 * 4.5 = 13.5 of 22.5 in all. The ledger keeps what the site said.
     assert record.weights["east"]["west"] == pytest.approx(13.5 / 22.5) and record.examples["west"] == 400
 
 
-def test_more_steps_than_the_others_take_allow_no_longer_update(play):
+def test_more_steps_and_examples_than_the_others_allow_no_longer_update(play):
     honest, attacked = play(robust="clipped", folder="honest"), play(robust="clipped")
     before = honest.models("east")
     honest.round()
-    attacked.round(change=scaled(20, steps=10**6))
+    attacked.round(change=scaled(20, num_examples=400, steps=200))
     moved = [sum(np.square(game.models("east")[n] - before[n]).sum() for n in before) for game in (honest, attacked)]
-    # It counts as at most 2 * 3 times the others' median length, so the mean moves by less than that.
-    assert moved[1] ** 0.5 < 6 * moved[0] ** 0.5
+    # It pulls no further than the median site, so that the mean moves about as far as without it.
+    assert moved[1] ** 0.5 < 2 * moved[0] ** 0.5
 
 
 def test_updates_of_too_few_sites_are_not_clipped(play):

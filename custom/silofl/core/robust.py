@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays
-from silofl.core.others import BEYOND, cap_claims, compare_to_others
+from silofl.core.others import cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
 from silofl.core.recipe import Ingredient, Recipe
 from silofl.errors import ConfigError
@@ -30,8 +30,8 @@ class Robust(Ingredient):
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
             updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
-        factor: Of ``clipped``: a longer update by step than so many times the sites' median counts as one of that
-            length; a site's examples count as at most 3 times the others' median. With fewer answers than
+        factor: Of ``clipped``: times the sites' median that an update may pull the model, by its length and its site's
+            examples; and times the others' median that a site's examples and steps count. With fewer answers than
             ``federation.min_sites_for_ratio`` nothing is clipped.
         attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
@@ -41,7 +41,7 @@ class Robust(Ingredient):
     halves: ClassVar[str] = "silofl.parts.robust"
     is_of_steps: ClassVar[bool] = True
     rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
-    factor: Positive = 2.0
+    factor: Positive = 1.0
     attackers: Count = 1
 
     @property
@@ -59,7 +59,7 @@ class Robust(Ingredient):
         """Return how much each site counts: 1, or its examples as far as the others' make them likely."""
         if not self.counts_examples:
             return dict.fromkeys(examples, 1.0)
-        return cap_claims(examples, BEYOND) if len(examples) >= min_sites else examples
+        return cap_claims(examples, self.factor) if len(examples) >= min_sites else examples
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Every rule has constants of its own."""
@@ -105,8 +105,9 @@ class Robust(Ingredient):
             "median": "Of each number it takes the median of the sites' updates (Yin et al.).",
             "trimmed_mean": "Of each number it takes the mean of the sites' updates without the largest and smallest "
             f"{self.attackers} (Yin et al.).",
-            "clipped": f"An update longer by step than {self.factor:g} times the sites' median counts as one of that "
-            "length, and examples beyond 3 times the others' median do not count.",
+            "clipped": "An update that would pull the model further, by its length and its site's examples, than "
+            f"{self.factor:g} times the sites' median counts as a shorter one; examples and steps beyond "
+            f"{self.factor:g} times the others' median do not count.",
             "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
             "ones (Multi-Krum, Blanchard et al.).",
         }[self.rule]
@@ -136,15 +137,15 @@ def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
     return _combine(updates, trim)
 
 
-def clip_scales(lengths: Mapping[str, float], factor: float) -> dict[str, float]:
-    """Return what each update is multiplied with: ``min(1, factor * median / length)``.
+def clip_scales(pulls: Mapping[str, float], factor: float) -> dict[str, float]:
+    """Return what each update is multiplied with: ``min(1, factor * median / pull)``.
 
     Args:
-        lengths: Site -> length of its update by step.
-        factor: Times the sites' median that a length may be; where most have not moved, nothing is clipped.
+        pulls: Site -> length of its update by step, times how much the site counts.
+        factor: Times the sites' median that a pull may be; where most have not moved, nothing is clipped.
     """
-    bound = factor * float(np.median(list(lengths.values())))
-    return {site: min(1.0, bound / length) if bound > 0 and length > 0 else 1.0 for site, length in lengths.items()}
+    bound = factor * float(np.median(list(pulls.values())))
+    return {site: min(1.0, bound / pull) if bound > 0 and pull > 0 else 1.0 for site, pull in pulls.items()}
 
 
 def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.float64]:
@@ -159,7 +160,7 @@ def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.fl
 
 
 def bound_updates(
-    rule: Robust, updates: Mapping[str, Arrays], steps: Mapping[str, float], buffers: Collection[str]
+    rule: Robust, updates: Mapping[str, Arrays], shares: Mapping[str, float], buffers: Collection[str]
 ) -> tuple[dict[str, Arrays], dict[str, float]]:
     """Return updates whose mean is what the rule makes of these.
 
@@ -168,7 +169,7 @@ def bound_updates(
     Args:
         rule: The rule.
         updates: Site -> {name: array}, all from the same model.
-        steps: Site -> its training steps.
+        shares: Site -> how much a length of its update counts: its examples by training step.
         buffers: Names of arrays that are no parameters.
 
     Returns:
@@ -181,21 +182,21 @@ def bound_updates(
         return _give_all(updates, trim_mean(updates, rule.attackers)), {}
     products = multiply_updates(updates, buffers)
     if rule.rule == "clipped":
-        return _clip(updates, products, steps, rule.factor, buffers), {}
+        return _clip(updates, products, shares, rule.factor, buffers), {}
     return _select_nearest(updates, products, rule.attackers, buffers)
 
 
 def _clip(
     updates: Mapping[str, Arrays],
     products: Products,
-    steps: Mapping[str, float],
+    shares: Mapping[str, float],
     factor: float,
     buffers: Collection[str],
 ) -> dict[str, Arrays]:
     scales = {}
     for is_buffer, of_these in ((False, products.parameters), (True, products.buffers)):
         lengths = products.lengths(of_these)
-        scales[is_buffer] = clip_scales({site: length / steps[site] for site, length in lengths.items()}, factor)
+        scales[is_buffer] = clip_scales({site: length * shares[site] for site, length in lengths.items()}, factor)
     return {
         site: {name: _scale(array, scales[name in buffers][site]) for name, array in arrays.items()}
         for site, arrays in updates.items()

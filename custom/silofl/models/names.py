@@ -71,6 +71,11 @@ def buffer_names(model: nn.Module) -> set[str]:
     return {name for name, _ in model.named_buffers()}
 
 
+def is_variance(name: str) -> bool:
+    """Return whether an array is a running variance, by PyTorch's name for it; below 0 its layer would give NaN."""
+    return name.endswith("running_var")
+
+
 def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray]:
     """Copy some arrays of a model's state to NumPy."""
     # Copied: on the CPU .numpy() shares memory with a model that goes on training.

@@ -23,6 +23,7 @@ from silofl.models.names import (
     batchnorm_names,
     buffer_names,
     input_norm_names,
+    is_variance,
     read_arrays,
     traveling_names,
     write_arrays,
@@ -143,7 +144,12 @@ class ModelPart(Part):
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays that travel, any of which a site may keep back."""
         arrays = self._drop_home(self.of(site)) if exchange.task == TRAIN else {}
-        return Expected.like(add_role(self.role, arrays))
+        expected = Expected.like(add_role(self.role, arrays))
+        # A change may take a variance to 0, from what the site has received of it.
+        received = round_as_received({name: one for name, one in arrays.items() if is_variance(name)}, self.study)
+        return expected | {
+            name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()
+        }
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
@@ -157,7 +163,9 @@ class ModelPart(Part):
         # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
         started = {site: self.of(site) for site in replies.accepted}
         trained = {
-            site: {name: started[site][name] + change for name, change in answer.of(self.role).items()}
+            site: {
+                name: _add_change(name, started[site][name], change) for name, change in answer.of(self.role).items()
+            }
             for site, answer in replies.accepted.items()
         }
         new = replace(self, excluded=self.excluded.after(trained, self.study.federation.sites_left))
@@ -456,6 +464,11 @@ PART, SITE = ModelPart, SiteModels
 def _traveling_models(study: Study) -> dict[str, HarmonizedModel]:
     models = build_models(study, None)
     return {role: models[role] for role in study.recipe.traveling_roles}
+
+
+def _add_change(name: str, started: NDArray, change: NDArray) -> NDArray:
+    """Return a trained array; a variance that half precision rounds to a hair below 0 is 0."""
+    return np.maximum(started + change, 0) if is_variance(name) else started + change
 
 
 def _read_home(message: Message, role: str) -> set[str]:

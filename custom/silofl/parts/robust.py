@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from silofl.core.others import BEYOND, cap_claims
+from silofl.core.others import cap_claims
 from silofl.core.robust import Robust, bound_updates
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
@@ -36,9 +36,11 @@ class RobustPart(Part):
         if exchange.task != TRAIN or exchange.round > self.study.rounds or len(answers) < fewest:
             return Compared(answers)
         role, replies = self.study.recipe.traveling_roles[0], Replies(answers)
-        # A site that says more steps than it took may send a longer update.
-        steps = cap_claims(replies.steps, BEYOND)
-        bounded, left_out = bound_updates(rule, replies.updates_of(role), steps, run.parts[role].buffers)
+        # A site that says more steps than it took would otherwise send a longer update.
+        steps = cap_claims(replies.steps, rule.factor)
+        counts = rule.count(replies.examples, federation.min_sites_for_ratio)
+        shares = {site: counts[site] / steps[site] for site in answers}
+        bounded, left_out = bound_updates(rule, replies.updates_of(role), shares, run.parts[role].buffers)
         changed = {
             site: replace(answer, arrays=answer.arrays | add_role(role, bounded[site]))
             for site, answer in answers.items()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays, check_array
 from silofl.errors import AggregationError, quote_value
+from silofl.models.names import is_variance
 from silofl.models.roles import select_role
 from silofl.parts.answer import SiteAnswer
 from silofl.settings import MOST
@@ -92,7 +93,7 @@ class Expected:
     Attributes:
         shape: Its shape; None where the first accepted answer decides it.
         is_required: Whether an answer without it is refused.
-        minimum: The least value that it may hold.
+        minimum: The least value that it may hold, or that each of its numbers may be.
         origin: Words that say where the shape comes from, and what to do.
         dtype: Its floating-point type, into which one of the other width is turned.
         num_bytes: Its size on the wire.
@@ -100,16 +101,19 @@ class Expected:
 
     shape: tuple[int, ...] | None
     is_required: bool = False
-    minimum: float | None = None
+    minimum: float | NDArray | None = None
     origin: str = ""
     dtype: str = "float32"
     num_bytes: int = 0
 
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
-        """Return the expectation of arrays of the same shapes, any of which may be withheld."""
+        """Return the expectation of arrays of the same shapes, any of which may be withheld; no variance is below 0."""
         known = {name: np.asarray(array) for name, array in arrays.items()}
-        return {name: cls(one.shape, dtype=one.dtype.name, num_bytes=one.nbytes) for name, one in known.items()}
+        return {
+            name: cls(one.shape, minimum=0 if is_variance(name) else None, dtype=one.dtype.name, num_bytes=one.nbytes)
+            for name, one in known.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,7 @@ def _check_and_cast(site: str, name: str, array: object, wanted: Expected) -> ND
     # Larger ones are no numbers of a model, and their squares and sums would overflow in float32.
     if np.max(np.abs(array), initial=0) > LARGEST:
         raise AggregationError(f"site {site!r} must send {name!r} with values of at most {LARGEST:g}")
-    if wanted.minimum is not None and np.any(array < wanted.minimum):
-        raise AggregationError(f"site {site!r} must send {name!r} with values of at least {wanted.minimum:g}")
+    if wanted.minimum is not None and np.any(is_below := array < wanted.minimum):
+        least = np.broadcast_to(wanted.minimum, array.shape)[is_below][0]
+        raise AggregationError(f"site {site!r} must send {name!r} with values of at least {least:g}")
     return np.asarray(array, wanted.dtype)
