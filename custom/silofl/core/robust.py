@@ -24,14 +24,14 @@ from silofl.settings import Count, Positive
 
 
 class Robust(Ingredient):
-    """The rule by which a few sites alone move the shared model little, as ``robust: clipped``.
+    """The rule that limits how far a few sites can move the shared model, as ``robust: clipped``.
 
     Attributes:
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
             updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
-        factor: Of ``clipped``: a longer update by step than so many times the sites' median counts as one of that
-            length; a site's examples count as at most 3 times the others' median. With fewer answers than
+        factor: Of ``clipped``: an update whose length per step is above this many times the sites' median is shortened
+            to that; a site's examples count as at most 3 times the others' median. With fewer answers than
             ``federation.min_sites_for_ratio`` nothing is clipped.
         attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
