@@ -71,7 +71,7 @@ HOW = {
 class HandOver(Ingredient):
     """Each site's model, which leaves once, after its training, for the super model of all.
 
-    A site sends its model of the epoch that was best on its own validation data, of its last epoch without such data.
+    A site sends the model of its best epoch on its validation data; without such data, of its last epoch.
 
     Attributes:
         answer: The super model answers with the ``mean`` of all models, the model of its selector's ``choice``, or an

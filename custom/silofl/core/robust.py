@@ -24,7 +24,7 @@ from silofl.settings import Count, Positive
 
 
 class Robust(Ingredient):
-    """The rule by which a few sites alone move the shared model little, as ``robust: clipped``.
+    """The rule that limits how far a few sites can move the shared model, as ``robust: clipped``.
 
     Attributes:
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their

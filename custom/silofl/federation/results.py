@@ -164,7 +164,7 @@ class Results:
         joining: Site -> the model that it kept, against the one that it trained alone.
         unchosen: Site -> why it chose no model.
         ended_early: Why federation.patience ended the run early.
-        batchnorm: Sites whose filter removed BatchNorm, and what came of it.
+        batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.
         left: Site that left for good -> the last round with an update of it.
         digest: SHA-256 of the study's settings, as site check and estimate print it.
