@@ -40,9 +40,10 @@ def home_bytes(study: Study) -> int:
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return the size of a site's state: its kept rounds with their optimisers, and its super models."""
-    models, beside = models_bytes(study), part_bytes(study, num_sites)
-    kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models + beside) + home_bytes(study))
+    # Started once: each time builds a network.
     parts, one = _start_study_parts(study, num_sites), _model_bytes(study, study.recipe.roles[:1])
+    beside, home = sum(part.num_bytes for part in parts), sum(part.home_bytes for part in parts)
+    kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models_bytes(study) + beside) + home)
     has_all_sites = study.recipe.pairs_models or any(part.end_bytes for part in parts)
     final = one * (num_sites + 1 if has_all_sites else 1) + beside
     return kept + final + sum(final + one for part in parts if part.keeps_second)
@@ -63,10 +64,10 @@ def server_memory_bytes(study: Study, num_sites: int) -> int:
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
-    models, beside = traveling_bytes(study), part_bytes(study, num_sites)
-    kinds = 1 if study.recipe.has_one_model else num_sites
+    models, parts = traveling_bytes(study), _start_study_parts(study, num_sites)
+    beside, kinds = sum(part.num_bytes for part in parts), 1 if study.recipe.has_one_model else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    in_the_end = num_sites * sum(part.end_bytes for part in _start_study_parts(study, num_sites))
+    in_the_end = num_sites * sum(part.end_bytes for part in parts)
     # The last checkpoint, the one before it, and the one that is being written.
     return 3 * checkpoint + kinds * models + in_the_end + beside
 
