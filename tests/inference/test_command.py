@@ -445,3 +445,14 @@ def test_a_map_of_disagreement_lies_on_the_inputs_grid_and_its_mean_in_the_recor
     # the next answer takes the map's place
     predict(volume, picture)
     assert not list((tmp_path / "out").glob("*disagreement*"))
+
+
+def test_the_command_tells_what_each_model_says_of_a_class(tmp_path, make_contents, make_study, picture, capsys):
+    data = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
+    write_model_folder(tmp_path / "classes", make_contents("mean", study=make_study("classification", data=data)))
+    command = ["predict", str(tmp_path / "classes"), str(picture), "-o", str(tmp_path / "out"), "--device", "cpu"]
+    assert main([*command, "--disagreement"]) == ExitCode.COMPLETE
+    (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
+    low, high = record["disagreement"]["ranges"]["tumour"]
+    assert low <= record["class_scores"]["tumour"] <= high and "map" not in record["disagreement"]
+    assert f"the 2 models say normal {1 - high:.2f} to {1 - low:.2f}" in " ".join(capsys.readouterr().out.split())
