@@ -102,5 +102,5 @@ def test_findings_are_learnt_with_moon_and_with_differential_privacy(folder, tmp
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "COMPLETE"
     assert all([*results["areas"][site]] == [*FINDINGS] for site in SITES)
-    # Of noisy gradients little is learnt from 36 patients.
+    # Of noisy gradients little is learnt from 38 patients.
     assert changes or min(results["sites"].values()) > 0.8
