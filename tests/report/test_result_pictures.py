@@ -48,6 +48,15 @@ def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval(chosen_ru
     assert intervals == [[0.51, 0.7], [0.51, 0.7]]
 
 
+def test_no_interval_of_accuracies_is_drawn_on_another_metrics_scale(chosen_run):
+    run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
+    image = hospitals_image({"fedavg": [run]})
+    assert image.plot.data().columns[7:10] == ("accuracy_gain", "accuracy_gain_low", "accuracy_gain_high")
+    (axes,) = image.plot.draw(5).axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
+    assert "interval" not in image.caption
+
+
 def test_methods_share_one_scale_and_one_list_of_hospitals(chosen_run):
     first, second = joined(local=0.25, federated=0.5, kept=0.5), joined(local=0.75, federated=0.75, kept=1.0)
     plot = hospitals_image({"a": [chosen_run(north=first, south=first)], "b": [chosen_run(south=second)]}).plot

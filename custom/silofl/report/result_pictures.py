@@ -29,7 +29,7 @@ from silofl.report.canvas import (
     style_axes,
 )
 from silofl.report.run_records import CasePictures, RowRuns, RunRecords
-from silofl.report.tables import MODEL_NAMES, format_number
+from silofl.report.tables import MODEL_NAMES, case_metric, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
@@ -47,9 +47,10 @@ SITES_IN_A_ROW = 3
 PICTURE_DPI = 110
 Window = tuple[float, float]
 HOSPITALS_CAPTION = (
-    "Test {} at each hospital. The line is the 95 % interval of what joining adds to training alone. Where the square "
-    "lies left of the circle, the federated model is worse than that."
+    "Test {} at each hospital. {}Where the square lies left of the circle, the federated model is worse than training "
+    "alone."
 )
+INTERVAL_CAPTION = "The line is the 95 % interval of what joining adds to training alone. "
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
     LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
@@ -308,15 +309,25 @@ class HospitalDots:
     metric: str
     methods: Mapping[str, Mapping[str, Mapping[int | None, Joined]]]
 
+    @property
+    def has_intervals(self) -> bool:
+        """Whether differences are in the metric of the test, and so can be drawn beside it."""
+        return self.metric == case_metric(self.metric)
+
     def data(self) -> PlotData:
-        """Return one row per method, hospital and seed; gain is kept minus alone, with its 95 % interval."""
+        """Return one row per method, hospital and seed.
+
+        The gain is the mean over units of kept minus alone, with its 95 % interval; of a metric that a single unit does
+        not have it is named after the one that is compared.
+        """
         rows = (
             (name, site, seed, *map(one.test.get, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
             for name, sites in self.methods.items()
             for site, seeds in sites.items()
             for seed, one in seeds.items()
         )
-        columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), "gain", "gain_low", "gain_high", "verdict")
+        gain = "gain" if self.has_intervals else f"{case_metric(self.metric)}_gain"
+        columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), gain, f"{gain}_low", f"{gain}_high", "verdict")
         return PlotData("hospitals", columns, tuple(rows))
 
     def draw(self, width: float) -> Figure:
@@ -334,12 +345,17 @@ class HospitalDots:
             for site, seeds in sites.items():
                 for number, one in enumerate(seeds.values()):
                     # Seeds of one hospital lie below one another.
-                    _draw_hospital(axes, hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5, one)
+                    place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
+                    if self.has_intervals:
+                        _draw_interval(axes, place, one)
+                    _draw_hospital(axes, place, one)
             axes.sharex(panels[0])
         panels[0].autoscale(axis="x")
         handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
-        names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS), "95 % interval"]
-        draw_legend(figure, [*handles, make_legend_handle(**INTERVAL)], names)
+        names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS)]
+        if self.has_intervals:
+            handles, names = [*handles, make_legend_handle(**INTERVAL)], [*names, "95 % interval"]
+        draw_legend(figure, handles, names)
         return figure
 
 
@@ -355,7 +371,8 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
     metric = next(iter(chosen.values()))[0].metric
     dots = HospitalDots(metric, {name: _group_by_hospital(runs) for name, runs in chosen.items()})
     described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
-    return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", HOSPITALS_CAPTION.format(metric))
+    caption = HOSPITALS_CAPTION.format(metric, INTERVAL_CAPTION * dots.has_intervals)
+    return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", caption)
 
 
 def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, Joined]]:
@@ -388,10 +405,13 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
 
 
-def _draw_hospital(axes: Axes, place: int, one: Joined) -> None:
+def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
     local = one.tested(LOCAL)
     if local is not None and one.low is not None and one.high is not None:
         axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
+
+
+def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:
     for model, style in MODEL_POINTS.items():
         if one.tested(model) is not None:
             axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)
