@@ -36,6 +36,12 @@ def test_the_federated_model_has_a_threshold_as_the_others_do_and_stands_at_the_
     assert "harmofl 0.697 (alone 0.915)" in conclude({"harmofl": list(runs.values())})[1]
 
 
+def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chosen_run):
+    run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
+    assert hospital_table({"fedavg": run}).columns[-1] == "verdict by accuracy"
+    assert "beats its own model by accuracy in 1 of 1 cases" in conclude({"fedavg": [run]})[0]
+
+
 def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, results):
     bare = RunRecords(Path("run"), results(), [], {}, {})
     assert hospital_table({"fedavg": bare}) is None and hospitals_image({"fedavg": [bare]}) is None

@@ -7,7 +7,7 @@ from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
-from silofl.report.tables import TextTable, format_number, name_models
+from silofl.report.tables import TextTable, case_metric, format_number, name_models
 from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -38,7 +38,8 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
             rows.append((first, site, *values, last, _describe_verdict(one)))
-    columns = ("method", "hospital", *models.values(), "unseen", "verdict")
+    verdict = f"verdict{next(map(_name_compared, _with_choice(runs).values()), '')}"
+    columns = ("method", "hospital", *models.values(), "unseen", verdict)
     return TextTable(columns, tuple(rows), num_text=2) if rows else None
 
 
@@ -68,6 +69,12 @@ def _with_choice(runs: Runs) -> Runs:
     return {name: run for name, run in runs.items() if run.results.joining}
 
 
+def _name_compared(run: RunRecords) -> str:
+    """Say in what units are compared, where a single one does not have the run's metric."""
+    compared = case_metric(run.results.metric)
+    return "" if compared == run.results.metric else f" by {compared}"
+
+
 def _describe_verdict(one: Joined) -> str:
     difference = "" if one.difference is None else f" {one.difference:+.3f}"
     interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
@@ -85,7 +92,8 @@ def _conclude_kept(rows: RowRuns) -> str:
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
     return (
-        f"What a hospital keeps beats its own model in {total} cases ({listed}){', and ' * bool(losing)}"
+        f"What a hospital keeps beats its own model{_name_compared(next(iter(rows.values()))[0])} in {total} cases "
+        f"({listed}){', and ' * bool(losing)}"
         f"{''.join(losing)}; {best} has the highest mean: {format_number(means[best][CHOSEN])}, against "
         f"{format_number(means[best][LOCAL])} alone."
     )
