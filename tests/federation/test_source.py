@@ -21,7 +21,7 @@ OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow"
     "normalization",
     "paper",
     "patch",
-    "reading",
+    "calling",
     "rules",
     "sketch",
 }

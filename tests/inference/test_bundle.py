@@ -36,11 +36,11 @@ def picture(tmp_path):
 
 @pytest.fixture
 def make_predictor(tmp_path, make_study):
-    def make(task, shape=(1, 8, 12), network=None, domain=None, reading=None):
+    def make(task, shape=(1, 8, 12), network=None, domain=None, calling=None):
         study = make_study(task, data={"intensity": "dtype"})
         (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain_study(study)))
         network = network or Bright(task == "segmentation")
-        return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"), domain, reading)
+        return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"), domain, calling)
 
     return make
 
@@ -64,7 +64,7 @@ def test_a_file_becomes_its_findings(tmp_path, make_predictor, picture):
 
 
 def test_a_class_is_called_from_the_bundles_threshold_on(tmp_path, make_predictor, picture):
-    predictor = make_predictor("classification", reading={"temperature": 2.0, "thresholds": {"tumour": 0.9}})
+    predictor = make_predictor("classification", calling={"temperature": 2.0, "thresholds": {"tumour": 0.9}})
     found = json.loads(predictor(str(tmp_path / "a.png"), str(tmp_path / "out")).read_text())
     # odds of 4 and 9 become 2 and 3
     assert found["label"] == 0 and found["class_scores"]["tumour"] == pytest.approx(2 / 3)

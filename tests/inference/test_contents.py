@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.core.reading import Reading
+from silofl.core.calling import Calling
 from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 
@@ -61,19 +61,19 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 
 
 @pytest.mark.parametrize(
-    ("task", "reading", "reason"),
+    ("task", "calling", "reason"),
     [
-        ("segmentation", Reading(2.0), "reading must be left out in a segmentation"),
-        ("classification", Reading(0.0), "temperature must be a number from 0.1 to 10, not 0.0"),
-        ("classification", Reading(float("nan")), "temperature must be a number from 0.1 to 10, not nan"),
-        ("classification", Reading(1.0, {1: 1.5}), "the threshold of tumour must be a number from 0 to 1, not 1.5"),
-        ("classification", Reading(1.0, {0: 0.5}), "reading must have thresholds of.* the second of two classes"),
+        ("segmentation", Calling(2.0), "calling must be left out in a segmentation"),
+        ("classification", Calling(0.0), "temperature must be a number from 0.1 to 10, not 0.0"),
+        ("classification", Calling(float("nan")), "temperature must be a number from 0.1 to 10, not nan"),
+        ("classification", Calling(1.0, {1: 1.5}), "the threshold of tumour must be a number from 0 to 1, not 1.5"),
+        ("classification", Calling(1.0, {0: 0.5}), "calling must have thresholds of.* the second of two classes"),
     ],
 )
-def test_a_reading_that_no_validation_gives_is_refused(make_contents, make_study, task, reading, reason):
+def test_a_reading_that_no_validation_gives_is_refused(make_contents, make_study, task, calling, reason):
     contents = make_contents("only", study=make_study(task))
     with pytest.raises(ConfigError, match=reason):
-        replace(contents, reading=reading)
+        replace(contents, calling=calling)
 
 
 def test_a_class_has_no_decision_bias(make_contents, make_study):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from silofl.core.reading import Reading
+from silofl.core.calling import Calling
 from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError
 from silofl.inference import directory
@@ -67,14 +67,14 @@ def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_p
 
 def test_a_reading_comes_back_and_is_in_the_fingerprint(tmp_path, make_contents, make_study):
     contents = make_contents("only", study=make_study("classification"))
-    read = replace(contents, reading=Reading(1.5, {1: 0.25}))
+    read = replace(contents, calling=Calling(1.5, {1: 0.25}))
     for name, one in (("with", read), ("without", contents)):
         write_model_folder(tmp_path / name, one)
-    assert read_model_folder(tmp_path / "with").reading == Reading(1.5, {1: 0.25})
-    assert "reading" not in json.loads((tmp_path / "without" / "model.json").read_text())
-    assert read_model_folder(tmp_path / "without").reading == Reading()
+    assert read_model_folder(tmp_path / "with").calling == Calling(1.5, {1: 0.25})
+    assert "calling" not in json.loads((tmp_path / "without" / "model.json").read_text())
+    assert read_model_folder(tmp_path / "without").calling == Calling()
     assert read_fingerprint(tmp_path / "with") != read_fingerprint(tmp_path / "without")
-    edit(tmp_path / "with", reading={"temperature": 1.5, "thresholds": {"tumour": 0.3}})
+    edit(tmp_path / "with", calling={"temperature": 1.5, "thresholds": {"tumour": 0.3}})
     with pytest.raises(ConfigError, match="must have the fingerprint of what it says"):
         read_model_folder(tmp_path / "with")
 

@@ -7,7 +7,7 @@ import SimpleITK
 import torch
 from PIL import Image
 
-from silofl.core.reading import Reading
+from silofl.core.calling import Calling
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
@@ -354,8 +354,8 @@ def test_a_picture_is_refused_where_training_saw_volumes_in_a_known_orientation(
 
 
 def read(model, *values):
-    """Return the model with a reading."""
-    return SuperModel(replace(model.contents, reading=Reading(*values)), torch.device("cpu"))
+    """Return the model with a calling."""
+    return SuperModel(replace(model.contents, calling=Calling(*values)), torch.device("cpu"))
 
 
 def test_a_temperature_makes_a_class_less_sure_and_changes_no_answer(make, make_study):

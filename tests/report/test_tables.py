@@ -2,6 +2,8 @@ import pytest
 
 from silofl.report.tables import (
     TextTable,
+    calling_sentence,
+    calling_table,
     everyone_sentence,
     extra_metrics_sentence,
     format_bytes,
@@ -14,8 +16,6 @@ from silofl.report.tables import (
     metric_columns,
     missing_labels_sentence,
     print_table,
-    reading_sentence,
-    reading_table,
     site_table,
     surface_sentence,
 )
@@ -277,20 +277,20 @@ READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}}
 
 
 def test_each_site_has_its_temperature_and_where_it_does_not_help_is_said(results):
-    readings = {"east": READ, "west": READ | {"error_after": 0.25, "thresholds": {}}}
-    found = results(metric="accuracy", also={}, label_cases={}, readings=readings)
-    table = reading_table(found)
+    callings = {"east": READ, "west": READ | {"error_after": 0.25, "thresholds": {}}}
+    found = results(metric="accuracy", also={}, label_cases={}, callings=callings)
+    table = calling_table(found)
     assert table.columns[4:] == ("threshold of tumour", "sensitivity tumour", "specificity tumour")
     assert table.rows[0] == ("east", "1.50", "0.200", "0.100", "0.400", "0.800", "0.900")
     assert table.rows[1][:5] == ("west", "1.50", "0.200", "0.250", "-")
-    sentence = reading_sentence(found)
+    sentence = calling_sentence(found)
     assert "It does not help in the test of west." in sentence and "threshold" in sentence
-    assert reading_table(results()) is None and reading_sentence(results()) == ""
+    assert calling_table(results()) is None and calling_sentence(results()) == ""
 
 
 def test_a_site_that_no_temperature_was_chosen_at_is_named(results):
     idle = READ | {"temperature": 1.0, "error_after": 0.2, "thresholds": {}}
-    found = results(metric="accuracy", also={}, label_cases={}, readings={"east": idle})
-    sentence = reading_sentence(found)
+    found = results(metric="accuracy", also={}, label_cases={}, callings={"east": idle})
+    sentence = calling_sentence(found)
     assert "Too few validation cases, or none answered wrongly, at east." in sentence
     assert "does not help" not in sentence and "threshold" not in sentence.lower()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from silofl.cli import main
-from silofl.core.reading import Reading
+from silofl.core.calling import Calling
 from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
@@ -243,7 +243,7 @@ def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help
     model = {"global": answering(study, shape, 1.0, 0.0)}
     contents = Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
     for temperature, threshold, helps in ((2.0, 0.2, True), (0.5, 0.3, False)):
-        read = replace(contents, reading=Reading(temperature, {1: threshold}))
+        read = replace(contents, calling=Calling(temperature, {1: threshold}))
         _, record, printed, out = evaluate(read, windows / "eva")
         # all are fast with probability 1 / (1 + e) = 0.269
         answer = "fast" if threshold < 0.26 else "slow"
@@ -399,8 +399,8 @@ def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_
 def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate_folder, windows, tmp_path):
     study, shape = make_classes(), (3, 1, 64)
     state = build_model(study, shape, 0).state_dict()
-    reading = Reading(2.0, {1: 0.4})
-    contents = Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), reading=reading)
+    calling = Calling(2.0, {1: 0.4})
+    contents = Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), calling=calling)
     write_model_folder(tmp_path / "super", contents)
     export_bundle(tmp_path / "super", tmp_path / "bundle")
     _, wanted, _ = evaluate_folder(tmp_path / "super", windows / "eva")

@@ -108,7 +108,7 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     named += [(labels, score.labels or ()) for score in scores]
     named += [(METRICS, score.also or ()) for score in scores]
     named += [(set(map(str, study.labels)), score.areas or ()) for score in scores]
-    thresholds = [score.reading.thresholds for score in scores if score.reading]
+    thresholds = [score.calling.thresholds for score in scores if score.calling]
     named += [(set(map(str, study.called if study.operating_point else ())), one) for one in thresholds]
     named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]
     # A super model's test has the values of the sites' models, of which the site itself learns with the task.

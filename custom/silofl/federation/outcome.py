@@ -18,7 +18,7 @@ from silofl.parts.load import describe_kept
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.metrics import mean_of_known, pooled_score
-from silofl.training.site_score import ReadingScore, SiteScore
+from silofl.training.site_score import CallingScore, SiteScore
 
 N = TypeVar("N", int, float)
 OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
@@ -81,16 +81,16 @@ def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResult
         areas={site: _name_labels(study, score.areas or {}) for site, score in scores.items()}
         if study.is_multilabel
         else None,
-        readings={site: _name_reading(study, score.reading) for site, score in scores.items() if score.reading} or None,
+        callings={site: _name_calling(study, score.calling) for site, score in scores.items() if score.calling} or None,
     )
 
 
-def _name_reading(study: Study, reading: ReadingScore) -> ReadingScore:
+def _name_calling(study: Study, calling: CallingScore) -> CallingScore:
     return replace(
-        reading,
-        thresholds=_name_labels(study, reading.thresholds),
-        sensitivity=_name_labels(study, reading.sensitivity),
-        specificity=_name_labels(study, reading.specificity),
+        calling,
+        thresholds=_name_labels(study, calling.thresholds),
+        sensitivity=_name_labels(study, calling.sensitivity),
+        specificity=_name_labels(study, calling.specificity),
     )
 
 

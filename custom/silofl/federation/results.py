@@ -19,7 +19,7 @@ from silofl.inference.super_results import SuperResults
 from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_lists, read_file
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import Counts, ExtraScore, MaybeCounts, ReadingScore, SiteScore, SurfaceScore, Values
+from silofl.training.site_score import CallingScore, Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
 from silofl.training.spent import Privacy
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ class ClassResults:
         label_cases: Classification: site -> class -> its test cases; a finding's absence is a class too.
         areas: Multilabel: site -> finding -> area under its ROC curve, or under precision over recall where the metric
             is that.
-        readings: Site -> how the probabilities of the model that it tested are read; keys are labels' names.
+        callings: Site -> how the probabilities of the model that it tested are read; keys are labels' names.
     """
 
     also: Mapping[str, Mapping[str, float]]
     label_cases: Mapping[str, Counts]
     areas: Mapping[str, Mapping[str, float]] | None = declare_optional()
-    readings: Mapping[str, ReadingScore] | None = declare_optional()
+    callings: Mapping[str, CallingScore] | None = declare_optional()
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,10 @@ from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
 from silofl.models.names import INPUT_NORM
 from silofl.models.precision import round_as_received
+from silofl.parts.calling import pool_callings
 from silofl.parts.load import describe_kept, list_kinds
 from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import Part, to_tensors
-from silofl.parts.reading import pool_readings
 from silofl.parts.task import Exchange
 from silofl.schema import dump_record, read_file
 from silofl.settings import dump_yaml
@@ -202,8 +202,8 @@ class RunFolder:
             facts, scores = contents.facts | self._card_facts(results, tests), tests.scores.values()
             # Where each site tests a model of its own, nobody has looked at the mean of all.
             is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
-            reading = pool_readings(scores, self.study) if is_tested else contents.reading
-            contents = replace(contents, facts=facts, reading=reading)
+            calling = pool_callings(scores, self.study) if is_tested else contents.calling
+            contents = replace(contents, facts=facts, calling=calling)
             directory.write_model_folder(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.
         write_json(self.path / RESULT, dump_record(results))

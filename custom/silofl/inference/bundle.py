@@ -17,10 +17,10 @@ from silofl.data.contrasts import build_source, list_case_files, parse_case
 from silofl.data.domain import Domain
 from silofl.data.preparation import build_preparation, prepare_with_way_back
 from silofl.files import write_json
-from silofl.inference.contents import unpack_reading
+from silofl.inference.contents import unpack_calling
 from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
 from silofl.inference.output import input_stem, write_map
-from silofl.inference.prediction import read_case
+from silofl.inference.prediction import call_case
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import shift_foreground, to_probabilities
 from silofl.models.networks import apply_by_windows
@@ -70,7 +70,7 @@ class FilePredictor:
         image_shape: (C, *spatial) of the training images, or of their patches.
         device: Where the network computes.
         domain: The images that the models learnt from, as plain values.
-        reading: How a classification's probabilities are read, as `silofl.inference.contents.pack_reading` packs it.
+        calling: How a classification's probabilities are read, as `silofl.inference.contents.pack_calling` packs it.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class FilePredictor:
         image_shape: Sequence[int],
         device: torch.device,
         domain: Mapping[str, Any] | None = None,
-        reading: Mapping[str, Any] | None = None,
+        calling: Mapping[str, Any] | None = None,
     ) -> None:
         self.network, self.device, self.image_shape = network, device, tuple(image_shape)
         self.study, self.domain = load_study(Path(study_file)), read_record(Domain, domain or {}, "domain")
-        self.reading = unpack_reading(reading or {}, self.study)
+        self.calling = unpack_calling(calling or {}, self.study)
 
     def __call__(self, image: str, out: str) -> Path:
         """Predict an image file or the folder of a DICOM series and return the file that was written.
@@ -112,7 +112,7 @@ class FilePredictor:
             logger.warning("%s: %s", input_name(path), doubt)
         folder = Path(out)
         if self.study.task != "segmentation":
-            read = read_case(probabilities, self.reading, self.study)
+            read = call_case(probabilities, self.calling, self.study)
             write_json(folder / f"{stem}_class.json", {name: one for name, one in read.items() if one is not None})
             return folder / f"{stem}_class.json"
         label_map = decide_on_input(probabilities, prepared, steps)

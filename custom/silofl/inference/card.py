@@ -100,16 +100,16 @@ def rule_sentence(contents: Contents) -> str:
         rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
     if contents.bias:
         rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
-    return " ".join([rule, *_list_reading(contents)])
+    return " ".join([rule, *_list_calling(contents)])
 
 
-def _list_reading(contents: Contents) -> list[str]:
+def _list_calling(contents: Contents) -> list[str]:
     """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
-    reading, study = contents.reading, contents.study
-    sentences = [f"Its probabilities go through a temperature of {reading.temperature:.2f}."]
-    sentences = sentences if reading.temperature != 1 else []
+    calling, study = contents.calling, contents.study
+    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
+    sentences = sentences if calling.temperature != 1 else []
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
-    for number, threshold in reading.shown_thresholds(study.is_multilabel).items():
+    for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])
         sentences.append(f"A case is called {label} from a probability of {threshold:.2f} on{wish}.")
     return sentences

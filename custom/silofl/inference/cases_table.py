@@ -12,7 +12,7 @@ from silofl.files import write_text
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
 from silofl.inference.evaluation import Evaluation
-from silofl.inference.prediction import read_case
+from silofl.inference.prediction import call_case
 
 FILE = "cases.csv"
 
@@ -51,7 +51,7 @@ def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> d
             f"{name} surface Dice": surface_dice,
         }
     for label, rows in one.score.probabilities_by_case.items():
-        read = read_case(np.array([rows[one.case]]), contents.reading, study)
+        read = call_case(np.array([rows[one.case]]), contents.calling, study)
         if study.is_multilabel:
             answer = "|".join(read["findings"]) or NO_FINDING
             row |= {"true findings": name_findings(label, study.labels), "answer": answer}

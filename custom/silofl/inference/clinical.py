@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.calibration import ReliabilityBin, expected_calibration_error, group_by_confidence
+from silofl.core.calling import MOST_PROBABLE, Calling, temper
 from silofl.core.findings import unpack_findings
 from silofl.core.intervals import Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
-from silofl.core.reading import UNREAD, Reading, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.errors import DataError
 from silofl.inference.contents import Contents
@@ -96,7 +96,7 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
 def _measure_classes(
     score: Score, unit_of: Mapping[str, str], contents: Contents, specificity: float
 ) -> dict[str, Any]:
-    rows, study = ClassRows(score, unit_of, contents.reading), contents.study
+    rows, study = ClassRows(score, unit_of, contents.calling), contents.study
     found: dict[str, Any] = {"classes": rows.measure_classes(study, specificity)}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
@@ -183,23 +183,23 @@ class ClassRows:
     Args:
         score: Of all cases, with their probabilities.
         unit_of: Case -> its unit.
-        reading: How the probabilities are read.
+        calling: How the probabilities are read.
     """
 
-    def __init__(self, score: Score, unit_of: Mapping[str, str], reading: Reading = UNREAD) -> None:
+    def __init__(self, score: Score, unit_of: Mapping[str, str], calling: Calling = MOST_PROBABLE) -> None:
         rows = [
             (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
         ]
         truth, self.probabilities = np.array([label for label, *_ in rows]), np.array([row for *_, row in rows])
-        self.is_multilabel, self.reading = score.is_multilabel, reading
+        self.is_multilabel, self.calling = score.is_multilabel, calling
         # Whether each class, or finding, is there, and is answered: shape (cases, count).
-        self.is_true, self.is_answered = self._spread(truth), self.decide(reading)
+        self.is_true, self.is_answered = self._spread(truth), self.decide(calling)
         self.units = [unit_of[case] for _, case, _ in rows]
         self.sample = Sample(self.units)
 
-    def decide(self, reading: Reading) -> NDArray[np.bool_]:
+    def decide(self, calling: Calling) -> NDArray[np.bool_]:
         """Return whether each class, or finding, is answered, shape (cases, count)."""
-        return self._spread(reading.decide(self.probabilities, self.is_multilabel))
+        return self._spread(calling.decide(self.probabilities, self.is_multilabel))
 
     def _spread(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         count = self.probabilities.shape[1]
@@ -216,10 +216,10 @@ class ClassRows:
         scores, is_positive = self.probabilities[:, label], self.is_true[:, label]
         is_answered = self.is_answered[:, label].astype(np.float64)
         is_spared = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
-        called_from = self.reading.shown_thresholds(self.is_multilabel).get(label)
+        called_from = self.calling.shown_thresholds(self.is_multilabel).get(label)
         area = measure_auroc(scores, is_positive, self.units)
         # As `predict` shows them.
-        read = temper(self.probabilities, self.reading.temperature, self.is_multilabel)[:, label]
+        read = temper(self.probabilities, self.calling.temperature, self.is_multilabel)[:, label]
         point = find_operating_point(read, is_positive, specificity)
         everybody = np.full(len(scores), area is not None)
 
@@ -257,10 +257,10 @@ class ClassRows:
         everybody = np.ones(len(self.probabilities), bool)
         errors = [
             self.sample.estimate(partial(self.measure_error, one), everybody)
-            for one in dict.fromkeys((self.reading.temperature, 1.0))
+            for one in dict.fromkeys((self.calling.temperature, 1.0))
         ]
-        bins = tuple(self._group_answers(self.reading.temperature, slice(None)))
-        return Calibration(errors[0], bins, self.reading.temperature, *errors[1:])
+        bins = tuple(self._group_answers(self.calling.temperature, slice(None)))
+        return Calibration(errors[0], bins, self.calling.temperature, *errors[1:])
 
     def measure_error(self, temperature: float, rows: Rows | slice = EVERY_ROW) -> float:
         """Return the expected calibration error of some cases' most probable answers, with a temperature."""
@@ -274,7 +274,7 @@ class ClassRows:
 
     @cached_property
     def _is_right(self) -> NDArray[np.bool_]:
-        said = self.decide(UNREAD)
+        said = self.decide(MOST_PROBABLE)
         return said == self.is_true if self.is_multilabel else (said & self.is_true).any(axis=1)
 
 

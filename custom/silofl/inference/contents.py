@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from silofl.core.reading import LEAST_TEMPERATURE, MOST_TEMPERATURE, UNREAD, Reading
+from silofl.core.calling import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, Calling
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import ConfigError, quote_value, suggest_nearest
@@ -46,7 +46,7 @@ class Contents:
             itself its own, which no rule knows.
         beside_share: Its share, in [0, 1].
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
-        reading: How a classification's probabilities are read.
+        calling: How a classification's probabilities are read.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -64,7 +64,7 @@ class Contents:
     beside: str | None = None
     beside_share: float = 0.5
     bias: float = 0.0
-    reading: Reading = UNREAD
+    calling: Calling = MOST_PROBABLE
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -73,7 +73,7 @@ class Contents:
         _RULE_CHECKS[self.rule](self)
         _check_beside(self)
         _check_bias(self)
-        _check_reading(self)
+        _check_calling(self)
         _check_facts(self.facts)
 
     @property
@@ -103,20 +103,20 @@ class Contents:
         return dict.fromkeys(names, 1 / len(names))
 
 
-def pack_reading(contents: Contents) -> dict[str, Any]:
+def pack_calling(contents: Contents) -> dict[str, Any]:
     """Return how probabilities are read as plain values; nothing where they are as the networks give them."""
-    reading, labels = contents.reading, contents.study.labels
-    if reading == UNREAD:
+    calling, labels = contents.calling, contents.study.labels
+    if calling == MOST_PROBABLE:
         return {}
-    thresholds = {labels[number]: one for number, one in reading.thresholds.items()}
-    return {"temperature": reading.temperature, "thresholds": thresholds}
+    thresholds = {labels[number]: one for number, one in calling.thresholds.items()}
+    return {"temperature": calling.temperature, "thresholds": thresholds}
 
 
-def unpack_reading(plain: Mapping[str, Any], study: Study) -> Reading:
-    """Return what `pack_reading` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
+def unpack_calling(plain: Mapping[str, Any], study: Study) -> Calling:
+    """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
-    return Reading(plain.get("temperature", 1.0), thresholds)
+    return Calling(plain.get("temperature", 1.0), thresholds)
 
 
 def _check_model_names(contents: Contents) -> None:
@@ -195,14 +195,14 @@ def _check_bias(contents: Contents) -> None:
         raise ConfigError(f"bias must be 0 in a classification, which has no background, not {bias!r}")
 
 
-def _check_reading(contents: Contents) -> None:
-    reading, study = contents.reading, contents.study
-    if reading != UNREAD and study.task == "segmentation":
-        raise ConfigError("reading must be left out in a segmentation, whose labels need none")
-    if not reading.thresholds.keys() <= {*study.called}:
-        raise ConfigError("reading must have thresholds of findings, or of the second of two classes, and of no others")
-    ranges = [("temperature", reading.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)]
-    ranges += [(f"the threshold of {study.labels[number]}", one, 0, 1) for number, one in reading.thresholds.items()]
+def _check_calling(contents: Contents) -> None:
+    calling, study = contents.calling, contents.study
+    if calling != MOST_PROBABLE and study.task == "segmentation":
+        raise ConfigError("calling must be left out in a segmentation, whose labels need none")
+    if not calling.thresholds.keys() <= {*study.called}:
+        raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
+    ranges = [("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)]
+    ranges += [(f"the threshold of {study.labels[number]}", one, 0, 1) for number, one in calling.thresholds.items()]
     for name, value, low, high in ranges:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise ConfigError(f"{name} must be a number from {low:g} to {high:g}, not {quote_value(value)}")

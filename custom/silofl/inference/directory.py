@@ -17,7 +17,7 @@ from silofl.documents import ABSENT, check_kind, read_json_document
 from silofl.errors import ConfigError, quote_value
 from silofl.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.inference import card
-from silofl.inference.contents import PLAIN_NAME, Contents, pack_reading, unpack_reading
+from silofl.inference.contents import PLAIN_NAME, Contents, pack_calling, unpack_calling
 from silofl.inference.readme import super_model_readme
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
@@ -99,7 +99,7 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         beside=facts.get("beside"),
         beside_share=facts.get("beside_share", 0.5),
         bias=facts.get("bias", 0.0),
-        reading=unpack_reading(facts.get("reading", {}), study),
+        calling=unpack_calling(facts.get("calling", {}), study),
         facts=facts["facts"],
         domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
     )
@@ -159,7 +159,7 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
         "image_shape": list(contents.image_shape),
         **({"beside": contents.beside, "beside_share": contents.beside_share} if contents.beside else {}),
         **({"bias": contents.bias} if contents.bias else {}),
-        **({"reading": reading} if (reading := pack_reading(contents)) else {}),
+        **({"calling": calling} if (calling := pack_calling(contents)) else {}),
         "domain": schema.dump_record(contents.domain),
         "facts": contents.facts,
         "versions": read_versions(),
@@ -172,7 +172,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
-    deciding |= {key: facts[key] for key in ("beside", "beside_share", "bias", "reading") if facts.get(key) is not None}
+    deciding |= {key: facts[key] for key in ("beside", "beside_share", "bias", "calling") if facts.get(key) is not None}
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

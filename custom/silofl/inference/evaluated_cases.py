@@ -154,7 +154,7 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
     check_is_not_blank(images, f"case {case.cases[0]!r}")
     model.check_is_not_alone(images)
     answer = model.answer(images, model.contents.study.training.batch_size)
-    return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.reading)
+    return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.calling)
 
 
 def _evaluate_case(model: SuperModel, case: Examples, part: str, form: Form, has_sizes: bool) -> EvaluatedCase:

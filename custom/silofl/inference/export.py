@@ -16,7 +16,7 @@ from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import is_free, make_folder, write_json, write_text
 from silofl.inference import program, torchscript
-from silofl.inference.contents import Contents, pack_reading
+from silofl.inference.contents import Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
@@ -44,7 +44,7 @@ INFERENCE = {
         "study_file": "$@bundle_root + '/configs/study.yaml'",
         "image_shape": "@image_shape",
         "domain": "@domain",
-        "reading": "@reading",
+        "calling": "@calling",
         "device": "@device",
     },
     "run": ["$print(@predictor(@image, @output))"],
@@ -113,7 +113,7 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
-    inputs["reading"] = pack_reading(contents)
+    inputs["calling"] = pack_calling(contents)
     network = {"network_def": VOLUME_NETWORK} if has_windows else {}
     write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
     study = dump_yaml(plain_study(contents.study))

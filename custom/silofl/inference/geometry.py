@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.reading import UNREAD, Reading
+from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.data.preparation import Passage, Preparation, PreparedImage
 from silofl.data.transforms import metadata_tracking
 from silofl.errors import DataError
@@ -76,11 +76,11 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
         )
 
 
-def decide_answers(probabilities: NDArray, study: Study, reading: Reading = UNREAD) -> NDArray:
+def decide_answers(probabilities: NDArray, study: Study, calling: Calling = MOST_PROBABLE) -> NDArray:
     """Return label maps as `decide_labels` does; of a classification classes, or sets of findings, (n,) int64."""
     if study.task == "segmentation":
         return decide_labels(probabilities)
-    return reading.decide(probabilities, study.is_multilabel)
+    return calling.decide(probabilities, study.is_multilabel)
 
 
 def decide_labels(probabilities: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from silofl.data.domain import Domain
 from silofl.errors import ConfigError
 from silofl.files import load_tensors, read_json
 from silofl.inference.bundle import VolumeNetwork
-from silofl.inference.contents import Contents, unpack_reading
+from silofl.inference.contents import Contents, unpack_calling
 from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_folder
 from silofl.inference.geometry import check_images, check_probabilities
 from silofl.inference.prediction import CaseAnswer
@@ -93,7 +93,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         about, how = read_json(folder / BUNDLE)["super_model"], read_json(folder / "configs" / "inference.json")
         study = load_study(folder / "configs" / STUDY)
         shape, domain = tuple(how["image_shape"]), read_record(Domain, how["domain"], "domain")
-        reading = unpack_reading(how.get("reading", {}), study)
+        calling = unpack_calling(how.get("calling", {}), study)
         members, fingerprint = list(about["members"]), str(about["fingerprint"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -112,7 +112,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         raise ConfigError(
             f"{folder / 'models'} must be as silofl export wrote it; it cannot be read: export it again"
         ) from None
-    contents = Contents(study, shape, {GLOBAL: {}}, "only", domain=domain, reading=reading)
+    contents = Contents(study, shape, {GLOBAL: {}}, "only", domain=domain, calling=calling)
     return BundleModel(contents, network, weigh, members, device), fingerprint
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.calling import Calling, temper
 from silofl.core.findings import unpack_findings
-from silofl.core.reading import Reading, temper
 from silofl.inference.disagreement import Disagreement
 from silofl.study import Study
 
@@ -80,24 +80,24 @@ class Prediction:
     do_not_use: tuple[str, ...] | None = None
 
 
-def read_case(probabilities: NDArray[np.floating], reading: Reading, study: Study) -> dict[str, Any]:
+def call_case(probabilities: NDArray[np.floating], calling: Calling, study: Study) -> dict[str, Any]:
     """Return a classification's part of a `Prediction`: one answer for a case, by the mean over its slices.
 
     Args:
         probabilities: Of each slice, (n, classes).
-        reading: How they are read.
+        calling: How they are read.
         study: Names the classes, or findings.
     """
     mean = probabilities.astype(np.float64).mean(axis=0, keepdims=True)
     names, is_multilabel = [name for _, name in sorted(study.labels.items())], study.is_multilabel
-    (decided,) = reading.decide(mean, is_multilabel).tolist()
-    shown = temper(mean, reading.temperature, is_multilabel)[0]
+    (decided,) = calling.decide(mean, is_multilabel).tolist()
+    shown = temper(mean, calling.temperature, is_multilabel)[0]
     return {
         "label": None if is_multilabel else decided,
         "findings": tuple(compress(names, unpack_findings([decided], len(names))[0])) if is_multilabel else None,
         "class_scores": dict(zip(names, shown.tolist(), strict=True)),
-        "temperature": reading.temperature,
-        "called_from": {study.labels[k]: one for k, one in reading.shown_thresholds(is_multilabel).items()},
+        "temperature": calling.temperature,
+        "called_from": {study.labels[k]: one for k, one in calling.shown_thresholds(is_multilabel).items()},
     }
 
 

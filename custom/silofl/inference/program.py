@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from silofl import __version__
 from silofl.errors import ConfigError, one_line
-from silofl.inference.contents import Contents, pack_reading
+from silofl.inference.contents import Contents, pack_calling
 from silofl.inference.super_model import SuperModel, shift_foreground, to_probabilities
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
@@ -152,7 +152,7 @@ def save_program(program: ExportedProgram, path: Path, contents: Contents, finge
         # A `Program` adds it itself; of a `WindowProgram` it comes after the windows' mean.
         "bias": contents.bias,
         # Of what the programs answer: it changes no answer to a case's images, but what their mean is called.
-        **({"reading": reading} if (reading := pack_reading(contents)) else {}),
+        **({"calling": calling} if (calling := pack_calling(contents)) else {}),
         **({"overlap": patches.overlap} if patches else {}),
     }
     torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})

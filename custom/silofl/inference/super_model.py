@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.core.reading import UNREAD
+from silofl.core.calling import MOST_PROBABLE
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
@@ -30,7 +30,7 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
-from silofl.inference.prediction import CaseAnswer, Prediction, measure_volumes_ml, read_case
+from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.weigher import choose_model, member_names
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
@@ -416,7 +416,7 @@ class SuperModel:
         return self.contents.bias if self._answers_as_chosen(site) else 0.0
 
     def _answers_as_chosen(self, site: str | None) -> bool:
-        """Return whether the answer is the one that bias and reading were chosen for."""
+        """Return whether the answer is the one that bias and calling were chosen for."""
         return site is None or self.contents.rule == "only"
 
     def _measure_disagreement(
@@ -426,8 +426,8 @@ class SuperModel:
         names, bias, study = member_names(self.contents), self._find_bias(site), self.contents.study
         said = (self.probabilities(name, images, batch_size) for name in names)
         if study.task != "segmentation":
-            reading = self.contents.reading if self._answers_as_chosen(site) else UNREAD
-            scores = [read_case(one, reading, study)["class_scores"] for one in said]
+            calling = self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
+            scores = [call_case(one, calling, study)["class_scores"] for one in said]
             spans = {name: [one[name] for one in scores] for name in scores[0]}
             return Disagreement(names, ranges={name: (min(one), max(one)) for name, one in spans.items()})
         maps = (self._draw(shift_foreground(torch.from_numpy(one), bias).numpy(), prepared) for one in said)
@@ -435,9 +435,9 @@ class SuperModel:
         return Disagreement(names, shares, average_where_labelled(shares, found.label_map))
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        reading = self.contents.reading if self._answers_as_chosen(site) else UNREAD
+        calling = self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
         affine = None if prepared is None else prepared.affine
-        read = read_case(answer.probabilities, reading, self.contents.study)
+        read = call_case(answer.probabilities, calling, self.contents.study)
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 
     def _predict_label_map(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:

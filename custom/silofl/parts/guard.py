@@ -36,8 +36,8 @@ from silofl.models import build_plain_model
 from silofl.models.names import input_norm_names
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
+from silofl.parts.calling import choose_site_calling
 from silofl.parts.part import TESTED, Kept, Part, Run, WeightsOf
-from silofl.parts.reading import choose_site_reading
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
@@ -291,11 +291,11 @@ class SiteGuard(SitePart):
         # The facts of a single model are the test of the federated one.
         home = {key: kept.facts[key] for key in ("stays_home",) if key in kept.facts}
         known = home if "value" in kept.facts else kept.facts
-        reading, read = choose_site_reading(work, lambda part: validated, tested)
+        calling, read = choose_site_calling(work, lambda part: validated, tested)
         numbers = count_patients(tested, work.data.test) | read
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
-        kept = replace(kept, beside_share=choice.share, bias=choice.bias, reading=reading, facts=known | numbers | own)
+        kept = replace(kept, beside_share=choice.share, bias=choice.bias, calling=calling, facts=known | numbers | own)
         write_model_folder(work.folder / CHOSEN, kept)
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 

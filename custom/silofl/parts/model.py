@@ -31,9 +31,9 @@ from silofl.models.names import (
 from silofl.models.networks import build_models
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, add_role, read_role
+from silofl.parts.calling import choose_site_calling
 from silofl.parts.kept_back import Excluded
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
-from silofl.parts.reading import choose_site_reading
 from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
@@ -431,7 +431,7 @@ class SiteModels(SitePart):
         work = self.work
         model, part = work.own_deployed, work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
-        reading, read = choose_site_reading(
+        calling, read = choose_site_calling(
             work, lambda part: evaluate(model, part, work.study, work.device)[1], result
         )
         numbers = summarise_test(predictions, result, part, work.study) | read
@@ -440,7 +440,7 @@ class SiteModels(SitePart):
         is_told = any(_read_home(work.message, role) for role in work.models)
         numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {})
         own = {work.site: state}
-        contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, reading=reading)
+        contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return numbers

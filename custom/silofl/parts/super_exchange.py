@@ -29,9 +29,9 @@ from silofl.inference.super_results import SelectorResults
 from silofl.models import HarmonizedModel
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
+from silofl.parts.calling import choose_site_calling
 from silofl.parts.model import complete_state, fill_state
 from silofl.parts.part import Run
-from silofl.parts.reading import choose_site_reading
 from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
@@ -101,9 +101,9 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
     if model.selector is not None:
         _keep_features(work, model.selector, contents.outputs)
-    reading, read = choose_site_reading(work, lambda examples: _score_part(model, examples), result)
-    if reading != contents.reading:
-        write_model_folder(work.folder / FOLDER, replace(contents, reading=reading))
+    calling, read = choose_site_calling(work, lambda examples: _score_part(model, examples), result)
+    if calling != contents.calling:
+        write_model_folder(work.folder / FOLDER, replace(contents, calling=calling))
     return (
         summarise_test(predictions, result, part, work.study)
         | read

@@ -70,6 +70,8 @@ from silofl.report.super_model_page import super_model_sections, unseen_section
 from silofl.report.tables import (
     MISSING,
     TextTable,
+    calling_sentence,
+    calling_table,
     empty_cases_sentence,
     everyone_sentence,
     extra_metrics_sentence,
@@ -80,8 +82,6 @@ from silofl.report.tables import (
     label_table,
     missing_labels_sentence,
     name_models,
-    reading_sentence,
-    reading_table,
     site_table,
     surface_sentence,
     tested_sites,
@@ -255,7 +255,7 @@ def _joining_section(run: RunRecords) -> PageSection | None:
 def _results_section(run: RunRecords) -> PageSection:
     results = run.results
     regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
-    by_label, reading = label_table(results), reading_table(results)
+    by_label, calling = label_table(results), calling_table(results)
     return make_section(
         "results",
         "Results",
@@ -264,7 +264,7 @@ def _results_section(run: RunRecords) -> PageSection:
         _site_blocks(run) if results.sites else Text("No site has tested a model."),
         make_note(f"{metric_sentence(results.metric)}{regions}", results.metric or MISSING),
         [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
-        [Heading("Calibration"), Table(reading), make_note(reading_sentence(results))] if reading else None,
+        [Heading("Calibration"), Table(calling), make_note(calling_sentence(results))] if calling else None,
     )
 
 

@@ -30,7 +30,7 @@ SURFACE = (
     "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
     "Neither is defined where a label is in truth or prediction alone."
 )
-READINGS = (
+CALLINGS = (
     "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE is "
     "how far the probability of the answer is from the share of right answers, in the test."
 )
@@ -202,33 +202,33 @@ def label_sentence(results: Results) -> str:
     return "Values over the test cases of each label alone; a site without a label has none."
 
 
-def reading_table(results: Results) -> TextTable | None:
+def calling_table(results: Results) -> TextTable | None:
     """Return one row a site: how the probabilities of the model that it tested are read; None where none are."""
-    readings = (results.classes.readings or {}) if results.classes else {}
-    if not readings:
+    callings = (results.classes.callings or {}) if results.classes else {}
+    if not callings:
         return None
-    called = list(dict.fromkeys(name for one in readings.values() for name in one.thresholds))
+    called = list(dict.fromkeys(name for one in callings.values() for name in one.thresholds))
     columns = [f"{what} {name}" for name in called for what in ("threshold of", "sensitivity", "specificity")]
     rows = []
-    for site, one in readings.items():
+    for site, one in callings.items():
         tables = (one.thresholds, one.sensitivity, one.specificity)
         cells = [format_number(table.get(name)) for name in called for table in tables]
         rows.append((site, f"{one.temperature:.2f}", format_number(one.error), format_number(one.error_after), *cells))
     return TextTable(("site", "temperature", "ECE without", "ECE with", *columns), tuple(rows))
 
 
-def reading_sentence(results: Results) -> str:
-    """Say what the readings are, and where a temperature does not help; nothing without any."""
-    readings = (results.classes.readings or {}) if results.classes else {}
-    if not readings:
+def calling_sentence(results: Results) -> str:
+    """Say what the callings are, and where a temperature does not help; nothing without any."""
+    callings = (results.classes.callings or {}) if results.classes else {}
+    if not callings:
         return ""
-    changed = {site: one for site, one in readings.items() if one.temperature != 1}
-    idle = [site for site in readings if site not in changed]
+    changed = {site: one for site, one in callings.items() if one.temperature != 1}
+    idle = [site for site in callings if site not in changed]
     vain = [site for site, one in changed.items() if not one.helps]
-    sentences = [READINGS]
+    sentences = [CALLINGS]
     sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
     sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
-    if any(one.thresholds for one in readings.values()):
+    if any(one.thresholds for one in callings.values()):
         sentences.append(THRESHOLDS)
     return " ".join(sentences)
 

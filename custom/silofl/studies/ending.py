@@ -17,6 +17,8 @@ from silofl.report.sentences import (
 )
 from silofl.report.tables import (
     MISSING,
+    calling_sentence,
+    calling_table,
     empty_cases_sentence,
     everyone_sentence,
     extra_metrics_sentence,
@@ -24,8 +26,6 @@ from silofl.report.tables import (
     missing_labels_sentence,
     print_lines,
     print_table,
-    reading_sentence,
-    reading_table,
     site_table,
     surface_sentence,
 )
@@ -62,9 +62,9 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
     if results.sites:
         print_table(site_table(results), console)
-    if table := reading_table(results):
+    if table := calling_table(results):
         print_table(table, console)
-        print_lines([reading_sentence(results)], console)
+        print_lines([calling_sentence(results)], console)
     if results.tested.empty_cases:
         print_lines([empty_cases_sentence(results)], console)
     if sentence := missing_labels_sentence(results):

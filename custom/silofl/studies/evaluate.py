@@ -31,7 +31,7 @@ from silofl.inference.evaluated_cases import (
 )
 from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.opened import open_model
-from silofl.inference.prediction import read_case
+from silofl.inference.prediction import call_case
 from silofl.inference.super_model import SuperModel
 from silofl.options import make_console
 from silofl.report.evaluation_figures import CasePicture, reliability_image, sizes_image, worst_image
@@ -164,7 +164,7 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
     study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
     plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
     (label, rows), *_ = one.score.probabilities_by_case.items()
-    read = read_case(np.array([rows[one.case]]), model.contents.reading, study)
+    read = call_case(np.array([rows[one.case]]), model.contents.calling, study)
     if study.is_multilabel:
         title = f"{name_findings(label, study.labels)}: {'|'.join(read['findings']) or NO_FINDING}"
         return CasePicture(title, one.case, plane)

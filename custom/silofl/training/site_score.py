@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
-from silofl.core.reading import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from silofl.core.calling import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from silofl.errors import ConfigError
 from silofl.schema import declare_optional
 
@@ -95,7 +95,7 @@ class ExtraScore:
 
 @only_known_keys
 @dataclass(frozen=True)
-class ReadingScore:
+class CallingScore:
     """How a classification's probabilities are read, by a site's validation, and what that comes to in its test.
 
     Attributes:
@@ -143,7 +143,7 @@ class SiteScore:
         value_with_truth: Mean over the other cases; null without them, or without empty ones.
         surface: Segmentation, in the test.
         extra_metrics: Segmentation, in the test: a package's metric -> its score.
-        reading: Classification, in the test: how the probabilities are read.
+        calling: Classification, in the test: how the probabilities are read.
     """
 
     value: Value | None
@@ -161,7 +161,7 @@ class SiteScore:
     value_with_truth: Value | None = declare_optional()
     surface: SurfaceScore | None = declare_optional()
     extra_metrics: Mapping[str, ExtraScore] | None = declare_optional()
-    reading: ReadingScore | None = declare_optional()
+    calling: CallingScore | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""

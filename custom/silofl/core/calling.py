@@ -28,7 +28,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Reading:
+class Calling:
     """How probabilities are read.
 
     Attributes:
@@ -62,7 +62,7 @@ class Reading:
 
 
 # The most probable class, and findings above one half.
-UNREAD = Reading()
+MOST_PROBABLE = Calling()
 
 
 def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabel: bool = False) -> Floats:
@@ -75,7 +75,7 @@ def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabe
     return np.exp(powers - np.logaddexp.reduce(powers, axis=1, keepdims=True))
 
 
-def choose_reading(
+def choose_calling(
     probabilities: Floats,
     is_true: Bools,
     units: Sequence[Hashable],
@@ -83,7 +83,7 @@ def choose_reading(
     is_multilabel: bool = False,
     specificity: float | None = None,
     sensitivity: float | None = None,
-) -> Reading:
+) -> Calling:
     """Choose a temperature, and a threshold of each class that is called, on validation cases.
 
     Args:
@@ -100,7 +100,7 @@ def choose_reading(
         number: find_threshold(probabilities[:, number], is_true[:, number], specificity, sensitivity)
         for number in called
     }
-    return Reading(temperature, {number: one for number, one in found.items() if one is not None})
+    return Calling(temperature, {number: one for number, one in found.items() if one is not None})
 
 
 def find_temperature(
@@ -111,10 +111,10 @@ def find_temperature(
     That is of fewer than 6 patients, and without a wrong answer, where the model may be as sure as it likes.
 
     Args:
-        probabilities: As for `choose_reading`.
-        is_true: As for `choose_reading`.
-        units: As for `choose_reading`.
-        is_multilabel: As for `choose_reading`.
+        probabilities: As for `choose_calling`.
+        is_true: As for `choose_calling`.
+        units: As for `choose_calling`.
+        is_multilabel: As for `choose_calling`.
     """
     # Imported here: it takes long, and only the end of a classification needs it.
     from scipy.optimize import minimize_scalar

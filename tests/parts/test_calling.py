@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.core.reading import UNREAD, choose_reading
+from silofl.core.calling import MOST_PROBABLE, choose_calling
 from silofl.errors import AggregationError
 from silofl.federation.numbers import check_names
 from silofl.federation.outcome import finished_results
@@ -14,11 +14,11 @@ from silofl.federation.run_folder import RunFolder
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
 from silofl.parts.answer import Metrics
-from silofl.parts.reading import pool_readings
+from silofl.parts.calling import pool_callings
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.metrics import group_positions
-from silofl.training.site_score import ReadingScore, SiteScore
+from silofl.training.site_score import CallingScore, SiteScore
 
 from ..conftest import WINDOWS
 
@@ -34,8 +34,8 @@ def make(algorithm="fedavg", **settings):
 
 def said_of(read, temperature=1.5, threshold=0.4):
     scores = {"0": 0.5, "1": 0.5}
-    found = ReadingScore(temperature, {"1": threshold} if threshold else {}, 9, 0.2, 0.1, {"1": 0.8}, {"1": 0.9})
-    return SiteScore(value=0.5, num_cases=4, num_excluded=0, labels=scores, reading=found if read else None)
+    found = CallingScore(temperature, {"1": threshold} if threshold else {}, 9, 0.2, 0.1, {"1": 0.8}, {"1": 0.9})
+    return SiteScore(value=0.5, num_cases=4, num_excluded=0, labels=scores, calling=found if read else None)
 
 
 def test_a_site_chooses_on_validation_and_says_what_it_comes_to_in_the_test(play, windows_to_choose_by):
@@ -52,10 +52,10 @@ def test_a_site_chooses_on_validation_and_says_what_it_comes_to_in_the_test(play
             chances[kind] = np.stack([said[one].mean(axis=0) for one in rows])
             is_true[kind] = np.eye(2, dtype=bool)[[part.targets[one[0]] for one in rows]]
         units = [f"{record.recording}" for record in data.manifest.validation]
-        wanted = choose_reading(chances["validation"], is_true["validation"], units, [1], specificity=0.8)
-        reading, found = model.contents.reading, scores[site].reading
-        assert reading.temperature == pytest.approx(wanted.temperature) == found.temperature
-        assert reading.thresholds == pytest.approx(wanted.thresholds) == {1: found.thresholds["1"]}
+        wanted = choose_calling(chances["validation"], is_true["validation"], units, [1], specificity=0.8)
+        calling, found = model.contents.calling, scores[site].calling
+        assert calling.temperature == pytest.approx(wanted.temperature) == found.temperature
+        assert calling.thresholds == pytest.approx(wanted.thresholds) == {1: found.thresholds["1"]}
         called = chances["test"][:, 1] >= wanted.thresholds[1]
         truth = is_true["test"][:, 1]
         assert found.sensitivity["1"] == pytest.approx(called[truth].mean())
@@ -63,7 +63,7 @@ def test_a_site_chooses_on_validation_and_says_what_it_comes_to_in_the_test(play
 
 
 def test_the_test_decides_nothing(play, windows_to_choose_by):
-    readings = []
+    callings = []
     for name, flip in (("as it is", False), ("flipped", True)):
         game = play(SITES, study=make(**POINT), data=windows_to_choose_by, folder=name)
         for site in game.sites.values() if flip else ():
@@ -71,8 +71,8 @@ def test_the_test_decides_nothing(play, windows_to_choose_by):
             # frozen
             object.__setattr__(data, "test", replace(data.test, targets=1 - np.asarray(data.test.targets)))
         game.finish()
-        readings.append({one: read_model_folder(game.folder(one) / "supermodel").reading for one in SITES})
-    assert readings[0] == readings[1] and any(one != UNREAD for one in readings[0].values())
+        callings.append({one: read_model_folder(game.folder(one) / "supermodel").calling for one in SITES})
+    assert callings[0] == callings[1] and any(one != MOST_PROBABLE for one in callings[0].values())
 
 
 def test_what_a_site_keeps_has_a_reading_of_its_own(play, windows_to_choose_by):
@@ -82,20 +82,20 @@ def test_what_a_site_keeps_has_a_reading_of_its_own(play, windows_to_choose_by):
         contents = read_model_folder(game.folder(site) / "chosen")
         part = game.sites[site].data.validation
         said = SuperModel(contents, CPU).answer(np.asarray(part.images)).probabilities
-        called = contents.reading.decide(said)[np.asarray(part.targets) == 0]
-        assert contents.reading.thresholds and np.mean(called == 0) >= 0.8
-        assert contents.facts["reading"]["thresholds"]["1"] == contents.reading.thresholds[1]
+        called = contents.calling.decide(said)[np.asarray(part.targets) == 0]
+        assert contents.calling.thresholds and np.mean(called == 0) >= 0.8
+        assert contents.facts["calling"]["thresholds"]["1"] == contents.calling.thresholds[1]
 
 
 def test_the_super_model_has_the_median_and_the_results_have_each_site(play, windows_to_choose_by, tmp_path):
     game = play(SITES, study=make(**POINT), data=windows_to_choose_by)
     tests = game.finish()
     RunFolder(tmp_path / "run", game.study).finish(game.server, tests)
-    reading = read_model_folder(tmp_path / "run" / "supermodel").reading
-    known = [tests.scores[site].reading for site in SITES]
-    assert reading.temperature == np.median([one.temperature for one in known])
-    assert reading.thresholds[1] == np.median([one.thresholds["1"] for one in known])
-    found = finished_results(game.server, tests).classes.readings
+    calling = read_model_folder(tmp_path / "run" / "supermodel").calling
+    known = [tests.scores[site].calling for site in SITES]
+    assert calling.temperature == np.median([one.temperature for one in known])
+    assert calling.thresholds[1] == np.median([one.thresholds["1"] for one in known])
+    found = finished_results(game.server, tests).classes.callings
     assert found["ann"] == replace(
         known[0],
         thresholds={"fast": known[0].thresholds["1"]},
@@ -109,20 +109,20 @@ def test_of_models_of_their_own_the_sites_readings_are_not_joined(play, windows_
     game = play(SITES, study=make(algorithm), data=windows_to_choose_by)
     RunFolder(tmp_path / "run", game.study).finish(game.server, game.finish())
     if (tmp_path / "run" / "supermodel").exists():
-        assert read_model_folder(tmp_path / "run" / "supermodel").reading == UNREAD
+        assert read_model_folder(tmp_path / "run" / "supermodel").calling == MOST_PROBABLE
 
 
 def test_sites_without_a_reading_leave_the_median_to_the_others():
     study = make(**POINT)
     scores = [said_of(True, 1.5, 0.4), said_of(True, 2.5, None), said_of(False), said_of(True, 3.0, 0.6)]
     # temperatures 1.5, 2.5, 3; thresholds 0.4 and 0.6
-    found = pool_readings(scores, study)
+    found = pool_callings(scores, study)
     assert (found.temperature, found.thresholds) == (2.5, {1: pytest.approx(0.5)})
-    assert pool_readings([said_of(False)], study) == UNREAD
+    assert pool_callings([said_of(False)], study) == MOST_PROBABLE
 
 
 def test_what_a_site_sends_as_a_reading_of_a_segmentation_is_not_taken(make_study):
-    assert pool_readings([said_of(True)], make_study()) == UNREAD
+    assert pool_callings([said_of(True)], make_study()) == MOST_PROBABLE
 
 
 def test_a_threshold_that_no_study_asked_for_is_refused():

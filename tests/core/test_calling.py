@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.core.reading import MOST_TEMPERATURE, Reading, choose_reading, find_temperature, find_threshold, temper
+from silofl.core.calling import MOST_TEMPERATURE, Calling, choose_calling, find_temperature, find_threshold, temper
 
 
 def made_up(seed=0, n=400, classes=3, temperature=2.0):
@@ -122,27 +122,27 @@ def test_without_both_kinds_or_without_a_case_that_may_be_called_there_is_no_thr
 
 def test_a_threshold_decides_two_classes_and_each_finding():
     two = np.array([[0.65, 0.35], [0.7, 0.3], [0.2, 0.8]])
-    np.testing.assert_array_equal(Reading().decide(two), [0, 0, 1])
-    np.testing.assert_array_equal(Reading(thresholds={1: 0.35}).decide(two), [1, 0, 1])
+    np.testing.assert_array_equal(Calling().decide(two), [0, 0, 1])
+    np.testing.assert_array_equal(Calling(thresholds={1: 0.35}).decide(two), [1, 0, 1])
     # a temperature changes no answer
-    np.testing.assert_array_equal(Reading(3.0, {1: 0.35}).decide(two), [1, 0, 1])
+    np.testing.assert_array_equal(Calling(3.0, {1: 0.35}).decide(two), [1, 0, 1])
     findings = np.array([[0.65, 0.35], [0.2, 0.8]])
     # findings count 1 and 2; the first has the usual threshold
-    np.testing.assert_array_equal(Reading(thresholds={1: 0.3}).decide(findings, is_multilabel=True), [1 + 2, 2])
+    np.testing.assert_array_equal(Calling(thresholds={1: 0.3}).decide(findings, is_multilabel=True), [1 + 2, 2])
 
 
 def test_a_threshold_is_shown_as_the_probability_beside_it():
-    reading = Reading(2.0, {1: 0.8})
-    assert reading.shown_thresholds() == {1: pytest.approx(2 / 3)}
-    assert reading.shown_thresholds(is_multilabel=True) == {1: pytest.approx(2 / 3)}
+    calling = Calling(2.0, {1: 0.8})
+    assert calling.shown_thresholds() == {1: pytest.approx(2 / 3)}
+    assert calling.shown_thresholds(is_multilabel=True) == {1: pytest.approx(2 / 3)}
 
 
 def test_a_reading_is_chosen_of_the_classes_that_are_called():
     chances, truth = made_up(n=100, classes=2)
     is_true = np.eye(2, dtype=bool)[truth]
-    found = choose_reading(chances, is_true, units(100), [1], specificity=0.9)
+    found = choose_calling(chances, is_true, units(100), [1], specificity=0.9)
     assert found.thresholds == {1: find_threshold(chances[:, 1], is_true[:, 1], specificity=0.9)}
     assert found.temperature > 1.5
     called = found.decide(chances) == 1
     assert called[~is_true[:, 1]].mean() <= 0.1
-    assert choose_reading(chances, is_true, units(100), [1]).thresholds == {}
+    assert choose_calling(chances, is_true, units(100), [1]).thresholds == {}

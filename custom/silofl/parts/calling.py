@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
-from silofl.core.reading import UNREAD, Reading, choose_reading
+from silofl.core.calling import MOST_PROBABLE, Calling, choose_calling
 from silofl.data.parts import Examples
 from silofl.inference.clinical import ClassRows
 from silofl.parts.work import Work
@@ -13,8 +13,8 @@ from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 
 
-def choose_site_reading(work: Work, score: Callable[[Examples], Score], test: Score) -> tuple[Reading, dict[str, Any]]:
-    """Choose a reading on the site's validation cases, and say what it comes to on its test cases.
+def choose_site_calling(work: Work, score: Callable[[Examples], Score], test: Score) -> tuple[Calling, dict[str, Any]]:
+    """Choose a calling on the site's validation cases, and say what it comes to on its test cases.
 
     Args:
         work: The site's task.
@@ -22,46 +22,46 @@ def choose_site_reading(work: Work, score: Callable[[Examples], Score], test: Sc
         test: Its score on test data.
 
     Returns:
-        The reading, and `ReadingScore` as plain values under ``reading``; nothing of a segmentation, or without cases.
+        The calling, and `CallingScore` as plain values under ``calling``; nothing of a segmentation, or without cases.
     """
     study, part = work.study, work.data.validation
     if study.task == "segmentation" or not len(part) or not test.probabilities_by_case:
-        return UNREAD, {}
+        return MOST_PROBABLE, {}
     rows = ClassRows(score(part), work.find_units("validation").unit_of)
     tested = ClassRows(test, work.find_units("test").unit_of)
     wish = study.operating_point
     wanted = wish.model_dump() if wish else {}
-    reading = choose_reading(rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted)
-    return reading, {
-        "reading": {
-            "temperature": reading.temperature,
-            "thresholds": {str(number): one for number, one in reading.thresholds.items()},
+    calling = choose_calling(rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted)
+    return calling, {
+        "calling": {
+            "temperature": calling.temperature,
+            "thresholds": {str(number): one for number, one in calling.thresholds.items()},
             "num_units": len({*rows.units}),
             "error": tested.measure_error(1.0),
-            "error_after": tested.measure_error(reading.temperature),
-            **_score_thresholds(tested, reading),
+            "error_after": tested.measure_error(calling.temperature),
+            **_score_thresholds(tested, calling),
         }
     }
 
 
-def pool_readings(scores: Iterable[SiteScore], study: Study) -> Reading:
-    """Return the median of the sites' readings of one model, each chosen on the site's own validation cases."""
-    known = [score.reading for score in scores if score.reading is not None]
+def pool_callings(scores: Iterable[SiteScore], study: Study) -> Calling:
+    """Return the median of the sites' callings of one model, each chosen on the site's own validation cases."""
+    known = [score.calling for score in scores if score.calling is not None]
     # A segmentation has none, whatever a site sends.
     if not known or study.task == "segmentation":
-        return UNREAD
+        return MOST_PROBABLE
     thresholds = {
         number: median(found)
         for number in study.called
         if (found := [one.thresholds[str(number)] for one in known if str(number) in one.thresholds])
     }
-    return Reading(median(one.temperature for one in known), thresholds)
+    return Calling(median(one.temperature for one in known), thresholds)
 
 
-def _score_thresholds(rows: ClassRows, reading: Reading) -> dict[str, dict[str, float]]:
+def _score_thresholds(rows: ClassRows, calling: Calling) -> dict[str, dict[str, float]]:
     """Return the sensitivity and the specificity at each threshold, where there are cases for them."""
-    said, found = rows.decide(reading), {}
+    said, found = rows.decide(calling), {}
     for name, kind in (("sensitivity", rows.is_true), ("specificity", ~rows.is_true)):
-        shares = {number: said[kind[:, number], number] == (name == "sensitivity") for number in reading.thresholds}
+        shares = {number: said[kind[:, number], number] == (name == "sensitivity") for number in calling.thresholds}
         found[name] = {str(number): float(one.mean()) for number, one in shares.items() if len(one)}
     return found
