@@ -60,4 +60,4 @@ def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
 
 def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):
     assert silofl("new-study", tmp_path / "own", "--from", "harmofl_nuclei", "--data", site_data)[0] == 0
-    assert "made of harmofl_nuclei" in (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
+    assert "based on harmofl_nuclei" in (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
