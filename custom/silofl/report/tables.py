@@ -36,7 +36,8 @@ CALLINGS = (
 )
 THRESHOLDS = (
     "A threshold, of the probability without the temperature, was chosen on validation cases too; sensitivity and "
-    "specificity are those in the test. The other numbers of the run are without it."
+    "specificity are those in the test. The other numbers of the run are without it. The super model has the sites' "
+    "median: where that is far from a site's own threshold, its sensitivity and specificity there are others."
 )
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
@@ -203,7 +204,7 @@ def label_sentence(results: Results) -> str:
 
 
 def calling_table(results: Results) -> TextTable | None:
-    """Return one row a site: how the probabilities of the model that it tested are read; None where none are."""
+    """Return one row per site: how its tested model's classes are called; None where none are."""
     callings = (results.classes.callings or {}) if results.classes else {}
     if not callings:
         return None
@@ -218,7 +219,7 @@ def calling_table(results: Results) -> TextTable | None:
 
 
 def calling_sentence(results: Results) -> str:
-    """Say what the callings are, and where a temperature does not help; nothing without any."""
+    """Explain `calling_table`, and say where a temperature does not help; nothing without any."""
     callings = (results.classes.callings or {}) if results.classes else {}
     if not callings:
         return ""
