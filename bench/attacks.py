@@ -118,7 +118,11 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
         JOBS / attack.job, SMALL | {"rounds": rounds, "seed": seed} | choose_rule(rule) | dict(attack.study)
     )
     settings = Site(
-        data=f"{data}/{{site}}", state_dir=f"{folder}/{{site}}", cache_dir=f"{data}/.cache", has_progress=False
+        data=f"{data}/{{site}}",
+        state_dir=f"{folder}/{{site}}",
+        cache_dir=f"{data}/.cache",
+        has_progress=False,
+        min_patients=0,
     )
     sites = {site: SiteRounds(site, study, settings) for site in SITES}
     for site, one in sites.items():
