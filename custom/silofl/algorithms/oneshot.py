@@ -205,8 +205,7 @@ class HandOverPart(Part):
         """Return the arrays of a whole model, with the last training answer or in the end."""
         if not self._brings_models(exchange):
             return {}
-        model = Expected.like(add_role(ROLE, self.shapes))
-        return {name: replace(one, is_required=True) for name, one in model.items()} | _expect_features(self.study)
+        return Expected.whole_model(add_role(ROLE, self.shapes)) | _expect_features(self.study)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> HandOverPart:
         """Refuse a part of the features, and those of no images; a site may keep back all or nothing."""

@@ -16,7 +16,7 @@ from math import ceil, exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.findings import decide_findings
+from silofl.core.findings import pack_rows
 from silofl.core.intervals import LEAST_UNITS
 from silofl.core.roc import ROUNDING, find_operating_point
 
@@ -46,8 +46,7 @@ class Calling:
             halves = np.full(probabilities.shape[1], np.nextafter(0.5, 1))
             for number, threshold in self.thresholds.items():
                 halves[number] = threshold
-            # What `decide_findings` takes for found.
-            return decide_findings((probabilities >= halves).astype(np.float64))
+            return pack_rows(probabilities >= halves)
         if self.thresholds:
             ((number, threshold),) = self.thresholds.items()
             return np.where(probabilities[:, number] >= threshold, number, 1 - number).astype(np.int64)

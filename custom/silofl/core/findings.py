@@ -33,14 +33,24 @@ def unpack_findings(sets: ArrayLike, count: int) -> NDArray[np.bool_]:
     return (np.asarray(sets, dtype=np.int64)[:, None] >> np.arange(count) & 1).astype(bool)
 
 
+def pack_rows(is_found: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the set of findings of each row (N, count), as `unpack_findings` reads it."""
+    return (is_found.astype(np.int64) << np.arange(is_found.shape[1])).sum(axis=1)
+
+
 def decide_findings(probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
     """Return the set of findings above one half for each row of probabilities (N, findings)."""
-    return ((probabilities > 0.5).astype(np.int64) << np.arange(probabilities.shape[1])).sum(axis=1)
+    return pack_rows(probabilities > 0.5)
 
 
 def name_findings(found: int, labels: Mapping[int, str]) -> str:
     """Return the names of a set of findings as tables have them, ``effusion|nodule``; none of an empty one."""
-    return "|".join(name for number, name in sorted(labels.items()) if found >> number & 1) or NO_FINDING
+    return join_findings(labels[number] for number in list_findings(found))
+
+
+def join_findings(names: Iterable[str]) -> str:
+    """Return names of findings as tables have them; a word for none."""
+    return "|".join(names) or NO_FINDING
 
 
 def name_absence(finding: str) -> str:

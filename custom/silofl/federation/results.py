@@ -227,6 +227,11 @@ class Results:
         return self.classes is not None and self.classes.areas is not None
 
     @property
+    def callings(self) -> Mapping[str, CallingScore]:
+        """Site -> how its classes are called; empty of a segmentation."""
+        return (self.classes and self.classes.callings) or {}
+
+    @property
     def validation_mean(self) -> float | None:
         """The mean over sites of the validation of the reported model."""
         return mean_of_known(score.value for score in self.tested.validation.values())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.core.findings import NO_FINDING, name_findings
+from silofl.core.findings import join_findings, name_findings
 from silofl.files import write_text
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
@@ -53,7 +53,7 @@ def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> d
     for label, rows in one.score.probabilities_by_case.items():
         read = call_case(np.array([rows[one.case]]), contents.calling, study)
         if study.is_multilabel:
-            answer = "|".join(read["findings"]) or NO_FINDING
+            answer = join_findings(read["findings"])
             row |= {"true findings": name_findings(label, study.labels), "answer": answer}
         else:
             row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}

@@ -259,7 +259,7 @@ class ClassRows:
             self.sample.estimate(partial(self.measure_error, one), everybody)
             for one in dict.fromkeys((self.calling.temperature, 1.0))
         ]
-        bins = tuple(self._group_answers(self.calling.temperature, slice(None)))
+        bins = tuple(self._group_answers(self.calling.temperature, EVERY_ROW))
         return Calibration(errors[0], bins, self.calling.temperature, *errors[1:])
 
     def measure_error(self, temperature: float, rows: Rows | slice = EVERY_ROW) -> float:

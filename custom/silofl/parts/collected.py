@@ -65,8 +65,7 @@ class CollectedPart(Part):
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a whole model."""
-        wanted = Expected.like(add_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
-        return {name: replace(one, is_required=True) for name, one in wanted.items()}
+        return Expected.whole_model(add_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
         """Take the models."""

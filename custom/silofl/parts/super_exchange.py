@@ -92,7 +92,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     model, part = SuperModel(contents, work.device), work.data.test
     results = predict_cases(model, part, work.study)
     chosen = choose_models(model, results, contents.threshold)
-    answers = chosen if contents.is_choice else dict.fromkeys(results, ENSEMBLE)
+    answers = _name_answers(model, chosen)
     result = score_choice(results, answers)
     predictions = join_pieces(
         part.targets, [results[case].predictions[answers[case]] for case in group_positions(part.cases)]
@@ -145,8 +145,12 @@ def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperSc
 def _score_part(model: SuperModel, part: Examples) -> Score:
     """Return the score of a super model's own answers."""
     results = predict_cases(model, part, model.contents.study)
-    chosen = choose_models(model, results, None)
-    return score_choice(results, chosen if model.contents.is_choice else dict.fromkeys(results, ENSEMBLE))
+    return score_choice(results, _name_answers(model, choose_models(model, results, None)))
+
+
+def _name_answers(model: SuperModel, chosen: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what answers each case: the chosen model, or all where none is chosen."""
+    return chosen if model.contents.is_choice else dict.fromkeys(chosen, ENSEMBLE)
 
 
 def _keep_features(work: Work, selector: HarmonizedModel, outputs: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -108,11 +108,16 @@ class Expected:
 
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
-        """Return the expectation of arrays of the same shapes, any of which may be withheld; no variance is below 0."""
+        """Return the expectation of arrays of the same shapes, any of which may be withheld."""
         known = {name: np.asarray(array) for name, array in arrays.items()}
+        return {name: cls(one.shape, dtype=one.dtype.name, num_bytes=one.nbytes) for name, one in known.items()}
+
+    @classmethod
+    def whole_model(cls, arrays: Arrays) -> dict[str, Expected]:
+        """Return the expectation of all arrays of a model like this one, whose variances are not below 0."""
         return {
-            name: cls(one.shape, minimum=0 if is_variance(name) else None, dtype=one.dtype.name, num_bytes=one.nbytes)
-            for name, one in known.items()
+            name: replace(one, is_required=True, minimum=0 if is_variance(name) else None)
+            for name, one in cls.like(arrays).items()
         }
 
 

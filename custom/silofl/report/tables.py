@@ -205,13 +205,12 @@ def label_sentence(results: Results) -> str:
 
 def calling_table(results: Results) -> TextTable | None:
     """Return one row per site: how its tested model's classes are called; None where none are."""
-    callings = (results.classes.callings or {}) if results.classes else {}
-    if not callings:
+    if not results.callings:
         return None
-    called = list(dict.fromkeys(name for one in callings.values() for name in one.thresholds))
+    called = list(dict.fromkeys(name for one in results.callings.values() for name in one.thresholds))
     columns = [f"{what} {name}" for name in called for what in ("threshold of", "sensitivity", "specificity")]
     rows = []
-    for site, one in callings.items():
+    for site, one in results.callings.items():
         tables = (one.thresholds, one.sensitivity, one.specificity)
         cells = [format_number(table.get(name)) for name in called for table in tables]
         rows.append((site, f"{one.temperature:.2f}", format_number(one.error), format_number(one.error_after), *cells))
@@ -220,7 +219,7 @@ def calling_table(results: Results) -> TextTable | None:
 
 def calling_sentence(results: Results) -> str:
     """Explain `calling_table`, and say where a temperature does not help; nothing without any."""
-    callings = (results.classes.callings or {}) if results.classes else {}
+    callings = results.callings
     if not callings:
         return ""
     changed = {site: one for site, one in callings.items() if one.temperature != 1}

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from silofl.core.findings import NO_FINDING, name_findings
+from silofl.core.findings import join_findings, name_findings
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -166,7 +166,7 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
     (label, rows), *_ = one.score.probabilities_by_case.items()
     read = call_case(np.array([rows[one.case]]), model.contents.calling, study)
     if study.is_multilabel:
-        title = f"{name_findings(label, study.labels)}: {'|'.join(read['findings']) or NO_FINDING}"
+        title = f"{name_findings(label, study.labels)}: {join_findings(read['findings'])}"
         return CasePicture(title, one.case, plane)
     said = study.labels[read["label"]]
     return CasePicture(f"{study.labels[label]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
