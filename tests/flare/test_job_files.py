@@ -27,13 +27,15 @@ from silofl.flare.job_files import FILES, SIGNATURES, JobFiles
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "jobs" / "harmofl_phantoms" / "app"
 LEAD = {"submitter_name": "lead@study.example.org", "submitter_org": "study", "submitter_role": "lead"}
+# As NVFlare begins with, before any test of this process has let it read less.
+FORMS = dict(ConfigFactory._fmt2Loader)
 PLAIN = {f"config/{name}": (APP / "config" / name).read_text(encoding="utf-8") for name in FILES}
 
 
 @pytest.fixture(autouse=True)
 def forms(monkeypatch):
-    """Put back after a test what NVFlare reads."""
-    monkeypatch.setattr(ConfigFactory, "_fmt2Loader", dict(ConfigFactory._fmt2Loader))
+    """Let NVFlare read what it reads at first, and put back after a test what it read before."""
+    monkeypatch.setattr(ConfigFactory, "_fmt2Loader", dict(FORMS))
 
 
 @pytest.fixture
