@@ -221,18 +221,41 @@ def load_tensors(source: Path | bytes) -> dict[str, Any]:
     Raises:
         ValueError: It would be larger in memory than it is; or one of the many kinds that torch raises on other bytes.
     """
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
+        return _load(stream)
+
+
+def _load(stream: IO[bytes]) -> dict[str, Any]:
     import torch
 
-    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
-        if zipfile.is_zipfile(stream):
-            with zipfile.ZipFile(stream) as archive:
-                size = sum(one.file_size for one in archive.infolist())
-            # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
-            if size > (most := stream.seek(0, os.SEEK_END)):
-                raise ValueError(f"the file must not hold more than its {most} bytes, not {size}")
-        stream.seek(0)
-        # weights_only: an unrestricted pickle runs code.
-        return torch.load(stream, map_location="cpu", weights_only=True)
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as archive:
+            size = sum(one.file_size for one in archive.infolist())
+        # torch.save compresses nothing, but torch.load inflates a thousandfold what was compressed afterwards.
+        if size > (most := stream.seek(0, os.SEEK_END)):
+            raise ValueError(f"the file must not hold more than its {most} bytes, not {size}")
+    stream.seek(0)
+    # weights_only: an unrestricted pickle runs code.
+    return torch.load(stream, map_location="cpu", weights_only=True)
+
+
+class _Rest(io.RawIOBase):
+    """A file from the byte on where it stands, as a file of its own, so that no copy of it is made."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream, self._start = stream, stream.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - as its base has it
+        return self._stream.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._stream.seek(offset + (self._start if whence == os.SEEK_SET else 0), whence) - self._start
 
 
 def save_state(path: Path, number: int, belongs_to: Mapping[str, str | int], value: dict[str, Any]) -> None:
@@ -273,17 +296,18 @@ def load_state(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> 
     try:
         check_kind(path)
         with path.open("rb") as stream:
-            digest, content = stream.read(DIGEST), stream.read()
+            digest = stream.read(DIGEST)
+            # Older formats have no checksum: one of them is told from a damaged file by its first bytes.
+            if digest.startswith(ZIP):
+                raise _other_format(path, number, f"{number - 1} or older")
+            rest = _Rest(stream)
+            if hashlib.file_digest(rest, "sha256").digest() != digest:
+                raise DamagedError(f"{path.name} must be as it was written; its checksum does not fit")
+            state = _load(rest)
     except FileNotFoundError:
         raise DamagedError(f"{path.name} must be there; it is missing") from None
     except OSError as error:
         raise DamagedError(f"{path.name} must be readable; the system said {error.strerror!r}") from None
-    # Older formats have no checksum: one of them is told from a damaged file by its first bytes.
-    if digest.startswith(ZIP):
-        raise _other_format(path, number, f"{number - 1} or older")
-    if hashlib.sha256(content).digest() != digest:
-        raise DamagedError(f"{path.name} must be as it was written; its checksum does not fit")
-    state = load_tensors(content)
     if state["format"] != number:
         raise _other_format(path, number, state["format"])
     for key, wanted in belongs_to.items():

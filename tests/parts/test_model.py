@@ -89,9 +89,9 @@ def test_a_name_that_nobody_sends_stays_as_it_was(play):
 
 def test_each_array_is_mixed_over_the_sites_that_sent_it():
     started = {site: {"w": np.zeros(1), "b": np.full(1, 8.0)} for site in "abc"}
-    trained = {"a": {"w": np.array([1.0]), "b": np.array([2.0])}, "b": {"w": np.array([5.0])}, "c": {}}
+    changes = {"a": {"w": np.array([1.0]), "b": np.array([-6.0])}, "b": {"w": np.array([5.0])}, "c": {}}
     weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
-    mixed = mix_models(started, trained, weights)
+    mixed = mix_models(started, changes, weights)
     # w by a and b: (0.5 * 1 + 0.25 * 5) / 0.75, (0.25 * 1 + 0.5 * 5) / 0.75; c listens to neither and keeps its own
     np.testing.assert_allclose([mixed[site]["w"][0] for site in "abc"], [1.75 / 0.75, 2.75 / 0.75, 0])
     # b by a alone

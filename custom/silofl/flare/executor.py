@@ -10,6 +10,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.fuel.utils.memory_utils import try_malloc_trim
 
 from silofl.errors import SiloFLError
 from silofl.federation.site import SiteRounds, public_reason
@@ -17,6 +18,9 @@ from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import check_pinned, hold_job, read_job_study, read_site_settings
+
+# Bytes of an answer from which on giving memory back to the system takes little beside the round.
+LARGE = 1 << 26
 
 
 class SiteExecutor(Executor):
@@ -57,6 +61,9 @@ class SiteExecutor(Executor):
             answer = message.failed(public_reason(self._fault))
         else:
             answer = self._rounds.answer(task_name, message)
+            # Training keeps what it frees (`keep_freed_memory`), while the server needs most memory after it.
+            if sum(array.nbytes for array in answer.arrays.values()) >= LARGE:
+                try_malloc_trim()
         if abort_signal.triggered:
             return make_reply(ReturnCode.TASK_ABORTED)
         return FLModelUtils.to_shareable(to_model(answer, is_difference=True))

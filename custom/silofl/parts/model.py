@@ -162,15 +162,10 @@ class ModelPart(Part):
         #   not listened to and keeps its last model.
         # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
         started = {site: self.of(site) for site in replies.accepted}
-        trained = {
-            site: {
-                name: _add_change(name, started[site][name], change) for name, change in answer.of(self.role).items()
-            }
-            for site, answer in replies.accepted.items()
-        }
-        new = replace(self, excluded=self.excluded.after(trained, self.study.federation.sites_left))
+        changes = {site: answer.of(self.role) for site, answer in replies.accepted.items()}
+        new = replace(self, excluded=self.excluded.after(changes, self.study.federation.sites_left))
         weights = weights_of(self.role)
-        mixed = mix_models(started, trained, weights)
+        mixed = mix_models(started, changes, weights)
         if not self._has_own_models(exchange.round):
             # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
@@ -281,28 +276,33 @@ class ModelPart(Part):
         return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
 
 
-def mix_models(started: Mapping[str, Arrays], trained: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+def mix_models(started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
     """Mix trained models, each array over the sites that sent it.
 
     Args:
         started: Site -> the model that it began from; the order is that of the weights' rows.
-        trained: Site -> those arrays of its trained model that it sent.
+        changes: Site -> what training changed in those of its arrays that it sent.
         weights: Aggregation weights, shape (K, K).
 
     Returns:
         Site -> its next model; what nobody sent stays as it was.
     """
     mixed = {site: dict(arrays) for site, arrays in started.items()}
-    # A site's policy may keep arrays back, so each is mixed over its senders; arrays with the same senders at once.
-    groups: dict[tuple[str, ...], list[str]] = {}
+    # One array after the other, since all trained models at once would fill the server's memory. A site's policy may
+    # keep arrays back, so each is mixed over its senders.
     for name in next(iter(started.values())):
-        groups.setdefault(tuple(site for site in trained if name in trained[site]), []).append(name)
-    for senders, names in groups.items():
-        if not senders:
-            continue
-        params = {site: {name: trained[site].get(name, started[site][name]) for name in names} for site in trained}
-        for site, arrays in mix(params, _renormalise_rows(weights, [site in senders for site in trained])).items():
-            mixed[site].update(arrays)
+        is_sender = [name in changes[site] for site in changes]
+        if any(is_sender):
+            trained = {
+                site: {
+                    name: _add_change(name, started[site][name], arrays[name])
+                    if name in arrays
+                    else started[site][name]
+                }
+                for site, arrays in changes.items()
+            }
+            for site, arrays in mix(trained, _renormalise_rows(weights, is_sender)).items():
+                mixed[site].update(arrays)
     return mixed
 
 
@@ -351,7 +351,7 @@ class SiteModels(SitePart):
         """Return every model that learns, its optimiser fresh or as the last round left it, with the recipe's step."""
         study, kept = self.work.study, self.work.kept.get(self.name)
         models = {role: self.work.models[role] for role in study.learning_roles(self.work.number)}
-        self._before = self._read_traveling_arrays()
+        self._before = self._read_start()
         self._optimizers = {role: make_optimizer(study.training, model) for role, model in models.items()}
         loss, learners = self.work.loss, {}
         for role, model in models.items():
@@ -370,8 +370,11 @@ class SiteModels(SitePart):
         return learners
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Return the differences that training made."""
-        return Message({name: value - self._before[name] for name, value in self._read_traveling_arrays().items()})
+        """Return the differences that training made, and let go of the last step's gradients."""
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad()
+        state = self.state()
+        return Message({name: _as_array(state[name]) - before for name, before in self._before.items()})
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
@@ -454,8 +457,15 @@ class SiteModels(SitePart):
             if name not in _read_home(self.work.message, role)
         ]
 
-    def _read_traveling_arrays(self) -> Arrays:
-        return read_arrays(self.state(), self._list_traveling_names())
+    def _read_start(self) -> Arrays:
+        """Return what travels as it is before training: the received array itself where it is the same, else a copy."""
+        state, found = self.state(), {}
+        for name in self._list_traveling_names():
+            value = _as_array(state[name])
+            known = self.work.message.arrays.get(name, value)
+            is_same = known is not value and known.dtype == value.dtype and np.array_equal(known, value)
+            found[name] = known if is_same else value.copy()
+        return found
 
 
 PART, SITE = ModelPart, SiteModels
@@ -464,6 +474,11 @@ PART, SITE = ModelPart, SiteModels
 def _traveling_models(study: Study) -> dict[str, HarmonizedModel]:
     models = build_models(study, None)
     return {role: models[role] for role in study.recipe.traveling_roles}
+
+
+def _as_array(tensor: Tensor) -> NDArray:
+    """Return a tensor as an array, which on the CPU shares its memory."""
+    return tensor.detach().cpu().numpy()
 
 
 def _add_change(name: str, started: NDArray, change: NDArray) -> NDArray:

@@ -8,6 +8,9 @@ import torch
 
 from silofl.errors import ConfigError
 
+# Of mallopt, in malloc.h.
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+
 
 def choose_device(name: str) -> torch.device:
     """Return the device of a study or site: ``auto`` takes a GPU where there is one.
@@ -33,11 +36,18 @@ def keep_freed_memory() -> None:
 
     Tensors of some MiB are mapped and unmapped on every use otherwise, which costs about a third of a step's time.
     Those of half a GiB and more still are: the probabilities of whole volumes leave holes that nothing else fits into,
-    by chance one more or less of them at the peak. The numbers are mallopt's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD
-    (malloc.h); other systems are left alone.
+    by chance one more or less of them at the peak.
     """
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:
-            mallopt(-3, 1 << 29)
-            mallopt(-1, (1 << 31) - 1)
+    _tell_malloc(MMAP_THRESHOLD, 1 << 29)
+    _tell_malloc(TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def return_freed_memory() -> None:
+    """Let glibc give arrays from 1 MiB on back to the kernel: a server holds all sites' models, and trains none."""
+    _tell_malloc(MMAP_THRESHOLD, 1 << 20)
+
+
+def _tell_malloc(option: int, value: int) -> None:
+    """Set an option of glibc's; other systems are left alone."""
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(option, value)
