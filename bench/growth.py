@@ -134,13 +134,13 @@ def of_tiles(widths: tuple[int, ...]) -> tuple[float, int]:
         folder = Path(name)
         for site in ("north", "south"):
             write_tiles(folder / "data" / site, *FEW_TILES)
-        return run(TILES_JOB, folder, *FEDAVG, *choices_of_tiles(widths))
+        return run(TILES_JOB, folder, *FEDAVG, *choices_of_tiles(widths), "training.optimizer=sgd")
 
 
 def choices_of_tiles(widths: tuple[int, ...]) -> list[str]:
     """Return what a study of `FEW_TILES` has else than `TILES_JOB`."""
     plain = [f"data.{key}=[]" for key in ("transforms", "volume_transforms", "augment")]
-    model = [f"model.features={list(widths)}", "model.normalization=group", "training.optimizer=sgd"]
+    model = [f"model.features={list(widths)}", "model.normalization=group"]
     return [*plain, *model, "labels={1: nucleus}", "rounds=4"]
 
 

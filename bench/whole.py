@@ -15,6 +15,7 @@ from pathlib import Path
 import growth
 import scale
 import torch
+from echo import echoed
 from measured import Row, medians
 from memory import GIB
 from reading import write_tiles
@@ -51,7 +52,7 @@ def whole_run(is_short: bool) -> Iterator[Row]:
         plain += reading
         alone, _ = silofl(folder, "alone", "--alone")
         network, ledger = silofl(folder, "network")
-        nvflare = scale.echo_of(study, len(SITES), folder / "echo")
+        nvflare = echoed(folder / "echo", study, len(SITES), data[SITES[0]].image_shape)
     cores = len(os.sched_getaffinity(0))
     what = f"4 sites, {ROUNDS} rounds of FedAvg on phantoms, "
     yield Row(f"{what}--alone", alone, "a plain loop, reading, rounds and test", plain, 1.5, aim=1.1)
@@ -134,7 +135,7 @@ def silofl(folder: Path, name: str, *options: str) -> tuple[float, list[float]]:
 
 def many_sites(is_short: bool) -> Iterator[Row]:
     """Measure twenty sites with LeNet-5 in the simulator: what a round costs beyond the work, and all their memory."""
-    yield from beside_echoes("20 sites, LeNet-5, simulator", scale.of_sites(sites=20, rounds=12), 1.3, 2.2)
+    yield from beside_echoes("20 sites, LeNet-5, simulator", scale.of_sites(sites=20, rounds=12), 1.3, 1.2)
 
 
 def many_parameters(is_short: bool) -> Iterator[Row]:
@@ -145,13 +146,13 @@ def many_parameters(is_short: bool) -> Iterator[Row]:
             write_tiles(folder / "data" / site, *growth.FEW_TILES)
         choices = growth.choices_of_tiles((64, 128, 256, 512, 1024, 64))
         choices += ["algorithm={name: softpull}", "guard=false", "device=cpu"]
-        found = scale.both_ways(growth.TILES_JOB, folder, choices)
-    yield from beside_echoes("31 M parameters, a model of its own to each of 4 sites, simulator", found, 2.0, 3.5)
+        found = scale.both_ways(growth.TILES_JOB, folder, choices, (1, *growth.FEW_TILES[1]))
+    yield from beside_echoes("31 M parameters, a model of its own to each of 4 sites, simulator", found, 2.0, 1.2)
 
 
 def beside_echoes(what: str, found: scale.Scale, time_bound: float, memory_bound: float) -> Iterator[Row]:
     """Compare what a round takes beyond the sites' work with NVFlare alone, and so the memory of all."""
-    echoes = "NVFlare alone, a model sent and sent back"
+    echoes = "NVFlare alone, with one plain step of Adam"
     yield Row(f"{what}: a round beyond the sites' work", found.overhead_s, echoes, found.echo.round_s, time_bound)
     yield Row(f"{what}: memory of all", found.peak / GIB, echoes, found.echo.peak / GIB, memory_bound, "GiB")
 
