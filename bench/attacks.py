@@ -23,6 +23,7 @@ from runs import JOBS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
 from silofl.data.phantoms import make_phantoms
+from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
@@ -86,8 +87,8 @@ def main() -> None:
     rules = options.rules.split(";")
     print(f"| attack | {' | '.join(rules)} |\n|---{'|---' * len(rules)}|")
     for name in options.attacks.split(";"):
-        # Where sites get models of their own no rule is allowed.
-        runs = {rule: run(options, name, rule) for rule in rules if rule == MEAN_RULE or "own" not in name}
+        # Where sites get models of their own one rule is allowed.
+        runs = {rule: run(options, name, rule) for rule in rules if rule in (MEAN_RULE, "clipped") or "own" not in name}
         base = run(options, find_base(name), MEAN_RULE)["dice"]
         print(f"| {name} | {' | '.join(describe(runs.get(rule), base) for rule in rules)} |", flush=True)
 
@@ -137,11 +138,16 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
             given[ATTACKER] = attack.send(given[ATTACKER])
         return separate_failures(given, [])
 
-    tests = Course(server, ask).run()
+    try:
+        tests = Course(server, ask).run()
+    except AggregationError:
+        # By what the attacker did to the model, honest updates are refused, or are no numbers any more.
+        return {"dice": 0.0, "refused": 0, "ended": 1}
     honest = [site for site in SITES if site != ATTACKER]
     found = {
         "dice": float(np.mean([tests.scores[site].value for site in honest])),
         "refused": sum(ATTACKER in record.refused for record in server.ledger),
+        "ended": 0,
     }
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
 
@@ -159,7 +165,8 @@ def describe(found: Mapping[str, float] | None, base: float) -> str:
     if found is None:
         return "-"
     trigger = f", trigger {found['trigger']:.2f}" if "trigger" in found else ""
-    return f"{found['dice']:.3f} ({found['dice'] / base:.2f}{trigger}){' refused' * bool(found['refused'])}"
+    after = " refused" * bool(found["refused"]) + " run ended" * bool(found.get("ended"))
+    return f"{found['dice']:.3f} ({found['dice'] / base:.2f}{trigger}){after}"
 
 
 def trigger_success(server: ServerRounds, sites: Mapping[str, SiteRounds], honest: Iterable[str]) -> float:
@@ -218,6 +225,11 @@ def is_selector(name: str) -> bool:
     return name.startswith("selector/")
 
 
+def is_control(name: str) -> bool:
+    """Return whether an array is of SCAFFOLD's control variate."""
+    return name.startswith("control/")
+
+
 def is_compared(name: str) -> bool:
     """Return whether an array is of the statistics by which AdaFed compares sites."""
     return name.startswith("statistics/")
@@ -260,6 +272,8 @@ BATCH = {"model__normalization": "batch"}
 PUBLISHED = {"algorithm__preset": "paper"}
 # The selector decides alone, without the threshold that validation would tune.
 CHOSEN = {"algorithm__super_model": {"threshold": 0.0}}
+SGD = {"training__optimizer": "sgd", "training__momentum": 0, "training__learning_rate": 0.5}
+PLAIN = {"algorithm__name": "scaffold"} | SGD
 FEDAVG, HARMOFL, FEDSM, ADAFED = (f"{name}_phantoms" for name in ("fedavg", "harmofl", "fedsm", "adafed"))
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "none": lambda: Attack(has_trigger=True),
@@ -277,6 +291,8 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "amplitude x 10, HarmoFL as published": lambda: in_study(HARMOFL, scaled(10, of=is_amplitude), **PUBLISHED),
     "none, FedSM: own models": lambda: in_study(FEDSM, **CHOSEN),
     "selector x -50, FedSM: own models": lambda: in_study(FEDSM, scaled(-50, of=is_selector), **CHOSEN),
+    "none, SCAFFOLD": lambda: in_study(FEDAVG, **PLAIN),
+    "control x 50, SCAFFOLD": lambda: in_study(FEDAVG, scaled(50, of=is_control), **PLAIN),
     "none, AdaFed: own models": lambda: in_study(ADAFED, **BATCH),
     "statistics x 50, AdaFed: own models": lambda: in_study(ADAFED, scaled(50, of=is_compared), **BATCH),
 }

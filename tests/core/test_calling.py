@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.core.calling import MOST_TEMPERATURE, Calling, choose_calling, find_temperature, find_threshold, temper
+from silofl.core.calling import (
+    MOST_PROBABLE,
+    MOST_TEMPERATURE,
+    Calling,
+    choose_calling,
+    find_temperature,
+    find_threshold,
+    find_unlike_thresholds,
+    temper,
+)
 
 
 def made_up(seed=0, n=400, classes=3, temperature=2.0):
@@ -146,3 +155,14 @@ def test_a_reading_is_chosen_of_the_classes_that_are_called():
     called = found.decide(chances) == 1
     assert called[~is_true[:, 1]].mean() <= 0.1
     assert choose_calling(chances, is_true, units(100), [1]).thresholds == {}
+
+
+def test_a_threshold_is_unlike_a_sites_own_beyond_three_times_its_odds():
+    # odds of 1, which are four times those of the lowest
+    pooled = Calling(1.0, {1: 0.5})
+    assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 0.2}), Calling(1.0, {1: 1 / 3}), pooled]) == {1: (0.2, 0.5)}
+    assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 0.26}), Calling(1.0, {1: 0.74})]) == {}
+    # one of 1 has odds without end, and a site without a threshold says nothing
+    assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 1.0}), MOST_PROBABLE]) == {1: (1.0, 1.0)}
+    # a temperature of 2 takes the roots of the odds: 1/2
+    assert find_unlike_thresholds(Calling(2.0, {1: 0.5}), [Calling(1.0, {1: 0.2})]) == {}

@@ -115,12 +115,11 @@ def test_no_preset_has_a_rule(preset):
 @pytest.mark.parametrize(
     ("algorithm", "robust", "message"),
     [
-        ("adafed", "clipped", r"robust must be none where each site listens .* not clipped; choose mixing: shared"),
-        ("fedsm", "median", r"robust must be none where each site listens .* not median; choose mixing: shared"),
+        ("adafed", "median", r"robust must be clipped where each site listens .* not median; or choose mixing: shared"),
+        ("fedsm", "median", r"robust must be clipped with a selector, .* not median"),
         ("local", "median", r"robust must be none where no model is mixed in training, not median"),
         ("oneshot", "clipped", r"robust must be none where no model is mixed in training, not clipped"),
         ("fednova", "clipped", r"robust must be none with normalized_steps, .* not clipped; choose another algorithm"),
-        ("scaffold", "clipped", r"robust must be none with control, .* not clipped; choose another algorithm"),
         ("fedavg", "krum", r"algorithm.robust.rule must be .*multi_krum.* not 'krum'"),
         ("fedavg", {"rule": "median", "factor": 3}, r"robust.factor must go with algorithm.robust.rule clipped"),
         ("fedavg", {"attackers": 2}, r"attackers must go with algorithm.robust.rule trimmed_mean or multi_krum"),
@@ -139,6 +138,8 @@ def test_a_report_says_what_the_rule_does():
     assert mixing("median").startswith(
         "Every site gets the same model; a site's weight is 1. Of each number it takes the"
     )
+    pulled = find_recipe("softpull", "recommended", {"robust": "clipped"}).questions()["Who listens to whom?"]
+    assert "An update that would pull the model further" in pulled
     clipped = mixing({"rule": "clipped", "factor": 1.5})
     assert "a site's weight is its number of training examples. An update that would pull the model further" in clipped
     assert "than 1.5 times the sites' median" in clipped

@@ -18,11 +18,11 @@ def is_free(name):
     return not name.endswith("running_var")
 
 
-def scaled(factor, of=is_free, **meta):
+def scaled(factor, of=is_free, tasks=("train",), **meta):
     """Return an attack that sends a multiple of its honest arrays, and says something else of itself."""
 
     def attack(task, site, answer):
-        if (task, site) != ("train", ATTACKER):
+        if site != ATTACKER or task not in tasks:
             return answer
         arrays = {name: factor * array if of(name) else array for name, array in answer.arrays.items()}
         return Message(arrays, answer.meta | meta)
@@ -187,3 +187,89 @@ def test_the_ledger_names_whom_multi_krum_leaves_out(play, five_sites):
     record = game.round(change=scaled(-10))
     assert record.unlike[ATTACKER]["distance"] > 3
     assert any("multi_krum leaves it out" in note for note in record.notes)
+
+
+def flatten(arrays):
+    return np.concatenate([np.ravel(array) for array in arrays.values()])
+
+
+SGD = {"optimizer": "sgd", "momentum": 0}
+SELECTED = {"name": "ditto", "parts": ["ditto", "fedsm"], "model": {"normalization": "instance"}}
+# What travels beside the model: the study, whose role it is, what became of it at the server, and in which tasks.
+BESIDE = {
+    "selector": (SELECTED, "selector", lambda part: part.adam.mean, ["train"]),
+    "its further steps": (SELECTED | {"selector": {"steps": 2}}, "selector", lambda part: part.adam.mean, ["selector"]),
+    "its moments": (
+        SELECTED | {"selector": {"learning": "moments"}},
+        "selector",
+        lambda part: part.adam.square,
+        ["train"],
+    ),
+    "control": ({"name": "scaffold", "training": SGD}, "control", lambda part: part.control, ["train"]),
+    "amplitude": (
+        {"name": "harmofl", "preset": "paper"},
+        "amplitude",
+        lambda part: {"mean": part.amplitude},
+        ["train"],
+    ),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_the_rule_bounds_what_travels_beside_the_model_too(play, five_sites, beside):
+    options, role, read, tasks = BESIDE[beside]
+
+    def found(change=None, **robust):
+        folder = "-".join(["attacked" if change else "honest", *robust.values()])
+        game = play(FIVE, folder, data=five_sites, federation={"min_sites": 5}, **options, **robust)
+        game.rounds(2, change=change)
+        return flatten(read(game.server.parts[role]))
+
+    attack = scaled(50, lambda name: name.startswith(f"{role}/"), tasks)
+    honest = np.linalg.norm(found())
+    assert np.linalg.norm(found(attack)) > 4 * honest
+    assert np.linalg.norm(found(attack, robust="clipped")) < 2 * honest
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_bounds_scaffolds_control_in_all_rounds(play, five_sites, rule):
+    game = play(
+        FIVE, data=five_sites, federation={"min_sites": 5}, name="scaffold", training=SGD, rounds=6, robust=rule
+    )
+    lengths = []
+    for _ in range(4):
+        # It sends the same change in every round, which would add up.
+        game.round(change=scaled(50, lambda name: name.startswith("control/")))
+        lengths.append(np.linalg.norm(flatten(game.server.parts["control"].control)))
+    own = game.server.parts["control"].own
+    assert max(lengths) < 2 * max(np.linalg.norm(flatten(own[site])) for site in FIVE if site != ATTACKER)
+
+
+@pytest.mark.parametrize("algorithm", ["softpull", "adafed"])
+def test_a_site_that_all_listen_to_a_little_moves_nobodys_own_model_far(play, five_sites, algorithm):
+    def moved(change=None, **robust):
+        folder = "-".join(["attacked" if change else "honest", *robust.values()])
+        options = {"name": algorithm, "model": {"normalization": "batch"}, "rounds": 4}
+        federation = {"min_sites": 5, "max_update_ratio": None}
+        game = play(FIVE, folder, data=five_sites, federation=federation, **options, **robust)
+        before = game.models("east")
+        game.rounds(3, change=change)
+        return np.linalg.norm(
+            [np.linalg.norm(array - before[name]) for name, array in game.models("east").items() if is_free(name)]
+        )
+
+    honest = moved()
+    assert moved(scaled(50)) > 2 * honest
+    assert moved(scaled(50), robust="clipped") < 1.5 * honest
+
+
+def test_a_site_with_its_own_model_goes_on_from_what_the_rule_left_of_it(play, five_sites):
+    options = {"name": "softpull", "softpull": {"self_weight": 1}, "robust": "clipped", "federation": {"min_sites": 5}}
+    game = play(FIVE, data=five_sites, **options)
+    game.round(change=scaled(50))
+    bounded = game.models(ATTACKER)
+    game.round()
+    sent = game.sent["train"][ATTACKER].arrays
+    assert bounded.keys() <= sent.keys()
+    for name, array in bounded.items():
+        np.testing.assert_array_equal(sent[name], array)

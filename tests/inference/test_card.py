@@ -233,3 +233,6 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
     assert "temperature" not in card_of(replace(contents, calling=Calling()))
+    tests = {"north": {"value": 0.5, "calling": {"thresholds": {"1": 0.1}}}}
+    assert "Warned of with every answer: the threshold of tumour" in card_of(replace(contents, facts={"test": tests}))
+    assert "Warned of" not in card_of(contents)

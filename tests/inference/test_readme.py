@@ -2,13 +2,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.data.domain import Domain
 from silofl.inference.readme import bundle_readme, super_model_readme
+from silofl.study_sections import OperatingPointSettings
 
 
 def readme(study, sites=(), shape=(1, 32, 32), domain=None, rule="selector", facts=()):
     about = {"sites": sites, "image_shape": shape, "domain": domain or Domain(), "rule": rule, "facts": dict(facts)}
     return super_model_readme(SimpleNamespace(study=study, **about), "Somebody answers.")
+
+
+def bundled(study, members=("a",), shape=(1, 32, 32), calling=MOST_PROBABLE):
+    return bundle_readme(SimpleNamespace(study=study, image_shape=shape, calling=calling), members)
 
 
 def test_a_readme_names_labels_sites_and_size(make_study):
@@ -36,21 +42,30 @@ def test_a_network_without_statistics_is_said(make_study):
 
 
 def test_a_bundles_readme_names_its_members_and_commands(make_study):
-    text = bundle_readme(make_study(), ["global", "north"], (1, 32, 32))
+    text = bundled(make_study(), ["global", "north"])
     assert "global, north" in text and "(n, 1, 32, 32)" in text and "monai.bundle run" in text
+
+
+def test_a_bundles_readme_says_how_a_classs_probabilities_are_read(make_study):
+    study = make_study("classification").model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
+    text = " ".join(bundled(study, calling=Calling(2.0, {1: 0.8})).split())
+    assert "a temperature of 2.00" in text and "before the temperature" in text
+    # odds of 4 become 2
+    assert "called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation" in text
+    assert "temperature" not in bundled(study)
 
 
 def test_neighbours_are_said_where_there_are_some(make_study):
     for neighbours in (0, 1):
         study = make_study(data={"neighbours": neighbours})
-        for text in (readme(study), bundle_readme(study, ["a"], (1, 32, 32))):
+        for text in (readme(study), bundled(study)):
             assert ("An image holds 3 slices of its volume as channels" in text) == (neighbours == 1)
 
 
 def test_contrasts_are_named_where_the_study_names_them(make_study):
     for names in ([], ["T1", "T2"]):
         study = make_study(data={"channels": 2, "channel_names": names})
-        for text in (readme(study, shape=(2, 32, 32)), bundle_readme(study, ["a"], (2, 32, 32))):
+        for text in (readme(study, shape=(2, 32, 32)), bundled(study, shape=(2, 32, 32))):
             assert ("the contrasts T1, T2 as channels" in text and "`T1=FILE,T2=FILE`" in text) == bool(names)
 
 

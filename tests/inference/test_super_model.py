@@ -379,6 +379,32 @@ def test_a_threshold_decides_the_second_of_two_classes(make, make_study):
     assert found.label == 1 and found.called_from["tumour"] == pytest.approx(found.class_scores["tumour"])
 
 
+def said(*thresholds):
+    """Return the facts of a run at whose sites thresholds of the second class were chosen."""
+    names = "abc"[: len(thresholds)]
+    test = {"value": 0.5, "labels": {"0": 0.5, "1": 0.5}}
+    callings = [{"temperature": 1.0, "thresholds": {"1": one}} for one in thresholds]
+    return {"test": {name: test | {"calling": one} for name, one in zip(names, callings, strict=True)}}
+
+
+def test_a_threshold_far_from_a_sites_own_is_warned_of_where_it_decides(make, make_study):
+    model, case = make("mean", study=make_study("classification")), images(3)
+    for thresholds, is_far in (((0.2, 0.5, 0.6), True), ((0.4, 0.5, 0.6), False)):
+        facts = replace(model.contents, calling=Calling(1.0, {1: 0.5}), facts=said(*thresholds))
+        far = SuperModel(facts, torch.device("cpu"))
+        warnings = " ".join(far.predict(case).warnings)
+        assert ("the threshold of tumour is far from some sites' own: 0.50, theirs 0.20 to 0.60" in warnings) == is_far
+        # A single model of several is read without it.
+        assert "is far from" not in " ".join(far.predict(case, site=far.contents.sites[0]).warnings)
+
+
+def test_sites_thresholds_that_are_no_numbers_are_refused(make, make_study):
+    model = make("mean", study=make_study("classification"))
+    for broken in ("low", True):
+        with pytest.raises(ConfigError, match=r"facts.test.a.calling must have thresholds of labels' numbers"):
+            replace(model.contents, facts=said(broken))
+
+
 def test_a_threshold_decides_each_finding_alone(make, make_study):
     model, case = make("only", study=make_study("multilabel", {0: "nodule", 1: "effusion"})), images(3)
     scores = model.predict(case).class_scores

@@ -32,6 +32,15 @@ def test_more_steps_and_examples_than_the_others_allow_no_longer_update(play):
     assert moved[1] ** 0.5 < 2 * moved[0] ** 0.5
 
 
+def test_where_sites_count_alike_few_examples_allow_no_longer_update(play):
+    honest, attacked = (play(robust="clipped", weights="uniform", folder=folder) for folder in ("honest", "attacked"))
+    before = honest.models("east")
+    honest.round()
+    attacked.round(change=scaled(20, num_examples=1, num_patients=1, steps=1))
+    moved = [sum(np.square(game.models("east")[n] - before[n]).sum() for n in before) for game in (honest, attacked)]
+    assert moved[1] ** 0.5 < 1.2 * moved[0] ** 0.5
+
+
 def test_updates_of_too_few_sites_are_not_clipped(play):
     plain, clipped = play(("east", "west"), "plain"), play(("east", "west"), robust="clipped")
     for game in (plain, clipped):

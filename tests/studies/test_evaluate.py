@@ -396,6 +396,31 @@ def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_
 
 
 @pytest.mark.slow  # torch.export
+def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_model(evaluate_folder, phantoms, tmp_path):
+    turned = {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
+    values = {
+        "name": "organs",
+        "task": "segmentation",
+        "labels": {1: "organ", 2: "lesion"},
+        "rounds": 1,
+        "device": "cpu",
+        "data": {"dimensions": 3, "patches": {"size": [16, 16, 16]}, **turned},
+        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
+        "algorithm": {"name": "fedavg"},
+    }
+    study, shape = parse(Study, values, "study.yaml"), (1, 16, 16, 16)
+    models = {name: build_model(study, shape, seed).state_dict() for seed, name in enumerate(("north", "south"))}
+    write_model_folder(tmp_path / "super", Contents(study, shape, models, "mean", domain=FORM))
+    export_bundle(tmp_path / "super", tmp_path / "bundle")
+    _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
+    code, found, printed = evaluate_folder(tmp_path / "bundle", phantoms / UNSEEN_SITE)
+    assert code == ExitCode.COMPLETE, printed
+    assert wanted.num_cases > 0 and wanted.value.value > 0
+    assert_same_numbers(found, wanted)
+    assert found.size_unit == "ml" and found.fingerprint == wanted.fingerprint
+
+
+@pytest.mark.slow  # torch.export
 def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate_folder, windows, tmp_path):
     study, shape = make_classes(), (3, 1, 64)
     state = build_model(study, shape, 0).state_dict()

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,14 +7,18 @@ import torch
 from rich.console import Console
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
+from silofl.cli import main
+from silofl.core.calling import Calling
+from silofl.data.domain import Domain
 from silofl.data.parts import Examples
-from silofl.data.site_data import SiteData
+from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_model_folder, write_model_folder
 from silofl.models import build_model
 from silofl.models.selector import build_selector
+from silofl.report.evaluation_page import format_estimate
 from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.studies.leave_out import (
@@ -26,7 +31,10 @@ from silofl.studies.leave_out import (
 )
 from silofl.study import Study
 
+from ..conftest import write_site
 from .conftest import write_result
+from .test_evaluate import answering as answering_by_biases
+from .test_evaluate import make_classes
 
 SHAPE = (1, 32, 32)
 CPU = torch.device("cpu")
@@ -162,8 +170,11 @@ def test_images_of_another_form_than_the_training_images_are_refused():
         found(make_contents(), Examples(images, targets, ("a",), (None,), ("a",)))
 
 
-def load():
-    return SiteData(make_part("a"), make_part(), make_part("b"))
+@pytest.fixture
+def load(tmp_path):
+    """Read a site with a case to train with and one to test."""
+    write_site(tmp_path / "coast", 0, {"training": 1, "test": 1})
+    return lambda: load_site_data(tmp_path / "coast", make_study(), tmp_path / "cache", has_progress=False)
 
 
 def refuse():
@@ -187,7 +198,7 @@ def own_models(tmp_path, request):
     return tmp_path
 
 
-def test_the_test_is_written_and_made_once(run):
+def test_the_test_is_written_and_made_once(run, load):
     result = run_unseen_test(run, "coast", load, Console(quiet=True))
     assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
     assert (result.site, result.num_cases) == ("coast", 2)
@@ -195,7 +206,7 @@ def test_the_test_is_written_and_made_once(run):
 
 
 @pytest.mark.parametrize("change", ["site", "super model", "broken file"])
-def test_an_earlier_test_of_something_else_is_made_anew(run, change):
+def test_an_earlier_test_of_something_else_is_made_anew(run, load, change):
     run_unseen_test(run, "coast", load, Console(quiet=True))
     if change == "super model":
         write_model_folder(run / "supermodel", make_contents(gamma=0.8))
@@ -211,13 +222,38 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, change):
     [("fedbn", "BatchNorm"), ("perfedavg", "the last steps of each model")],
     indirect=["own_models"],
 )
-def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, home, capsys):
+def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, load, home, capsys):
     result = run_unseen_test(own_models, "coast", load, Console(soft_wrap=True))
     source, out = "the sites' own models (none of lost)", capsys.readouterr().out
     assert f"because {home} stayed at the sites" in out and f"put together from {source}, and all of them" in out
     assert (result.rule, result.assembled_from) == ("mean", source)
-    assert result.models == {"north": 1.0, "south": 0.0}
+    # 144 of 1024 pixels are the blob: 2 * 144 / (1024 + 144) of all of them
+    assert result.models == {"north": pytest.approx(288 / 1168), "south": 0.0}
     assert read_model_folder(own_models / "supermodel").sites == ("north", "south")
+
+
+def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
+    study, shape = make_classes(), (3, 1, 64)
+    model, domain = {"global": answering_by_biases(study, shape, 1.0, 0.0)}, Domain(kinds=("windows",))
+    # fast with probability 1 / (1 + e) = 0.269, and called so from 0.2 on
+    contents = Contents(study, shape, model, "only", domain=domain, calling=Calling(2.0, {1: 0.2}))
+    write_model_folder(tmp_path / "supermodel", contents)
+    data = load_site_data(windows / "eva", study, tmp_path / "cache", has_progress=False)
+    result = run_unseen_test(tmp_path, "eva", lambda: data, Console(quiet=True))
+    assert main(["evaluate", f"{tmp_path}/supermodel", f"{windows}/eva", "--out", f"{tmp_path}/out"]) == 0
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == dump_record(result.evaluation)
+    # 6 of 16 are
+    assert (result.value, result.num_counted, result.models) == (6 / 16, 16, {"global": 10 / 16})
+    capsys.readouterr()
+    print_unseen(result, Console(soft_wrap=True))
+    assert f"accuracy: {format_estimate(result.evaluation.value)}" in capsys.readouterr().out
+
+
+def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
+    volumes = replace(make_contents("only"), domain=Domain(kinds=("volumes",)))
+    write_model_folder(tmp_path / "supermodel", volumes)
+    with pytest.raises(DataError, match="must be"):
+        run_unseen_test(tmp_path, "coast", load, Console(quiet=True))
 
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):

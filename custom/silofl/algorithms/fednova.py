@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.robust import Robust
 from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError
 from silofl.parts.answer import SiteAnswer
@@ -49,6 +50,11 @@ class NormalizedSteps(Ingredient):
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It takes the place of the one mean of all sites."""
+        if isinstance(recipe.robust, Robust):
+            return (
+                f"robust must be none with {self.section}, in which every update is also divided by the steps that its "
+                f"site says, not {recipe.robust.rule}; choose another algorithm"
+            )
         if not recipe.trains_one_model:
             return "parts must go with one model of all sites where steps are normalised; choose mixing: shared"
         if recipe.extra_rounds:

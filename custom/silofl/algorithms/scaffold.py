@@ -19,6 +19,7 @@ from torch import nn
 
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.robust import Robust, bound_updates
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
@@ -153,11 +154,19 @@ class ControlPart(Part):
     def control(self) -> Arrays:
         """The server's c, in float32; the same arrays for all sites.
 
-        A site that never answered has c_i = 0; it counts like the mean site until its examples are known.
+        A site that never answered has c_i = 0; it counts like the mean site until its examples are known. A robust rule
+        bounds all c_i and not their changes, which would add up.
         """
         known = list(self.weights_of_sites.values()) or [1.0]
-        whole = len(self.sites) * float(np.mean(known))
-        return {name: (array / whole).astype(np.float32) for name, array in self.total.items()}
+        whole, total = len(self.sites) * float(np.mean(known)), self.total
+        rule, fewest = self.study.recipe.robust, self.study.federation.min_sites_for_ratio
+        if isinstance(rule, Robust) and len(self.own) >= rule.fewest_answers(fewest):
+            bounded, _ = bound_updates(rule, self.own, self.weights_of_sites, ())
+            total = {
+                name: np.sum([self.weights_of_sites[site] * one[name] for site, one in bounded.items()], axis=0)
+                for name in total
+            }
+        return {name: (array / whole).astype(np.float32) for name, array in total.items()}
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Send c with the model, and the c_i that is in the sum to a site that has another one or lost it."""
@@ -178,8 +187,7 @@ class ControlPart(Part):
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
         if exchange.task != TRAIN:
             return self
-        is_uniform = self.study.recipe.weights == "uniform"
-        new = {site: 1.0 if is_uniform else float(count) for site, count in replies.examples.items()}
+        new = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
         total, own, astray = dict(self.total), dict(self.own), {*self.astray} - {*replies.accepted}
         for site, answer in replies.accepted.items():
             changes = {name: np.asarray(change, np.float64) for name, change in answer.of(ROLE).items()}
@@ -191,7 +199,7 @@ class ControlPart(Part):
             }
             own[site] = before | {name: before[name] + change for name, change in changes.items()}
             astray |= {site} if changes.keys() != total.keys() else set()
-        weights = self.weights_of_sites | new
+        weights = self.weights_of_sites | {site: float(count) for site, count in new.items()}
         return replace(self, total=total, weights_of_sites=weights, own=own, astray=tuple(sorted(astray)))
 
     def joined(self, site: str) -> ControlPart:

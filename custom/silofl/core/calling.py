@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import pack_rows
 from silofl.core.intervals import LEAST_UNITS
+from silofl.core.others import BEYOND
 from silofl.core.roc import ROUNDING, find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
@@ -25,6 +26,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
 NEAR_THE_END = 1e-3
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,29 @@ class Calling:
 
 # The most probable class, and findings above one half.
 MOST_PROBABLE = Calling()
+
+
+def find_unlike_thresholds(calling: Calling, own: Sequence[Calling], is_multilabel: bool = False) -> dict[int, Bounds]:
+    """Return each class, or finding, whose threshold lies far from one that a site chose: beyond 3 times its odds.
+
+    Args:
+        calling: How probabilities are read.
+        own: How the sites would read them by their own validation cases.
+        is_multilabel: Whether a case has a set of findings.
+
+    Returns:
+        Number -> the lowest and the highest of the sites' thresholds, as the probabilities that are shown at them.
+    """
+    found = {}
+    for number, threshold in calling.shown_thresholds(is_multilabel).items():
+        chosen = [one.thresholds[number] for one in own if number in one.thresholds]
+        shown = [Calling(calling.temperature, {number: one}).shown_thresholds(is_multilabel)[number] for one in chosen]
+        low, high = min(shown, default=threshold), max(shown, default=threshold)
+        # Multiplied, for odds of a probability of 1 have no value.
+        is_below = BEYOND * low * (1 - threshold) < threshold * (1 - low)
+        if is_below or high * (1 - threshold) > BEYOND * threshold * (1 - high):
+            found[number] = (low, high)
+    return found
 
 
 def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabel: bool = False) -> Floats:

@@ -387,11 +387,11 @@ class Recipe:
         if self.stays_home == "everything":
             return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
         weight = "its number of training examples" if self.counts_examples else "1"
+        robust = f" {self.robust.sentence()}" if self.robust else ""
         if self.mixing is not None:
             beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
-            return self.mixing.sentence() + (beside if len(self.roles) > 1 else "")
+            return f"{self.mixing.sentence()}{beside if len(self.roles) > 1 else ''}{robust}"
         rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
         # A part with a half at the server may make more of the mean, or take another one.
         model = "model" if self.robust or any(part.halves for part in self.parts) else "weighted mean"
-        robust = f" {self.robust.sentence()}" if self.robust else ""
         return f"Every site gets the same {model}; a site's weight is {weight}.{robust}{rate}"

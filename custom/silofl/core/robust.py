@@ -55,6 +55,10 @@ class Robust(Ingredient):
         needed = {"median": 3, "trimmed_mean": 2 * self.attackers + 1, "multi_krum": 2 * self.attackers + 3}
         return needed.get(self.rule, 1)
 
+    def fewest_answers(self, min_sites: int) -> int:
+        """Return from how many answers on it bounds them, given from how many on sites are compared."""
+        return max(self.fewest_sites, min_sites if self.rule == "clipped" else 1)
+
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
         """Return how much each site counts: 1, or its examples as far as the others' make them likely."""
         if not self.counts_examples:
@@ -71,18 +75,13 @@ class Robust(Ingredient):
         }
 
     def conflict(self, recipe: Recipe) -> str | None:
-        """It takes the place of the one mean of all sites, beside which no other one may stay open."""
+        """Updates of models of the sites' own can be shortened, but have no common median, mean or nearest ones."""
         if recipe.stays_home == "everything":
             return "robust must be none where no model is mixed in training, not " + self.rule
-        if recipe.mixing is not None:
+        if recipe.mixing is not None and self.rule != "clipped":
             return (
-                "robust must be none where each site listens to the others with weights of its own, not "
-                f"{self.rule}; choose mixing: shared"
-            )
-        if recipe.counting_steps:
-            return (
-                f"robust must be none with {recipe.counting_steps}, in which every update is also divided by the steps "
-                f"that its site says, not {self.rule}; choose another algorithm"
+                "robust must be clipped where each site listens to the others with weights of its own, not "
+                f"{self.rule}; or choose mixing: shared"
             )
         return None
 

@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.data.manifest import PARTS
 from silofl.errors import quote_markdown
-from silofl.inference.contents import Contents
-from silofl.inference.readme import describe_images, describe_labels
+from silofl.inference.contents import Contents, list_unlike_thresholds
+from silofl.inference.readme import describe_images, describe_labels, list_calling
 from silofl.study import Study
 from silofl.training.joined import BLEND, WORDS, describe_bias
 
@@ -63,6 +63,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         doubted=_doubt_sentence(contents),
         threshold=_threshold_sentence(contents),
         forbidden=_use_sentence(study),
+        unlike=list_unlike_thresholds(contents),
         left=facts.get("left", []),
         versions=_versions_table(contents, versions, fingerprint),
     )
@@ -100,19 +101,7 @@ def rule_sentence(contents: Contents) -> str:
         rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
     if contents.bias:
         rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
-    return " ".join([rule, *_list_calling(contents)])
-
-
-def _list_calling(contents: Contents) -> list[str]:
-    """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
-    calling, study = contents.calling, contents.study
-    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
-    sentences = sentences if calling.temperature != 1 else []
-    wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
-    for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
-        label = quote_markdown(study.labels[number])
-        sentences.append(f"A case is called {label} from a probability of {threshold:.2f} on{wish}.")
-    return sentences
+    return " ".join([rule, *list_calling(contents)])
 
 
 def _use_sentence(study: Study) -> str:

@@ -10,10 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from silofl.core.calling import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, Calling
+from silofl.core.calling import (
+    LEAST_TEMPERATURE,
+    MOST_PROBABLE,
+    MOST_TEMPERATURE,
+    Calling,
+    find_unlike_thresholds,
+)
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import ConfigError, quote_value, suggest_nearest
+from silofl.errors import ConfigError, quote_markdown, quote_value, suggest_nearest
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
@@ -119,6 +125,19 @@ def unpack_calling(plain: Mapping[str, Any], study: Study) -> Calling:
     return Calling(plain.get("temperature", 1.0), thresholds)
 
 
+def list_unlike_thresholds(contents: Contents) -> list[str]:
+    """Return a sentence for each threshold that lies far from one that a site chose on its own validation cases."""
+    study, tests = contents.study, contents.facts.get("test") or {}
+    plain = [(test.get("calling") or {}).get("thresholds") or {} for test in tests.values()]
+    own = [Calling(thresholds={int(number): one for number, one in table.items()}) for table in plain]
+    shown = contents.calling.shown_thresholds(study.is_multilabel)
+    return [
+        f"the threshold of {quote_markdown(study.labels[number])} is far from some sites' own: {shown[number]:.2f}, "
+        f"theirs {low:.2f} to {high:.2f}; at a hospital it may miss more, or alarm more, than the study wants"
+        for number, (low, high) in find_unlike_thresholds(contents.calling, own, study.is_multilabel).items()
+    ]
+
+
 def _check_model_names(contents: Contents) -> None:
     if contents.rule not in RULES:
         raise ConfigError(
@@ -213,6 +232,14 @@ def _check_facts(facts: object) -> None:
     known = _require_table(facts, "facts")
     tables = {f"facts.{part}": _require_table(known.get(part) or {}, f"facts.{part}") for part in SCORES}
     scores = {f"{place}.{site}": score for place, table in tables.items() for site, score in table.items()}
+    for place, score in scores.items():
+        calling = _require_table(_require_table(score, place).get("calling") or {}, f"{place}.calling")
+        for key, value in _require_table(calling.get("thresholds") or {}, f"{place}.calling.thresholds").items():
+            if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(
+                    f"{place}.calling must have thresholds of labels' numbers, not {quote_value(value)} of "
+                    f"{quote_value(key)}; copy the folder again"
+                )
     # What one site keeps holds its own test, without a name of a site.
     for place, score in (scores | {"facts": known}).items():
         labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")

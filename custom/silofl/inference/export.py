@@ -118,9 +118,7 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
     study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
-    write_text(
-        folder / "docs" / "README.md", bundle_readme(contents.study, member_names(contents), contents.image_shape)
-    )
+    write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents)))
 
 
 def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:

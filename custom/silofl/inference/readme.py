@@ -43,6 +43,10 @@ MODELS = """
 **This folder holds a model of each of these hospitals**, and they differ as their images do. Give it to nobody who must
 not know.
 """
+CALLING = """
+{sentences} `configs/inference.json` answers so, by its `calling`. The programs in `models/` give probabilities before
+the temperature, as do the thresholds of `calling`.
+"""
 STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
 slices of a case are always predicted together, whatever the batch size.
@@ -127,8 +131,14 @@ print(prediction.model, prediction.label_map, prediction.label)
 """
 
 
-def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[int]) -> str:
-    """Return the README.md of an exported MONAI bundle."""
+def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
+    """Return the README.md of an exported MONAI bundle.
+
+    Args:
+        contents: The super model's.
+        members: The models that its programs hold, in their order.
+    """
+    study, image_shape = contents.study, contents.image_shape
     programs = (TWO_PROGRAMS if study.data.patches else ONE_PROGRAM).format(
         task=study.task,
         members=", ".join(members),
@@ -142,9 +152,22 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
         name=study.name,
         programs=programs,
         selector_note=SELECTOR if len(members) > 1 else "",
+        calling_note=CALLING.format(sentences=" ".join(calling)) if (calling := list_calling(contents)) else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
     )
+
+
+def list_calling(contents: Contents) -> list[str]:
+    """Say how a classification's probabilities are read; nothing where they are as the networks give them."""
+    calling, study = contents.calling, contents.study
+    sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
+    sentences = sentences if calling.temperature != 1 else []
+    wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
+    for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
+        label = quote_markdown(study.labels[number])
+        sentences.append(f"A case is called {label} from a probability of {threshold:.2f} on{wish}.")
+    return sentences
 
 
 def describe_labels(study: Study) -> str:
@@ -229,7 +252,7 @@ probabilities = torch.cat([background, foreground][mean.shape[1] == 1 :], dim=1)
 They compute in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
 """
 BUNDLE_README = """# {name}: a super model as a MONAI bundle
-{programs}{selector_note}{neighbour_note}{contrast_note}
+{programs}{calling_note}{selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a blank file, or one of another kind than the `domain` there,
 the images that the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing

@@ -20,7 +20,7 @@ from silofl.data.preparation import Preparation, PreparedImage, build_preparatio
 from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.inference.card import rule_sentence
-from silofl.inference.contents import Contents, check_threshold
+from silofl.inference.contents import Contents, check_threshold, list_unlike_thresholds
 from silofl.inference.directory import read_model_folder
 from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
 from silofl.inference.geometry import (
@@ -247,7 +247,7 @@ class SuperModel:
         has_beside = site is None and self.contents.beside is not None
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
-        warnings = self.list_warnings(answer, doubts, threshold)
+        warnings = self.list_warnings(answer, doubts, threshold, site)
         do_not_use = self.list_reasons_against_use(answer, doubts, threshold)
         return replace(found, **beside, disagreement=said, warnings=warnings, do_not_use=do_not_use)
 
@@ -273,7 +273,7 @@ class SuperModel:
         return self.contents.domain.doubts(images, form, self._steps.is_turning)
 
     def list_warnings(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None
     ) -> tuple[str, ...]:
         """Return why an answer may mean nothing, as sentences.
 
@@ -281,8 +281,10 @@ class SuperModel:
             answer: Of `answer`.
             doubts: How its image differs from the training images.
             threshold: That of the answer.
+            site: Whose model answered, instead of a choice.
         """
-        return (*self._list_fallback(answer, threshold), *self._not_learnt, *doubts)
+        unlike = self._unlike_thresholds if self._answers_as_chosen(site) else []
+        return (*self._list_fallback(answer, threshold), *self._not_learnt, *unlike, *doubts)
 
     def check_options(
         self,
@@ -340,6 +342,10 @@ class SuperModel:
             for name, values in scores.items()
             if values and max(values) < LEARNT
         ]
+
+    @cached_property
+    def _unlike_thresholds(self) -> list[str]:
+        return list_unlike_thresholds(self.contents)
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from silofl.errors import ConfigError, quote_value
+from silofl.inference.evaluation import Evaluation
 from silofl.inference.super_model import ENSEMBLE
 from silofl.models.roles import GLOBAL
 from silofl.schema import declare_group, declare_optional, read_file
@@ -56,12 +57,13 @@ class UnseenTest:
         fingerprint: Of the super model.
         metric: Name of the values.
         rule: How the super model answers: ``only`` (one model), ``selector``, or ``mean`` (of all sites' models).
-        num_cases: The site's cases.
-        value: The super model's value; None where no case counts.
+        num_cases: The site's cases that it answers.
+        value: The super model's value, as `evaluate` has it; None where no case counts.
         num_counted: Cases that count.
         models: Model -> its value alone.
         selector: Further results of a super model with a selector.
         assembled_from: The source of a super model that the run itself could not write.
+        evaluation: All that `evaluate` finds there.
     """
 
     site: str
@@ -74,6 +76,7 @@ class UnseenTest:
     models: Values
     selector: SelectorTest | None = declare_group(None)
     assembled_from: str | None = declare_optional()
+    evaluation: Evaluation | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a super model with a selector without the values and the thresholds that its tables show."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,10 +125,10 @@ class ModelPart(Part):
         """Return a site's model, unless the site holds it already."""
         if not exchange.is_of_models:
             return Message()
-        arrays, number = self.of(site), exchange.models_round
+        recipe, arrays, number = self.study.recipe, self.of(site), exchange.models_round
         told = Message(meta={self.role: {"home": sorted(self.home)}} if self.home else {})
-        # What came in half precision is near to what the site has, and not the same.
-        is_exact = self.study.federation.precision == "float32"
+        # What came in half precision is near to what the site has, and not the same; nor is what a rule has bounded.
+        is_exact = self.study.federation.precision == "float32" and not (recipe.robust and recipe.mixing)
         if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
@@ -150,6 +150,10 @@ class ModelPart(Part):
         return expected | {
             name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()
         }
+
+    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
+        """Return all names in training, but in the rounds after the study's, in which nobody listens to anybody."""
+        return [self.common] if exchange.task == TRAIN and exchange.round <= self.study.rounds else []
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""

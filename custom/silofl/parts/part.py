@@ -6,7 +6,7 @@ answers change. Every method has a default that does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -237,6 +237,13 @@ class Part:
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
         """Compare the accepted answers with each other, before they are merged."""
         return Compared(answers)
+
+    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
+        """Return names, within the role, of arrays of which it takes a mean over sites: those of one scale together.
+
+        The study's robust rule bounds what each site sends of them.
+        """
+        return ()
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
         """Return the part after an exchange.

@@ -1,7 +1,8 @@
-"""Robust mixing at the server: before updates are merged, the study's rule decides what counts of them."""
+"""Robust mixing at the server: before answers are merged, the study's rule decides what counts of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from silofl.core.others import cap_claims
@@ -10,7 +11,7 @@ from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
 from silofl.parts.part import Compared, Part, Run
-from silofl.parts.task import TRAIN, Exchange, Replies
+from silofl.parts.task import Exchange, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -29,23 +30,37 @@ class RobustPart(Part):
     role: str = ROLE
 
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
-        """Put what counts in the place of each update of the shared model; name whom Multi-Krum leaves out."""
-        rule, federation = narrow(self.study.recipe.ingredient(ROLE), Robust), self.study.federation
-        fewest = max(rule.fewest_sites, federation.min_sites_for_ratio if rule.rule == "clipped" else 1)
-        # In rounds after the study's nobody listens to anybody.
-        if exchange.task != TRAIN or exchange.round > self.study.rounds or len(answers) < fewest:
+        """Put what counts in the place of all that parts average; name whose model's update Multi-Krum leaves out."""
+        rule, least = narrow(self.study.recipe.ingredient(ROLE), Robust), self.study.federation.min_sites_for_ratio
+        changed, unlike = dict(answers), {}
+        if len(answers) < rule.fewest_answers(least):
             return Compared(answers)
-        role, replies = self.study.recipe.traveling_roles[0], Replies(answers)
+        averaged = [(role, part, names) for role, part in run.parts.items() for names in part.averaged(exchange, run)]
+        for role, part, names in averaged:
+            updates = {
+                site: {name: array for name, array in arrays.items() if name in names}
+                for site, arrays in Replies(answers).updates_of(role).items()
+            }
+            shares = self._share_lengths(role, exchange, answers, run)
+            bounded, left_out = bound_updates(rule, updates, shares, part.buffers)
+            for site, arrays in bounded.items():
+                changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(role, arrays))
+            if role in self.study.recipe.traveling_roles:
+                unlike = {site: {"distance": score} for site, score in left_out.items()}
+        return Compared(changed, unlike)
+
+    def _share_lengths(
+        self, role: str, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run
+    ) -> Mapping[str, float]:
+        """Return how much a length of each site's update counts in a role's mean: its examples, by step."""
+        rule, replies = narrow(self.study.recipe.ingredient(ROLE), Robust), Replies(answers)
+        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        if any(part.weights(role, exchange.round, replies.sites, run) is not None for part in run.parts.values()):
+            # Who listens to whom does not hang on examples there.
+            counts = dict.fromkeys(answers, 1.0)
         # A site that says more steps than it took would otherwise send a longer update.
         steps = cap_claims(replies.steps, rule.factor)
-        counts = rule.count(replies.examples, federation.min_sites_for_ratio)
-        shares = {site: counts[site] / steps[site] for site in answers}
-        bounded, left_out = bound_updates(rule, replies.updates_of(role), shares, run.parts[role].buffers)
-        changed = {
-            site: replace(answer, arrays=answer.arrays | add_role(role, bounded[site]))
-            for site, answer in answers.items()
-        }
-        return Compared(changed, {site: {"distance": score} for site, score in left_out.items()})
+        return {site: counts[site] / steps[site] for site in answers}
 
 
 PART, SITE = RobustPart, SitePart

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from silofl.federation.results import Results, SuperResults
+from silofl.inference.evaluation import Evaluation
 from silofl.inference.super_results import SelectorResults
 from silofl.inference.unseen import UnseenTest
 from silofl.report.canvas import (
@@ -28,13 +29,16 @@ from silofl.report.canvas import (
     make_panels,
     point_style,
 )
+from silofl.report.evaluation_page import evaluation_tables, summary_lines
 from silofl.report.page import (
+    Block,
     Blocks,
     Group,
     Heading,
     HeatCell,
     HeatRow,
     HeatTable,
+    Items,
     PageSection,
     Pairs,
     Picture,
@@ -161,6 +165,7 @@ def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
         Text(f"Cases by the model that answered: {chosen}.") if chosen else None,
         [Table(alone), make_note(ALONE_NOTE)] if alone else None,
         [Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else None,
+        _evaluation_blocks(unseen.evaluation) if unseen.evaluation else None,
     )
 
 
@@ -248,6 +253,11 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
     names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
     cells = (f"{metric} of the test cases", *map(format_number, values.values()))
     return TextTable(("threshold gamma", *names), (cells,))
+
+
+def _evaluation_blocks(found: Evaluation) -> list[Block]:
+    tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(found).items()]
+    return [Items(summary_lines(found)), *(block for pair in tables for block in pair)]
 
 
 def alone_table(unseen: UnseenTest) -> TextTable | None:

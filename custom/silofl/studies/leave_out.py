@@ -17,6 +17,7 @@ from rich.console import Console
 from torch import nn
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
+from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError
@@ -30,11 +31,15 @@ from silofl.inference.case_results import (
     score_choice,
     values_by_model,
 )
+from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
+from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, evaluate_cases, sort_answers
 from silofl.inference.geometry import check_images
 from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.unseen import SelectorTest, ThresholdTest, UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
+from silofl.options import SPECIFICITY
+from silofl.report.evaluation_page import evaluation_tables, summary_lines
 from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.schema import dump_record, read_record
 from silofl.training.device import choose_device
@@ -69,7 +74,7 @@ def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console:
 
     Raises:
         ConfigError: There is no super model, and none can be put together; or it is broken.
-        DataError: The site's images do not have the form of the training images.
+        DataError: The site's images do not have the form of the training images, or it answers none of them.
     """
     folder = run / directory.FOLDER
     if not folder.is_dir():
@@ -84,10 +89,21 @@ def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console:
     # Set as at the sites: other thread counts round sums differently.
     torch.set_num_threads(contents.study.torch_threads)
     model = SuperModel(contents, choose_device(contents.study.device))
-    found = measure_unseen(model, (data.training, data.validation, data.test))
-    result = read_record(UnseenTest, {"site": site, "fingerprint": fingerprint} | found, "unseen.json")
+    site_cases = SiteCases.of(data, PARTS)
+    answered, _ = sort_answers(evaluate_cases(model, site_cases))
+    evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
+    found = measure_unseen(model, [_select_cases(part, answered) for part in site_cases.parts.values()])
+    # As a clinic gets them: refused, or called from the model's threshold on.
+    found |= {"value": evaluation.value.value, "num_counted": len(answered) - evaluation.num_excluded}
+    found |= {"site": site, "fingerprint": fingerprint, "evaluation": dump_record(evaluation)}
+    result = read_record(UnseenTest, found, "unseen.json")
     write_json(run / "unseen.json", dump_record(result))
     return result
+
+
+def _select_cases(part: Examples, answered: Sequence[EvaluatedCase]) -> Examples:
+    names = {one.case for one in answered}
+    return part.select_rows([row for row, case in enumerate(part.cases) if case in names])
 
 
 def assemble_models(run: Path) -> Contents:
@@ -245,6 +261,11 @@ def print_unseen(unseen: UnseenTest, console: Console) -> None:
         lines.append(f"the super model was put together from {unseen.assembled_from}: only a simulation can do this")
     print_lines([*lines, f"metric: {unseen.metric}"], console)
     print_table(unseen_table(unseen), console)
+    if unseen.evaluation:
+        print_lines(["", "as silofl evaluate has it", *summary_lines(unseen.evaluation)], console)
+        for name, table in evaluation_tables(unseen.evaluation).items():
+            print_lines(["", name], console)
+            print_table(table, console)
     if unseen.selector and unseen.selector.by_threshold:
         print_lines(["", "by threshold (gamma): a site's model answers where its score is above it"], console)
         print_table(gamma_table(unseen, unseen.selector.by_threshold), console)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from silofl.algorithms.softpull import SoftPull
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.robust import Robust
 from silofl.core.steps import Loss
 from silofl.errors import AggregationError, DataError
 from silofl.settings import Count, Fraction, Positive
@@ -92,6 +93,11 @@ class Selector(Ingredient):
             return (
                 f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
                 "choose a normalisation without BatchNorm to keep what differs apart"
+            )
+        if isinstance(recipe.robust, Robust) and recipe.robust.rule != "clipped":
+            return (
+                "robust must be clipped with a selector, which each site teaches something else, not "
+                f"{recipe.robust.rule}"
             )
         if self.learns_site and recipe.extra_rounds and not recipe.tunes_personal:
             return (

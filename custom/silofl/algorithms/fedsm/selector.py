@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -106,6 +106,13 @@ class SelectorPart(Part):
         """Return the shapes of a gradient, or of differences to what was sent."""
         is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
         return Expected.like(self._arrays) if is_learning else {}
+
+    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
+        """Return its parameters, and each of Adam's moments: behind long ones of another scale none can hide."""
+        scales: dict[str, list[str]] = {}
+        for name in select_role(ROLE, self.expected("", exchange, run)):
+            scales.setdefault(read_role(name), []).append(name)
+        return list(scales.values())
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Annotated, ClassVar, Literal
@@ -16,6 +16,7 @@ from silofl.core.mixing import Arrays
 from silofl.core.others import find_unlike
 from silofl.core.recipe import Ingredient
 from silofl.errors import ConfigError, DataError, TrainingError
+from silofl.models.roles import select_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
 from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
@@ -186,6 +187,11 @@ class AmplitudePart(Part):
         odd = {} if factor is None else find_odd_levels(levels, factor, least)
         bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
         return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])
+
+    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
+        """Return the amplitude, in the round that asks for it."""
+        names = select_role(ROLE, self.expected("", exchange, run))
+        return [names] if names else []
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
         """Average the sites' amplitudes, once."""
