@@ -40,6 +40,13 @@ def test_a_bundles_readme_names_its_members_and_commands(make_study):
     assert "global, north" in text and "(n, 1, 32, 32)" in text and "monai.bundle run" in text
 
 
+def test_a_bundles_readme_says_how_predict_reads_the_programs_probabilities(make_study):
+    for task, read in (("classification", "log() / 2.5).softmax"), ("multilabel", "logit() / 2.5).sigmoid")):
+        study = make_study(task, labels={0: "slow", 1: "fast"})
+        assert read in bundle_readme(study, ["a"], (1, 32, 32), 2.5)
+        assert "temperature" not in bundle_readme(study, ["a"], (1, 32, 32))
+
+
 def test_neighbours_are_said_where_there_are_some(make_study):
     for neighbours in (0, 1):
         study = make_study(data={"neighbours": neighbours})

@@ -119,7 +119,8 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
     write_text(
-        folder / "docs" / "README.md", bundle_readme(contents.study, member_names(contents), contents.image_shape)
+        folder / "docs" / "README.md",
+        bundle_readme(contents.study, member_names(contents), contents.image_shape, contents.calling.temperature),
     )
 
 

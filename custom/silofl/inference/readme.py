@@ -127,8 +127,18 @@ print(prediction.model, prediction.label_map, prediction.label)
 """
 
 
-def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[int]) -> str:
-    """Return the README.md of an exported MONAI bundle."""
+def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[int], temperature: float = 1.0) -> str:
+    """Return the README.md of an exported MONAI bundle.
+
+    Args:
+        study: The study.
+        members: Names of the super model's models.
+        image_shape: Channels and sides of an image.
+        temperature: Of the probabilities that `predict` shows; those of the programs are before it.
+    """
+    scale = f"{temperature:.6g}"
+    read = f"(probabilities.logit() / {scale}).sigmoid()"
+    read = read if study.is_multilabel else f"(probabilities.log() / {scale}).softmax(dim=1)"
     programs = (TWO_PROGRAMS if study.data.patches else ONE_PROGRAM).format(
         task=study.task,
         members=", ".join(members),
@@ -141,6 +151,7 @@ def bundle_readme(study: Study, members: Sequence[str], image_shape: Sequence[in
     return BUNDLE_README.format(
         name=study.name,
         programs=programs,
+        temperature_note="" if temperature == 1 else TEMPERATURE.format(read=read),
         selector_note=SELECTOR if len(members) > 1 else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
@@ -228,8 +239,11 @@ probabilities = torch.cat([background, foreground][mean.shape[1] == 1 :], dim=1)
 
 They compute in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
 """
+TEMPERATURE = """
+`predict` shows `{read}`, which goes through the model's temperature.
+"""
 BUNDLE_README = """# {name}: a super model as a MONAI bundle
-{programs}{selector_note}{neighbour_note}{contrast_note}
+{programs}{temperature_note}{selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid; a blank file, or one of another kind than the `domain` there,
 the images that the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing
