@@ -14,6 +14,7 @@ from silofl.data import decoder
 from silofl.data.header import find_segmentation
 from silofl.data.images import read_image, read_label
 from silofl.data.label_grid import lay_on_image
+from silofl.data.layouts.masks import Values, plan_mask
 from silofl.data.segments import Segment, read_segments
 from silofl.errors import DataError
 
@@ -277,3 +278,79 @@ def test_a_short_file_is_refused_in_the_decoders_process(write, series):
 def test_a_segmentation_is_no_image(write):
     with pytest.raises(DataError, match="seg.dcm must be an image, not a DICOM segmentation; name it as the mask"):
         read_image(write(frames_of(MASK)))
+
+
+def resample(path, image, tmp_path, labels=LABELS):
+    """Import a segmentation as a mask on the grid of an image, and return it."""
+    values = Values({number: name for number, name in labels.items()}, of_all=labels)
+    name, write_mask = plan_mask(path, image, "p1", values, "p1/seg", is_resampled=True)
+    (tmp_path / "masks").mkdir(exist_ok=True)
+    write_mask(tmp_path / name)
+    return read_label(tmp_path / name).array[0]
+
+
+def save_image(series, tmp_path, factors, shape):
+    """Write an image whose voxels are other ones than those of a series, and begin where they begin."""
+    affine = read_image(series).affine @ np.diag([*factors, 1])
+    # The corner of the first voxel stays where it is.
+    affine[:3, 3] += read_image(series).affine[:3, :3] @ (np.array(factors) - 1) / 2
+    nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), affine), tmp_path / "a.nii.gz")
+    return tmp_path / "a.nii.gz"
+
+
+@pytest.mark.parametrize("slices", [range(7), [5, 1, 2]])
+def test_a_segmentation_on_another_grid_is_resampled_where_it_was_asked_for(write, series, tmp_path, slices):
+    path, image = write(frames_of(MASK, slices)), save_image(series, tmp_path, (1, 0.5, 0.5), (5, 6, 14))
+    with pytest.raises(DataError, match="c0/seg must lie on the voxels of its image.*import with --resample-masks"):
+        read(path, image)
+    wanted = np.zeros_like(MASK)
+    wanted[..., list(slices)] = MASK[..., list(slices)]
+    # Each of its voxels holds two rows and two slices of the image.
+    np.testing.assert_array_equal(resample(path, image, tmp_path), wanted.repeat(2, axis=1).repeat(2, axis=2))
+
+
+def test_a_segmentation_that_is_resampled_lies_as_its_nifti_does(write, series, tmp_path):
+    image = save_image(series, tmp_path, (0.7, 1.1, 1.6), (8, 3, 9))
+    same = nibabel.Nifti1Image(MASK, read_image(series).affine)
+    nibabel.save(same, tmp_path / "mask.nii.gz")
+    wanted = resample(tmp_path / "mask.nii.gz", image, tmp_path)
+    assert wanted.any()
+    np.testing.assert_array_equal(resample(write(frames_of(MASK)), image, tmp_path), wanted)
+
+
+def test_a_segmentation_of_one_slice_is_as_thick_as_it_says(write, series, tmp_path):
+    path, image = write(frames_of(MASK, [2])), save_image(series, tmp_path, (1, 1, 0.5), (5, 3, 14))
+    wanted = np.zeros((5, 3, 14))
+    wanted[..., 4:6] = MASK[..., 2:3]
+    np.testing.assert_array_equal(resample(path, image, tmp_path), wanted)
+    change(path, lambda header: header.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].pop("SliceThickness"))
+    with pytest.raises(DataError, match="p1/seg must state how far its slices lie apart .SpacingBetweenSlices"):
+        resample(path, image, tmp_path)
+
+
+def test_slices_of_a_segmentation_without_a_frame_are_no_part_of_thick_ones(write, series, tmp_path):
+    path, image = write(frames_of(MASK, [0, 4])), save_image(series, tmp_path, (1, 1, 0.5), (5, 3, 14))
+    # 8 mm apart and 2 mm thick: nobody knows whether there are slices between.
+    with pytest.raises(DataError, match="p1/seg must state how far its slices lie apart .SpacingBetweenSlices"):
+        resample(path, image, tmp_path)
+    measures = {"SpacingBetweenSlices": 2}
+    change(path, lambda header: header.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].update(measures))
+    wanted = np.zeros((5, 3, 14))
+    wanted[..., :2], wanted[..., 8:10] = MASK[..., :1], MASK[..., 4:5]
+    np.testing.assert_array_equal(resample(path, image, tmp_path), wanted)
+
+
+def test_frames_that_are_no_volume_are_not_resampled(write, series, tmp_path):
+    def move(header):
+        header.PerFrameFunctionalGroupsSequence[3].PlanePositionSequence[0].ImagePositionPatient = [11, 20, 36]
+
+    path, image = write(frames_of(MASK)), save_image(series, tmp_path, (1, 1, 0.5), (5, 3, 14))
+    change(path, move)
+    with pytest.raises(DataError, match="p1/seg must have frames above one another at even distances"):
+        resample(path, image, tmp_path)
+
+
+def test_a_segmentation_of_another_frame_of_reference_is_not_resampled(write, series, tmp_path):
+    path = write(frames_of(MASK), FrameOfReferenceUID=generate_uid())
+    with pytest.raises(DataError, match="p1/seg must be drawn on its image, not in another frame of reference"):
+        resample(path, series, tmp_path)

@@ -5,17 +5,25 @@ import json
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
+from provisioning.fill_kits import Contents, fill_kit
+from provisioning.make_kits import make_kits, make_project
+from provisioning.network import Network
+from provisioning.workspace import PROJECT, find_kits, kits_folder
+from silofl.flare.components import name_components
 from silofl.inference import SuperModel
+from silofl.studies.simulation import study_file
 
 from .conftest import carried_out
 
 pytestmark = pytest.mark.long
 
-SITES, FINDINGS = ("clinic", "ward"), ("device", "effusion")
-TRAINING = ["--alone", "--rounds", 3, "--set", "device=cpu", "--set", "algorithm={name: fedavg}"]
-TRAINING += ["--set", "training={loss: cross_entropy, batch_size: 8, local_epochs: 3, learning_rate: 0.003}"]
+SITES, FINDINGS = ("east", "north", "south"), ("device", "effusion")
+TRAINING = {"loss": "cross_entropy", "batch_size": 8, "local_epochs": 3, "learning_rate": 0.003}
+CHANGES = {"rounds": 3, "device": "cpu", "algorithm": {"name": "fedavg"}, "training": TRAINING}
+CHANGES["model"] = {"name": "lenet5"}
 
 
 def draw(rng, found):
@@ -42,8 +50,13 @@ def folder(tmp_path_factory):
         (folder / "source" / site / "labels.csv").write_text("\n".join(rows))
     printed = carried_out("import", "table", folder / "source", folder / "data")
     assert "device" in printed and "effusion" in printed
-    carried_out("new-study", folder / "own", "--from", "adafed_mednist", "--data", folder / "data")
-    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", folder / "run", *TRAINING)
+    carried_out("new-study", folder / "own", "--from", "harmofl_stains", "--data", folder / "data")
+    path = study_file(folder / "own")
+    study = yaml.safe_load(path.read_text()) | CHANGES
+    study["data"]["transforms"] = []
+    path.write_text(yaml.safe_dump(study))
+    name_components(path.parent, "fedavg")
+    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", folder / "run", "--alone")
     return folder
 
 
@@ -64,24 +77,70 @@ def test_a_run_tells_each_findings_area_at_each_site_and_what_joining_gave(folde
     assert "sensitivity" in page and "specificity" in page
 
 
+def test_the_page_speaks_of_findings_and_names_those_without_a_value(folder, tmp_path):
+    page = (folder / "run" / "report.html").read_text()
+    assert "mean over the findings that some" in page and "a finding has no outline" in page
+    assert "mean by test cases" in page and "pooled over all cases" not in page
+    assert "on all sites&#39; test data (36 cases): AUROC" in page
+
+
+def test_the_simulator_comes_to_the_same_result_as_one_process(folder, tmp_path):
+    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", tmp_path / "run")
+    ours, theirs = (json.loads((run / "results.json").read_text()) for run in (tmp_path / "run", folder / "run"))
+    assert ours["digest"] == theirs["digest"]
+    assert [key for key in ours if ours[key] != theirs.get(key)] == ["run"]
+
+
+def test_a_comparison_defines_its_averages_for_findings(folder, tmp_path):
+    out = tmp_path / "compared"
+    asked = ["--methods", "local", "--seeds", "0", "--out", out, "--alone"]
+    printed = carried_out("compare", folder / "own", "--data", folder / "data", *asked)
+    assert "accuracy (site average): Share of a case's findings" in printed and "whose class" not in printed
+    assert "At 0.5" not in printed
+    rows = {row["name"]: row for row in json.loads((out / "table.json").read_text())["rows"]}
+    results = json.loads((folder / "run" / "results.json").read_text())
+    assert rows["own"]["client_average"]["mean"] == results["mean"] and rows["local"]["client_average"]["mean"] > 0.8
+    page = (out / "comparison.html").read_text()
+    assert "mean over the findings that some" in page and "whose class" not in page
+
+
+@pytest.mark.slow
+def test_a_network_comes_to_the_same_findings(folder, tmp_path, free_port):
+    project = make_kits(make_project(PROJECT, "localhost", free_port()), tmp_path / "workspace")
+    (wheel := tmp_path / "silofl-0.3.0-py3-none-any.whl").write_bytes(b"reviewed package")
+    for kit in find_kits(kits_folder(project)):
+        fill_kit(kit, Contents(wheel, data_root=folder / "data"))
+    with Network(project, tmp_path / "logs") as network:
+        number, status = network.run_job(folder / "own", 300)
+        (path,) = network.download(number, tmp_path / "results", "lead").rglob("results.json")
+    assert status == "FINISHED:COMPLETED"
+    ours, theirs = json.loads(path.read_text()), json.loads((folder / "run" / "results.json").read_text())
+    told = ("sites", "areas", "by_label", "label_cases", "also", "callings", "joining", "cases")
+    assert {key: ours[key] for key in told} == {key: theirs[key] for key in told}
+
+
 def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(folder, tmp_path):
-    model, image = folder / "run" / "supermodel", folder / "data" / "ward" / "images" / "0.png"
+    model, image = folder / "run" / "supermodel", folder / "data" / "south" / "images" / "0.png"
     carried_out("predict", model, image, "--out", tmp_path / "answers")
     (record,) = json.loads((tmp_path / "answers" / "prediction.json").read_text())
     scores = record["class_scores"]
     assert record["findings"] == [name for name in FINDINGS if scores[name] > 0.5]
-    carried_out("evaluate", model, folder / "data" / "ward", "--part", "test", "--out", tmp_path / "evaluation")
+    carried_out("evaluate", model, folder / "data" / "south", "--part", "test", "--out", tmp_path / "evaluation")
     evaluation = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     results = json.loads((folder / "run" / "results.json").read_text())
     for name in FINDINGS:
-        assert evaluation["classes"][name]["auroc"]["value"] == pytest.approx(results["areas"]["ward"][name], abs=1e-6)
+        assert evaluation["classes"][name]["auroc"]["value"] == pytest.approx(results["areas"]["south"][name], abs=1e-6)
     carried_out("export", model, "--out", tmp_path / "bundle")
     prepared = torch.from_numpy(np.asarray(Image.open(image), np.float32)[None, None] / 255)
     script = torch.jit.load(tmp_path / "bundle" / "models" / "model.ts")
     program = torch.export.load(tmp_path / "bundle" / "models" / "model.pt2").module()
     with torch.inference_mode():
         for answer in (script(prepared), program(prepared)[0]):
-            assert answer[0].tolist() == pytest.approx([*scores.values()], abs=1e-5)
+            # The programs answer before the temperature, as their README says.
+            read = (answer[0].logit() / record["temperature"]).sigmoid().tolist()
+            assert read == pytest.approx([*scores.values()], abs=1e-5)
+    readme = (tmp_path / "bundle" / "docs" / "README.md").read_text()
+    assert (f"logit() / {record['temperature']:.6g}" in readme) == (record["temperature"] != 1)
     ours = SuperModel.load(model, "cpu").predict(str(image))
     assert ours.class_scores == pytest.approx(scores)
 
@@ -95,7 +154,7 @@ def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(fo
     ],
 )
 def test_findings_are_learnt_with_moon_and_with_differential_privacy(folder, tmp_path, algorithm, changes):
-    options = [str(option).replace("{name: fedavg}", f"{{name: {algorithm}}}") for option in TRAINING]
+    options = ["--alone", "--set", f"algorithm={{name: {algorithm}}}"]
     options += [option for change in changes for option in ("--set", change)]
     run = tmp_path / "run"
     carried_out("simulate", folder / "own", "--data", folder / "data", "--out", run, *options)

@@ -40,6 +40,23 @@ def test_a_card_has_the_values_of_findings_and_of_their_absence(make_contents, m
     text = card_of(replace(make_contents("only", study=study), facts=FACTS | {"test": {"north": score}}))
     row = next(line for line in text.splitlines() if line.startswith("| north") and "0.250" in line)
     assert "0.750" in row and "1.000" in row
+    assert "the value of a finding is its sensitivity, and that of its absence its specificity" in text
+
+
+def test_a_finding_has_its_column_before_its_absence(make_contents, make_study):
+    study = make_study("multilabel", labels={0: "effusion", 1: "nodule"})
+    north = {
+        "value": 0.5,
+        "num_cases": 4,
+        "num_excluded": 0,
+        "labels": {"0": 1.0, "no effusion": 1.0, "no nodule": 1.0},
+    }
+    south = north | {"labels": {"1": 1.0}}
+    facts = FACTS | {"test": {"north": north, "south": south}}
+    text = card_of(replace(make_contents("only", study=study), facts=facts))
+    (head,) = (line for line in text.splitlines() if "no effusion" in line)
+    columns = [cell.strip() for cell in head.split("|")]
+    assert columns[3:7] == ["effusion", "no effusion", "nodule", "no nodule"]
 
 
 def test_a_card_says_what_the_run_recorded(make_contents):

@@ -49,7 +49,7 @@ def test_a_bundles_readme_names_its_members_and_commands(make_study):
 def test_a_bundles_readme_says_how_a_classs_probabilities_are_read(make_study):
     study = make_study("classification").model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
     text = " ".join(bundled(study, calling=Calling(2.0, {1: 0.8})).split())
-    assert "a temperature of 2.00" in text and "before the temperature" in text
+    assert "(p.log() / 2).softmax(dim=1)" in text and "before the temperature" in text
     # odds of 4 become 2
     assert "called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation" in text
     assert "temperature" not in bundled(study)

@@ -61,6 +61,7 @@ def test_each_metric_is_defined_and_an_unknown_one_named():
     assert "excluded" in metric_sentence("dice")
     assert "background" in metric_sentence("dice_with_background")
     assert "right" in metric_sentence("accuracy")
+    assert "class" in metric_sentence("auroc") and "class" not in metric_sentence("auroc", has_findings=True)
     assert metric_sentence("hausdorff") == "The study's metric is hausdorff."
 
 

@@ -213,6 +213,27 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     assert "Sensitivity is the share" in label_sentence(findings())
 
 
+def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
+    sentence = missing_labels_sentence(findings())
+    assert "values are means over some findings alone" in sentence and "west without nodule (in none" in sentence
+    areas = {site: {"effusion": 0.5, "nodule": 0.5} for site in ("east", "west")}
+    assert missing_labels_sentence(findings(areas=areas)) == ""
+    # All cases have a sensitivity or a specificity.
+    assert missing_labels_sentence(findings(metric="balanced_accuracy")) == ""
+
+
+def test_no_area_under_a_curve_is_called_one_of_all_sites_cases(findings, classes):
+    assert [row[0] for row in site_table(findings()).rows][-1] == "mean by test cases"
+    assert [row[0] for row in site_table(classes()).rows][-1] == "pooled over all cases"
+
+
+def test_the_test_data_of_all_sites_are_told_by_the_metric_too(findings):
+    by_site = {"east": {"auroc": 0.5}, "west": {"auroc": 0.75}}
+    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40, "by_site": by_site}
+    # (0.5 + 0.75) / 2
+    assert "(40 cases): AUROC 0.625, accuracy 0.500" in everyone_sentence(findings(everyone=everyone))
+
+
 def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
     run = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40})
     assert compute_further_averages(run, ["east", "west"])["everyone_balanced_accuracy"] == 0.125

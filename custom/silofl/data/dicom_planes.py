@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
 SIZE = ("Rows", "Columns")
+# How far the slices of a segmentation lie apart, and how thick they are, in mm.
+THICKNESS = ("SpacingBetweenSlices", "SliceThickness")
 # Of a frame of a segmentation, which segment it is of.
 SEGMENT = "ReferencedSegmentNumber"
 # A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
@@ -29,6 +31,7 @@ GROUPS = {
     POSITION: "PlanePositionSequence",
     DIRECTION: "PlaneOrientationSequence",
     SPACING: "PixelMeasuresSequence",
+    **dict.fromkeys(THICKNESS, "PixelMeasuresSequence"),
     INDEX: "FrameContentSequence",
     SEGMENT: "SegmentIdentificationSequence",
     **dict.fromkeys(SCALE, "PixelValueTransformationSequence"),

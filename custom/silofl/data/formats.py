@@ -8,6 +8,7 @@ the head); a volume file that holds one plane is a volume of one slice.
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from silofl.data.endings import suggest_remedy
 from silofl.data.nifti import read_nifti
 from silofl.errors import DataError, UnreadableError
 
+Read = TypeVar("Read")
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 # Where in its own source a C++ library found an error, and the address of the object.
 _LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+(?: \(\))?:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
@@ -50,7 +52,14 @@ def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDA
     return _explain_errors(lambda: decode_in_subprocess(request), path, name)
 
 
-def _explain_errors(read: Callable[[], Decoded], path: Path, name: str) -> Decoded:
+def find_segmentation_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
+    """Return the shape (X, Y, Z) and the affine of a DICOM segmentation's own frames; errors as `decode`."""
+    from silofl.data.dicom_segments import find_grid
+
+    return _explain_errors(lambda: find_grid(path, name), path, name)
+
+
+def _explain_errors(read: Callable[[], Read], path: Path, name: str) -> Read:
     """Return what a reader reads; whatever it raises becomes one sentence without the path."""
     try:
         return read()

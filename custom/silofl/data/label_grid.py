@@ -30,7 +30,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     Raises:
         DataError: A voxel of the map is none of the image's.
     """
-    _check_frame_of_reference(files, name)
+    check_frame_of_reference(files, name)
     is_placed = label.affine is not None and image.affine is not None
     is_same = label.spatial_shape == image.spatial_shape and grid_distance(label, image) <= GRID_TOLERANCE_MM
     if is_placed and not is_same and all(read_header(file).has_orientation for file in files):
@@ -49,8 +49,16 @@ def _check_affines(label: Image, image: Image, name: str) -> None:
         check_affine(affine, called)
 
 
-def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
-    """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone."""
+def check_frame_of_reference(files: Sequence[Path], name: str) -> None:
+    """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone.
+
+    Args:
+        files: The label map, then its image.
+        name: What messages call the label map.
+
+    Raises:
+        DataError: Both state a frame of reference, and these differ.
+    """
     if files and find_segmentation(files[0]) and all(map(is_dicom, files)):
         frames = {read_frame_of_reference(file) for file in files} - {None}
         if len(frames) > 1:

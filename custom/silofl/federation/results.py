@@ -154,7 +154,7 @@ class Results:
         sites: Site -> the metric, mean over its test cases; null without a test.
         mean: Mean over the sites that have a value.
         spread: Their standard deviation, divided by their number.
-        pooled: The metric over all test cases of all sites.
+        pooled: The metric over all test cases of all sites; of an area under curves the sites' mean, weighted by cases.
         run: The run's id.
         was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.

@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from silofl.core.findings import name_absence
 from silofl.data.manifest import PARTS
 from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents, list_unlike_thresholds
@@ -54,7 +56,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         patch=_patch_sentence(study),
         lacking=_list_lacking_contrasts(facts),
         not_annotated=_list_unannotated_labels(study, facts),
-        metric=study.metric.replace("_", " "),
+        measured=_describe_values(study),
         results=_results_tables(study, facts),
         deviation=_deviation_sentence(facts),
         chosen=_chosen_table(facts.get("joining") or {}),
@@ -214,16 +216,30 @@ def _format_sizes(part: Mapping[str, Any]) -> str:
     return f"{patients} / {part['cases']} / {part['examples']}"
 
 
+def _describe_values(study: Study) -> str:
+    """Say what the columns of values are."""
+    metric = study.metric.replace("_", " ")
+    if study.task == "segmentation":
+        return f"{metric}, mean over each site's cases, between 0 and 1 (best)"
+    absence = ", and that of its absence its specificity" if study.is_multilabel else ""
+    kind, share = ("finding", "sensitivity") if study.is_multilabel else ("class", "recall")
+    return f"{metric} of each site, between 0 and 1 (best); the value of a {kind} is its {share}{absence}"
+
+
 def _results_tables(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
     found = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
     names = {str(number): name for number, name in sorted(study.labels.items())}
+    pairs = ((number, name_absence(name)) for number, name in names.items()) if study.is_multilabel else ()
+    findings = [*chain.from_iterable(pairs)]
     # The model of a single site holds its own test, without a name of a site.
     found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
     tables = {}
     for title, scores in found.items():
         if not scores:
             continue
-        labels = list(dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ()))
+        seen = dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ())
+        # A finding beside its absence, which no site may have.
+        labels = [key for key in findings if key in seen] or [*seen]
         # Sites count the patients of a test alone; the data's table has those of validation.
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:

@@ -36,7 +36,9 @@ def write_cases(
 def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> dict[str, object]:
     study = contents.study
     value = one.score.by_case.get(one.case)
-    row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, record.metric: value}
+    # A single case has no area under a curve.
+    metric = record.metric if study.task == "segmentation" else "accuracy"
+    row: dict[str, object] = {"case": one.case, "part": one.part, "answered by": one.model, metric: value}
     for key, measured in one.labels.items():
         name = study.labels.get(key, key)
         hd95, surface_dice = measured.distances or (None, None)

@@ -241,7 +241,7 @@ class ClassRows:
             sensitivity=replace(self.sample.estimate(sensitivity, everybody), num_cases=int(is_positive.sum())),
             threshold=point.threshold if point else None,
             called_from=called_from,
-            specificity=is_spared if called_from is not None else None,
+            specificity=is_spared if self.is_multilabel or called_from is not None else None,
         )
 
     def count_answers(self, study: Study) -> dict[str, dict[str, int]]:

@@ -49,7 +49,7 @@ class ClassScore:
         threshold: The probability that gives the most sensitivity at the specificity, chosen on these very cases; null
             where none is high enough.
         called_from: The probability from which the model calls a case so, chosen on validation data.
-        specificity: Share of the other cases that are not called so, where there is such a threshold.
+        specificity: Share of the other cases that are not called so; of a finding, or where there is such a threshold.
     """
 
     recall: Estimate
@@ -174,6 +174,11 @@ class Evaluation:
     calibration: Calibration | None = declare_optional()
     against: Comparison | None = declare_optional()
     withheld: Withheld | None = declare_optional()
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether a case may have any number of findings."""
+        return self.task == "multilabel"
 
     @property
     def numbers(self) -> dict[str, Estimate]:

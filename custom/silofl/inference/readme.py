@@ -44,8 +44,8 @@ MODELS = """
 not know.
 """
 CALLING = """
-{sentences} `configs/inference.json` answers so, by its `calling`. The programs in `models/` give probabilities before
-the temperature, as do the thresholds of `calling`.
+{sentences} `configs/inference.json` answers so, by its `calling`. The programs in `models/` give probabilities `p`
+before the temperature, as do the thresholds of `calling`; `{read}` is after it.
 """
 STATELESS = """
 The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
@@ -138,7 +138,9 @@ def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
         contents: The super model's.
         members: The models that its programs hold, in their order.
     """
-    study, image_shape = contents.study, contents.image_shape
+    study, image_shape, calling = contents.study, contents.image_shape, list_calling(contents)
+    scale = f"{contents.calling.temperature:.6g}"
+    read = f"(p.logit() / {scale}).sigmoid()" if study.is_multilabel else f"(p.log() / {scale}).softmax(dim=1)"
     programs = (TWO_PROGRAMS if study.data.patches else ONE_PROGRAM).format(
         task=study.task,
         members=", ".join(members),
@@ -152,7 +154,7 @@ def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
         name=study.name,
         programs=programs,
         selector_note=SELECTOR if len(members) > 1 else "",
-        calling_note=CALLING.format(sentences=" ".join(calling)) if (calling := list_calling(contents)) else "",
+        calling_note=CALLING.format(sentences=" ".join(calling), read=read) if calling else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
     )

@@ -154,13 +154,19 @@ class Reliability:
         return figure
 
 
-def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str]) -> PageImage | None:
-    """Draw the worst cases; None without any."""
+def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], above: str = "") -> PageImage | None:
+    """Draw the worst cases; None without any.
+
+    Args:
+        pictures: The worst first.
+        labels: As of `WorstCases`.
+        above: What each one's title is; its value where empty.
+    """
     if not pictures:
         return None
     alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
-    classes = "" if labels else " Above each: its true class, and the answer with its probability."
-    return make_trimmed_image(WorstCases(pictures, labels), alt, f"The worst first.{classes}")
+    caption = f"The worst first. Above each: {above}." if above else "The worst first."
+    return make_trimmed_image(WorstCases(pictures, labels), alt, caption)
 
 
 def sizes_image(

@@ -33,13 +33,15 @@ LABELS_NOTE = (
     "lesions are predicted components that touch none. Size error: predicted minus true size, mean and 95 % limits of "
     "agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in which truth and prediction have the label."
 )
-CLASSES_NOTE = (
-    "Each class against all others; of two classes the second. The threshold gives the most sensitivity at a "
-    "specificity of at least {specificity:g}. It was chosen on these very cases: on others expect a little less."
+CLASSES_NOTE = "Each class against all others; of two classes the second."
+FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
+THRESHOLD_NOTE = (
+    "The threshold gives the most sensitivity at a specificity of at least {:g}. It was chosen on these very cases: on "
+    "others expect a little less."
 )
 CALLED_NOTE = (
     "The model calls a case so from its threshold on, which was chosen on validation data where it was trained; the "
-    "sensitivity is the recall above."
+    "sensitivity is the {share} above."
 )
 CALIBRATION_NOTE = "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins."
 CONFUSION = "true class (rows), answer (columns)"
@@ -115,22 +117,28 @@ def _label_table(record: Evaluation) -> TextTable:
 
 
 def _class_tables(record: Evaluation) -> dict[str, TextTable]:
-    found = {}
+    found, (kind, share) = {}, _name_class(record)
+    shares = (share, "specificity") if record.has_findings else (share,)
     if record.classes:
-        rows = tuple(_class_row(name, one) for name, one in record.classes.items())
+        rows = tuple(_class_row(name, one, record.has_findings) for name, one in record.classes.items())
         wanted = f"sensitivity at {record.specificity:g} specificity"
-        found["By class"] = TextTable(("class", "recall", "AUROC", "PR-AUC", wanted, "threshold"), rows)
+        found[f"By {kind}"] = TextTable((kind, *shares, "AUROC", "PR-AUC", wanted, "threshold"), rows)
     called = [(name, one) for name, one in (record.classes or {}).items() if one.called_from is not None]
     if called:
         rows = tuple(
             (name, format_number(one.called_from), format_estimate(one.recall), format_estimate(one.specificity))
             for name, one in called
         )
-        found["At the model's threshold"] = TextTable(("class", "called from", "sensitivity", "specificity"), rows)
+        found["At the model's threshold"] = TextTable((kind, "called from", "sensitivity", "specificity"), rows)
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
     return found
+
+
+def _name_class(record: Evaluation) -> tuple[str, str]:
+    """Return what the answers of a classification are, and what the share of cases with one that have it is called."""
+    return ("finding", "sensitivity") if record.has_findings else ("class", "recall")
 
 
 def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
@@ -161,19 +169,23 @@ def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...
     )
 
 
-def _class_row(name: str, one: ClassScore) -> tuple[str, ...]:
-    numbers = map(format_estimate, (one.recall, one.auroc, one.average_precision, one.sensitivity))
-    return (name, *numbers, format_number(one.threshold))
+def _class_row(name: str, one: ClassScore, has_specificity: bool) -> tuple[str, ...]:
+    # Records of earlier versions have none of a finding.
+    spared = [format_estimate(one.specificity) if one.specificity else MISSING] if has_specificity else []
+    areas = map(format_estimate, (one.auroc, one.average_precision, one.sensitivity))
+    return (name, format_estimate(one.recall), *spared, *areas, format_number(one.threshold))
 
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
     auroc = "" if record.labels is not None else "; of an AUROC by DeLong"
-    notes = [metric_sentence(record.metric), INTERVALS.format(unit=record.unit, auroc=auroc)]
+    notes = [metric_sentence(record.metric, record.has_findings), INTERVALS.format(unit=record.unit, auroc=auroc)]
     if record.labels is not None:
         return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
-    called = [CALLED_NOTE] if any(one.called_from is not None for one in (record.classes or {}).values()) else []
-    return [*notes, CLASSES_NOTE.format(specificity=record.specificity), *called, *_list_calibration_notes(record)]
+    notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
+    if any(one.called_from is not None for one in (record.classes or {}).values()):
+        notes.append(CALLED_NOTE.format(share=_name_class(record)[1]))
+    return [*notes, *_list_calibration_notes(record)]
 
 
 def _list_calibration_notes(record: Evaluation) -> list[str]:

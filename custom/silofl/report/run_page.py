@@ -262,7 +262,7 @@ def _results_section(run: RunRecords) -> PageSection:
         "Results by site",
         Tiles(_headline(run)),
         _site_blocks(run) if results.sites else Text("No site has tested a model."),
-        make_note(f"{metric_sentence(results.metric)}{regions}", results.metric or MISSING),
+        make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
         [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
         [Heading("Calibration"), Table(calling), make_note(calling_sentence(results))] if calling else None,
     )
@@ -345,7 +345,8 @@ def _explain_absence(run: RunRecords) -> str:
     if run.results.status in (UNFINISHED, "FAILED"):
         return "There are no pictures: the sites make them when they test the final model."
     if run.results.metric in CLASSIFICATION_ONLY["metric"]:
-        return "There are no pictures: the study classifies images, and a class has no outline."
+        kind = "finding" if run.results.has_findings else "class"
+        return f"There are no pictures: the study classifies images, and a {kind} has no outline."
     return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
 
 

@@ -22,7 +22,7 @@ SHARED_PATIENTS = "same person in training and test"
 UNKNOWN_PATIENTS = "patients unknown"
 EVERYONE = (
     "Each site's model is tested on the test data of all sites together; mean over the sites' models. It says how far "
-    "a model goes beyond its own site, whose classes it may know best; only a simulation can measure it."
+    "a model goes beyond its own site, whose images and labels it may know best; only a simulation can measure it."
 )
 # A Dice or an accuracy below this is no model at all.
 NEAR_ZERO = 0.05
@@ -53,6 +53,22 @@ METRICS = {
     "auprc": (
         "Area under the curve of precision over recall (average precision) of one class against the rest, mean over "
         "the classes of which the site's test data hold both; a site without such a class has none."
+    ),
+}
+_FINDINGS = (
+    "mean over the findings that some of the site's test cases have and others have not; a site without such a finding "
+    "has none."
+)
+FINDING_METRICS = {
+    "accuracy": "Share of a case's findings that are rightly answered as there or not, mean over the cases.",
+    "balanced_accuracy": (
+        "Sensitivity and specificity of each finding, mean over those that the site's test data tell: a rare finding "
+        "counts as much as a frequent one."
+    ),
+    "auroc": f"Area under the ROC curve of one finding against its absence, {_FINDINGS}",
+    "auprc": (
+        f"Area under the curve of precision over recall (average precision) of one finding against its absence, "
+        f"{_FINDINGS}"
     ),
 }
 _STATUS = {
@@ -144,9 +160,10 @@ def _command(run: Path, can_resume_here: bool) -> str | None:
     return f"python -m silofl continue {quote(str(run))} --kit KIT" if (run / "job").is_dir() else None
 
 
-def metric_sentence(metric: str | None) -> str:
-    """Define a metric."""
-    return METRICS.get(metric or "", f"The study's metric is {metric}." if metric else "The metric is not known here.")
+def metric_sentence(metric: str | None, has_findings: bool = False) -> str:
+    """Define a metric, of classes or of findings."""
+    known = METRICS | (FINDING_METRICS if has_findings else {})
+    return known.get(metric or "", f"The study's metric is {metric}." if metric else "The metric is not known here.")
 
 
 def regions_text(results: Results) -> str:

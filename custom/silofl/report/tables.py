@@ -19,6 +19,8 @@ from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
 MISSING = "-"
+# No area under a curve of all sites' cases: only a site knows its cases' scores.
+POOLED_MEAN = "mean over all cases; of areas under curves over the sites, weighted by their cases"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
@@ -260,6 +262,9 @@ def everyone_sentence(results: Results) -> str:
     if everyone is None:
         return ""
     values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
+    areas = [own.get(results.metric or "") for own in everyone.by_site.values()]
+    if results.metric in RANKED and None not in areas:
+        values = f"{METRIC_NAMES[results.metric]} {format_number(mean_of_known(areas))}, {values}"
     missing = [site for site in results.sites if site not in everyone.by_site]
     without = f" (none of {', '.join(missing)})" if missing else ""
     return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
@@ -280,19 +285,23 @@ def empty_cases_sentence(results: Results) -> str:
 
 
 def missing_labels_sentence(results: Results) -> str:
-    """Say whose value is a mean over fewer labels than the others'; nothing where all are over the same."""
-    if results.metric not in SEGMENTATION_ONLY["metric"]:
+    """Say whose value is a mean over fewer labels than the others', or not over all findings; else nothing."""
+    has_areas = results.has_findings and results.metric in RANKED
+    if not has_areas and results.metric not in SEGMENTATION_ONLY["metric"]:
         return ""
+    names = [*(results.labels.values() if has_areas else label_columns(results))]
+    known = {site: own.areas if has_areas else own.labels for site, own in results.by_site.items()}
     missing = {
-        site: [name for name, values in label_columns(results).items() if values[i] is None]
-        for i, site in enumerate(results.sites)
-        if results.sites[site] is not None
+        site: [name for name in names if known[site].get(name) is None]
+        for site, value in results.sites.items()
+        if value is not None
     }
     of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
     if not of_sites:
         return ""
-    why = "in none of a site's test cases, or not annotated there"
-    return f"values are means over different labels and compare sites badly: {', '.join(of_sites)} ({why})"
+    what, other = ("some findings alone", "all") if has_areas else ("different labels", "not annotated there")
+    why = f"in none of a site's test cases, or {'in ' * has_areas}{other}"
+    return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why})"
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
@@ -414,13 +423,14 @@ def _append_mean(values: Column) -> list[str]:
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     of, tested = tested_sites(results), results.tested
+    name = "mean by test cases" if results.metric in RANKED else "pooled over all cases"
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
     known = [count for count in (tested.patients or {}).values() if count is not None]
     patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)
     return [
         (f"mean over {of}", format_number(results.mean), "", "", "", format_number(results.validation_mean)),
         (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),
-        ("pooled over all cases", format_number(results.pooled), cases, patients, excluded, ""),
+        (name, format_number(results.pooled), cases, patients, excluded, ""),
         *_kept_row(results),
     ]
 

@@ -38,7 +38,7 @@ from silofl.report.tables import (
     surface_texts,
 )
 from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
-from silofl.training.joined import Joined
+from silofl.training.joined import FEDERATED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
 
@@ -50,10 +50,13 @@ ONE_SEED = (
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
     "them of the test values of the model that each site trained by itself in the same rounds, of the federated one, "
-    "and of what it chose on its validation data; in a segmentation each with the decision threshold that the site's "
-    "validation data favour. At 0.5: the federated model with the usual one. Below alone: sites that lose, of those "
-    "that keep another model than their own; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
-    "correction over all rows."
+    "and of what it chose on its validation data{thresholds}. Below alone: sites that lose, of those that keep another "
+    "model than their own; chance alone gives one in 40. After Holm: those left at 5 % after Holm's correction over "
+    "all rows."
+)
+JOINING_THRESHOLDS = (
+    ", each with the decision threshold that the site's validation data favour. At 0.5: the federated model with the "
+    "usual one"
 )
 Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
@@ -103,7 +106,7 @@ class JoiningComparison:
 
     table: TextTable
     losses: Sequence[str]
-    note: str = JOINING_NOTE
+    note: str
 
 
 def compared_sites(results: Sequence[Results]) -> list[str]:
@@ -200,7 +203,8 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
     columns = ("run", "what joining gave", *models.values(), "below alone", "after Holm")
-    return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows)) if found else None
+    note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if FEDERATED in models else "")
+    return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows), note) if found else None
 
 
 def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowLocal]:

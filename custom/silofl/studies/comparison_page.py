@@ -46,7 +46,7 @@ from silofl.report.run_records import (
     read_run,
 )
 from silofl.report.sentences import metric_sentence
-from silofl.report.tables import TextTable, drop_equal_columns
+from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
 from silofl.schema import dump_record
 from silofl.studies.comparison import (
     DRIFT_NOTE,
@@ -70,7 +70,7 @@ from silofl.studies.conditions import (
 from silofl.studies.hospitals import NOTE, conclude, explain_losses, hospital_table
 
 PAYS = "Does joining pay?"
-MEANS_NOTE = "mean and standard deviation over a run's sites; mean over all of its test cases."
+MEANS_NOTE = f"mean and standard deviation over a run's sites; {POOLED_MEAN}."
 MODELS_NOTE = Markup(
     "Mean test value of each model at each site, of one seed. A run without selector has one model. A run with a "
     "selector has four answers: <strong>global</strong>, one model for all sites; <strong>personal</strong>, each "
@@ -239,7 +239,7 @@ def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
     results = [run.results for run in _list_runs(rows)]
     differences = list_differences(rows, summary.known)
     differ = "The runs differ in more than their algorithms:"
-    metrics = {run.metric: metric_sentence(run.metric) for run in results if run.metric}
+    metrics = {run.metric: metric_sentence(run.metric, run.has_findings) for run in results if run.metric}
     return make_section(
         "results",
         "Results",

@@ -52,6 +52,10 @@ from silofl.training.case_pictures import find_largest_slice, show_plane
 from silofl.training.device import choose_device
 
 PAGE, ALL = "evaluation.html", "all"
+TITLES = {
+    "classification": "its true class, and the answer with its probability",
+    "multilabel": "its true findings, and those of the answer",
+}
 # As many as can be read on a phone.
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
@@ -197,7 +201,7 @@ def _write_page(
     cases, refused = evaluated
     maps = study.labels if record.labels is not None else {}
     images = {
-        "worst": worst_image(pictures, maps),
+        "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
         "sizes": sizes_image(_collect_sizes(cases, study), record.labels or {}, record.size_unit or ""),
         "reliability": reliability_image(record.calibration),
     }

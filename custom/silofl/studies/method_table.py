@@ -15,7 +15,7 @@ from silofl.report.sentences import (
     shares_batchnorm,
     split_sentence,
 )
-from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
 from silofl.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
 from silofl.studies.conditions import group_rows_by_value, list_groups
 from silofl.studies.method_rows import (
@@ -39,10 +39,6 @@ PRETRAINED = (
     "place, which only a simulation can do, and the .json beside its file says how much"
 )
 NO_POOLING = "none of these rows needs data to be pooled"
-_DEFINITIONS = {
-    **{key: metric_sentence(key) for key in ("accuracy", "balanced_accuracy", "auroc")},
-    "everyone_balanced_accuracy": EVERYONE,
-}
 
 
 def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
@@ -101,10 +97,10 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
     rows = make_method_rows(methods)
     return [
         *_marking_notes(methods, seeds),
-        f"Metric: {_group_texts(methods, lambda run: str(run.metric))}; client average: mean over sites; pooled: mean "
-        "over all cases.",
+        f"Metric: {_group_texts(methods, lambda run: str(run.metric))}; client average: mean over sites; "
+        f"pooled: {POOLED_MEAN}.",
         *_region_notes(methods),
-        *(f"{AVERAGES_ALSO[key]}: {_DEFINITIONS[key]}" for key in list_further_averages(methods)),
+        *(f"{AVERAGES_ALSO[key]}: {_define_average(key, methods)}" for key in list_further_averages(methods)),
         _seeds_note(seeds),
         f"Split: {_group_texts(methods, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {_group_texts(methods, lambda run: normalization_label(run.normalization))}.",
@@ -216,6 +212,11 @@ def _group_texts(methods: Sequence[Method], say: Callable[[Results], str]) -> st
     """Return the text that all runs share, or each text with its methods."""
     groups = group_rows_by_value({method.name: list(method.results.values()) for method in methods}, say)
     return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
+
+
+def _define_average(key: str, methods: Sequence[Method]) -> str:
+    has_findings = any(run.has_findings for method in methods for run in method.results.values())
+    return EVERYONE if key == "everyone_balanced_accuracy" else metric_sentence(key, has_findings)
 
 
 def _region_notes(methods: Sequence[Method]) -> list[str]:

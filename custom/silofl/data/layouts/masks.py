@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from silofl.data.beside import find_voxel_file
 from silofl.data.endings import suggest_remedy
-from silofl.data.formats import PICTURES, READERS
+from silofl.data.formats import PICTURES, READERS, find_segmentation_grid
 from silofl.data.header import find_segmentation
 from silofl.data.image_grid import has_grid
 from silofl.data.images import Image, check_values, read_image, read_label
-from silofl.data.label_grid import lay_on_image, resample_to_image
+from silofl.data.label_grid import check_frame_of_reference, lay_on_image, resample_to_image
 from silofl.data.layouts.site_files import File, copy_image, number_labels
 from silofl.data.nifti import read_nifti_header
 from silofl.data.targets import IGNORE, IGNORED
@@ -196,7 +196,13 @@ def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: 
     import nibabel
 
     decoded = read_image(image)
-    label = resample_to_image(_read_numbers(mask, decoded, values, name), decoded, name)
+    own_grid = decoded
+    if segmentation := find_segmentation(mask):
+        check_frame_of_reference((mask, image), name)
+        shape, affine = find_segmentation_grid(segmentation, name)
+        # A grid alone, which takes no memory.
+        own_grid = Image(np.broadcast_to(np.uint8(0), (1, *shape)), affine, None)
+    label = resample_to_image(_read_numbers(mask, own_grid, values, name), decoded, name)
     nibabel.save(nibabel.Nifti1Image(values.renumber(label.array)[0], label.affine), target)
 
 
