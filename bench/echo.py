@@ -55,7 +55,7 @@ class EchoRounds(ModelController):
         for number in range(self._rounds):
             started = time.perf_counter()
             answers = self.send_model_and_wait(targets=sites, data=FLModel(params=arrays, current_round=number))
-            arrays = {name: np.mean([answer.params[name] for answer in answers], axis=0) for name in arrays}
+            arrays = {name: np.array(np.mean([one.params[name] for one in answers], axis=0)) for name in arrays}
             steps = sum(answer.meta[STEP_S] for answer in answers) / len(os.sched_getaffinity(0))
             seconds.append((time.perf_counter() - started, steps))
         self._out.write_text(json.dumps(seconds))
