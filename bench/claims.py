@@ -13,6 +13,7 @@ A table on a public set is left out where the set is not in the folder of ``--da
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +93,8 @@ def _choose(tried: Sequence[Wanted], out: Path) -> dict[str, Any]:
         rate: float(np.mean([validation_of(read_results(folder)) for folder in folders]))
         for rate, folders in found.items()
     }
+    if not validation:
+        sys.exit(f"{tried[0].row.name} must finish with one rate at least; it has with none: see why above")
     best = max(validation, key=validation.get)
     seconds = np.mean([sum(record.seconds for record in read_ledger(folder) or ()) for folder in found[best]])
     return {

@@ -142,7 +142,7 @@ def read_label(
             )
         array = np.round(array)
     # The least and the greatest take a tenth of the time of looking at each.
-    if array.min() < SMALLEST or array.max() > LARGEST:
+    if array.min(initial=0) < SMALLEST or array.max(initial=0) > LARGEST:
         beyond = array[(array < SMALLEST) | (array > LARGEST)]
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
     return Image(number_by_names(array, segments, labels, name), decoded.affine, None)
