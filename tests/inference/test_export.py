@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from silofl.cli import main
+from silofl.core.calling import MOST_PROBABLE
 from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
@@ -109,7 +111,8 @@ def test_a_bundle_names_its_contrasts(make_study, normalised, sentence):
     study = make_study(data=data, input=normalised)
     names = [f"{name} of slice {place}" for place in ("z-1", "z", "z+1") for name in ("T1", "T2")]
     assert _channel_names(study.data) == names
-    assert sentence in " ".join(bundle_readme(study, ["global"], (6, 32, 32)).split())
+    contents = SimpleNamespace(study=study, image_shape=(6, 32, 32), calling=MOST_PROBABLE)
+    assert sentence in " ".join(bundle_readme(contents, ["global"]).split())
 
 
 def test_the_bundles_script_says_what_the_super_model_says(bundle, super_model):
