@@ -381,22 +381,33 @@ def assert_same_numbers(found, wanted):
     assert found.num_cases == wanted.num_cases
 
 
+@pytest.fixture
+def evaluate_exported(evaluate_folder, phantoms, tmp_path):
+    """Return a function that evaluates a super model of two new networks, and the bundle exported from it."""
+
+    def evaluate(study, shape):
+        models = {name: build_model(study, shape, seed).state_dict() for seed, name in enumerate(("north", "south"))}
+        write_model_folder(tmp_path / "super", Contents(study, shape, models, "mean", domain=FORM))
+        export_bundle(tmp_path / "super", tmp_path / "bundle")
+        _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
+        code, found, printed = evaluate_folder(tmp_path / "bundle", phantoms / UNSEEN_SITE)
+        assert code == ExitCode.COMPLETE, printed
+        return wanted, found
+
+    return evaluate
+
+
 @pytest.mark.slow  # torch.export
-def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_folder, phantoms, tmp_path):
+def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_exported):
     study = make_study()
-    models = {name: build_model(study, SHAPE, seed).state_dict() for seed, name in enumerate(("north", "south"))}
-    write_model_folder(tmp_path / "super", Contents(study, SHAPE, models, "mean", domain=FORM))
-    export_bundle(tmp_path / "super", tmp_path / "bundle")
-    _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
-    code, found, printed = evaluate_folder(tmp_path / "bundle", phantoms / UNSEEN_SITE)
-    assert code == ExitCode.COMPLETE, printed
+    wanted, found = evaluate_exported(study, SHAPE)
     assert wanted.value.value > 0
     assert_same_numbers(found, wanted)
     assert found.fingerprint == wanted.fingerprint and "by its own rule for the 2 models in it" in found.rule
 
 
 @pytest.mark.slow  # torch.export
-def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_model(evaluate_folder, phantoms, tmp_path):
+def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_model(evaluate_exported):
     turned = {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
     values = {
         "name": "organs",
@@ -409,12 +420,7 @@ def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_mod
         "algorithm": {"name": "fedavg"},
     }
     study, shape = parse(Study, values, "study.yaml"), (1, 16, 16, 16)
-    models = {name: build_model(study, shape, seed).state_dict() for seed, name in enumerate(("north", "south"))}
-    write_model_folder(tmp_path / "super", Contents(study, shape, models, "mean", domain=FORM))
-    export_bundle(tmp_path / "super", tmp_path / "bundle")
-    _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
-    code, found, printed = evaluate_folder(tmp_path / "bundle", phantoms / UNSEEN_SITE)
-    assert code == ExitCode.COMPLETE, printed
+    wanted, found = evaluate_exported(study, shape)
     assert wanted.num_cases > 0 and wanted.value.value > 0
     assert_same_numbers(found, wanted)
     assert found.size_unit == "ml" and found.fingerprint == wanted.fingerprint

@@ -24,7 +24,7 @@ from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.models.names import traveling_names
+from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
@@ -292,7 +292,7 @@ def _read_parameters(model: nn.Module, study: Study) -> Arrays:
     """Return the trained parameters that travel: what stays at home has no control variate."""
     travels = set(traveling_names(model, study.recipe))
     parameters = model.named_parameters()
-    return {n: p.detach().cpu().numpy().copy() for n, p in parameters if n in travels and p.requires_grad}
+    return {n: as_array(p).copy() for n, p in parameters if n in travels and p.requires_grad}
 
 
 PART, SITE = ControlPart, SiteControl

@@ -62,7 +62,7 @@ class SiteExecutor(Executor):
         else:
             answer = self._rounds.answer(task_name, message)
             # Training keeps what it frees (`keep_freed_memory`), while the server needs most memory after it.
-            if sum(array.nbytes for array in answer.arrays.values()) >= LARGE:
+            if answer.num_bytes >= LARGE:
                 try_malloc_trim()
         if abort_signal.triggered:
             return make_reply(ReturnCode.TASK_ABORTED)

@@ -76,10 +76,15 @@ def is_variance(name: str) -> bool:
     return name.endswith("running_var")
 
 
+def as_array(tensor: Tensor) -> NDArray:
+    """Return a tensor as an array, which on the CPU shares its memory."""
+    return tensor.detach().cpu().numpy()
+
+
 def read_arrays(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, NDArray]:
     """Copy some arrays of a model's state to NumPy."""
-    # Copied: on the CPU .numpy() shares memory with a model that goes on training.
-    return {name: state[name].detach().cpu().numpy().copy() for name in names}
+    # Copied: the model may go on training.
+    return {name: as_array(state[name]).copy() for name in names}
 
 
 def write_arrays(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray]) -> None:

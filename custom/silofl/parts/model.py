@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models import HarmonizedModel, build_model
 from silofl.models.names import (
     alias_names,
+    as_array,
     batchnorm_names,
     buffer_names,
     input_norm_names,
@@ -53,6 +54,8 @@ BATCHNORM_RISK = (
     "it shows the server, and mixed all sites, the scanner's look, and helps to rebuild images; stays_home: "
     "batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
+# Bytes of one site's arrays that are mixed at once; for single arrays, calls take most of the time.
+PIECE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -292,22 +295,34 @@ def mix_models(started: Mapping[str, Arrays], changes: Mapping[str, Arrays], wei
         Site -> its next model; what nobody sent stays as it was.
     """
     mixed = {site: dict(arrays) for site, arrays in started.items()}
-    # One array after the other, since all trained models at once would fill the server's memory. A site's policy may
-    # keep arrays back, so each is mixed over its senders.
+    # A site's policy may keep arrays back, so each is mixed over its senders; arrays with the same senders together.
+    groups: dict[tuple[str, ...], list[str]] = {}
     for name in next(iter(started.values())):
-        is_sender = [name in changes[site] for site in changes]
-        if any(is_sender):
+        groups.setdefault(tuple(site for site in changes if name in changes[site]), []).append(name)
+    for senders, names in groups.items():
+        if not senders:
+            continue
+        rows = _renormalise_rows(weights, [site in senders for site in changes])
+        for piece in _cut_pieces(names, next(iter(started.values()))):
             trained = {
-                site: {
-                    name: _add_change(name, started[site][name], arrays[name])
-                    if name in arrays
-                    else started[site][name]
-                }
-                for site, arrays in changes.items()
+                site: {name: _add_change(name, started[site][name], changes[site].get(name)) for name in piece}
+                for site in changes
             }
-            for site, arrays in mix(trained, _renormalise_rows(weights, is_sender)).items():
+            for site, arrays in mix(trained, rows).items():
                 mixed[site].update(arrays)
     return mixed
+
+
+def _cut_pieces(names: Sequence[str], arrays: Arrays) -> Iterator[list[str]]:
+    """Yield names of some `PIECE` bytes at a time: all trained models at once would fill the server's memory."""
+    piece: list[str] = []
+    size = 0
+    for name in names:
+        piece.append(name)
+        size += arrays[name].nbytes
+        if size >= PIECE or name == names[-1]:
+            yield piece
+            piece, size = [], 0
 
 
 def complete_state(study: Study, image_shape: tuple[int, ...], arrays: Arrays) -> dict[str, Tensor]:
@@ -378,7 +393,7 @@ class SiteModels(SitePart):
         for optimizer in self._optimizers.values():
             optimizer.zero_grad()
         state = self.state()
-        return Message({name: _as_array(state[name]) - before for name, before in self._before.items()})
+        return Message({name: as_array(state[name]) - before for name, before in self._before.items()})
 
     def kept(self) -> dict[str, Any]:
         """Return the arrays that the server will not send again, and the optimisers' states."""
@@ -465,7 +480,7 @@ class SiteModels(SitePart):
         """Return what travels as it is before training: the received array itself where it is the same, else a copy."""
         state, found = self.state(), {}
         for name in self._list_traveling_names():
-            value = _as_array(state[name])
+            value = as_array(state[name])
             known = self.work.message.arrays.get(name, value)
             is_same = known is not value and known.dtype == value.dtype and np.array_equal(known, value)
             found[name] = known if is_same else value.copy()
@@ -480,13 +495,10 @@ def _traveling_models(study: Study) -> dict[str, HarmonizedModel]:
     return {role: models[role] for role in study.recipe.traveling_roles}
 
 
-def _as_array(tensor: Tensor) -> NDArray:
-    """Return a tensor as an array, which on the CPU shares its memory."""
-    return tensor.detach().cpu().numpy()
-
-
-def _add_change(name: str, started: NDArray, change: NDArray) -> NDArray:
+def _add_change(name: str, started: NDArray, change: NDArray | None) -> NDArray:
     """Return a trained array; a variance that half precision rounds to a hair below 0 is 0."""
+    if change is None:
+        return started
     return np.maximum(started + change, 0) if is_variance(name) else started + change
 
 
