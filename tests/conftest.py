@@ -527,15 +527,24 @@ def undrawn(monkeypatch):
 
 
 @pytest.fixture
-def silofl(capsys, monkeypatch, tmp_path):
+def no_simulator(monkeypatch):
+    """Start no simulator, and fail where one gets a job."""
+
+    class Idle:
+        def __init__(self, command):
+            self.end = lambda: None
+
+        def tell(self, text):
+            pytest.fail("nothing may be run")
+
+    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", Idle)
+
+
+@pytest.fixture
+def silofl(capsys, monkeypatch, tmp_path, no_simulator):
     """Run a command line in this process, in a folder of the test's own; returns exit code, output and error output."""
-
-    def refuse(*arguments):
-        pytest.fail("nothing may be started")
-
     # A path that should be refused can do no harm there.
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", refuse)
 
     def run(*arguments):
         try:

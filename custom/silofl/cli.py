@@ -4,6 +4,8 @@ The arguments of each command stand in `silofl.arguments`; its module is importe
 """
 
 import argparse
+import atexit
+import gc
 import os
 import re
 import sys
@@ -194,6 +196,9 @@ def make_parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
+    if arguments is None:
+        # Python looks through all objects as it ends, which takes a second after an import of torch.
+        atexit.register(gc.freeze)
     parser, given = make_parser(), list(sys.argv[1:] if arguments is None else arguments)
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.

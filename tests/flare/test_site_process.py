@@ -6,8 +6,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nvflare.fuel.f3.streaming import stream_utils
 
-from silofl.flare.site_process import IMPORTED, SiteProcess, start_importing
+from silofl.flare.site_process import (
+    CONTEXT,
+    IMPORTED,
+    STREAMS,
+    SiteProcess,
+    number_streams_anew,
+    start_importing,
+)
 
 COMMAND = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator_worker"]
 
@@ -34,12 +42,27 @@ def wait_for(is_so, seconds=60):
         time.sleep(0.05)
 
 
-def test_nothing_is_imported_before_the_fork_that_sites_may_not_share():
-    # NVFlare numbers its streams from a number drawn at its import: sites with the same one lose their answers.
-    code = f"import sys, threading, {', '.join(IMPORTED)}\n"
-    code += "print([name for name in sys.modules if name.startswith('nvflare')], threading.active_count())"
+def test_no_thread_runs_where_sites_are_forked():
+    code = f"import threading, {', '.join(IMPORTED)}\nprint(threading.active_count())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["[]", "1"]
+    assert found.stdout.split() == ["1"]
+
+
+def send_base(end):
+    number_streams_anew()
+    end.send(stream_utils.sid_base)
+
+
+def test_no_two_sites_number_their_streams_alike():
+    # NVFlare draws the base of the numbers at its import, which the sites share.
+    start_importing()
+    bases = []
+    for _ in range(2):
+        receiver, sender = CONTEXT.Pipe(duplex=False)
+        CONTEXT.Process(target=send_base, args=(sender,)).start()
+        bases.append(receiver.recv())
+    assert abs(bases[0] - bases[1]) >= STREAMS
+    assert set(bases).isdisjoint({stream_utils.sid_base})
 
 
 def test_a_site_works_in_its_own_session_and_folder_until_it_is_ended(started, tmp_path, free_port):

@@ -168,6 +168,9 @@ class NoProcess:
     def __init__(self, *arguments):
         pass
 
+    def tell(self, text):
+        pass
+
     def poll(self):
         return 0
 

@@ -46,7 +46,7 @@ def write_result(run, study, **changes):
 
 
 @pytest.fixture
-def training(monkeypatch):
+def training(monkeypatch, no_simulator):
     """Carry out runs without training.
 
     ``training.status`` says how a run ends, by the name of its folder; ``training.results`` what else its result holds.
@@ -56,7 +56,7 @@ def training(monkeypatch):
         def __init__(self):
             self.status, self.carried_out, self.results = {}, [], {}
 
-        def run(self, run, simulation, study, console):
+        def run(self, run, simulation, study, simulator, console):
             self.carried_out.append(run.name)
             status = self.status.get(run.name, "COMPLETE")
             if isinstance(status, Exception):

@@ -1,30 +1,37 @@
 """NVFlare's simulator as a separate process that ends, with all its children, when its parent process is gone."""
 
-import argparse
+import atexit
+import gc
+import json
 import os
 import sys
 
+from silofl.flare.site_process import LOG, start_importing, write_output_to
 from silofl.parent import end_with_parent
 
 
 def main() -> int:
-    """Run one job; arguments: job folder, workspace, site names, number of threads."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("job")
-    parser.add_argument("workspace")
-    parser.add_argument("sites")
-    parser.add_argument("threads", type=int)
-    arguments = parser.parse_args()
+    """Import what NVFlare and sites need, then run the job that the input names; nothing without one.
+
+    The input is one JSON object: ``job_folder``, ``workspace``, ``clients`` (names with commas), ``threads`` and
+    ``log``, the file that gets all output.
+    """
     # Of all that NVFlare writes, TensorBoard's events among it.
     os.umask(0o077)
     end_with_parent()
+    start_importing()
     # Imported after the watch has started: NVFlare takes seconds to import, in which the parent may already end.
     from silofl.flare.workers import WatchfulRunner
 
-    runner = WatchfulRunner(
-        arguments.job, arguments.workspace, clients=arguments.sites, threads=arguments.threads, log_config="concise"
-    )
-    return runner.run()
+    given = sys.stdin.read()
+    if not given:
+        return 0
+    arguments = json.loads(given)
+    os.environ[LOG] = arguments.pop("log")
+    write_output_to(os.environ[LOG])
+    # Python looks through all objects as it ends, which takes a second after an import of torch.
+    atexit.register(gc.freeze)
+    return WatchfulRunner(**arguments, log_config="concise").run()
 
 
 if __name__ == "__main__":

@@ -1,22 +1,32 @@
 """A simulated site's process, forked from one that has imported once what every site needs.
 
-NVFlare starts a Python for each site, and where sites take turns one for each turn; each would import torch and MONAI
-anew, several seconds of a core. NVFlare itself is left to each process: it draws the base of its streams' numbers when
-it is imported, and a server mistakes streams with the same base for one another.
+NVFlare starts a Python for each site, and where sites take turns one for each turn; each would import torch, MONAI and
+NVFlare anew, several seconds of a core. NVFlare draws the base of its streams' numbers at its import, and a server
+mistakes streams with the same base for one another: each process draws it again.
 """
 
 import multiprocessing
 import os
+import secrets
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
+from pathlib import Path
 from types import SimpleNamespace
 
+from silofl.files import open_own
+
 CONTEXT = multiprocessing.get_context("forkserver")
-# torch.optim imports the compiler at its first step.
-IMPORTED = (__name__, "monai.networks.nets", "torch._dynamo", "silofl.federation.site")
+WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
+# torch.optim imports the compiler at its first step, and NVFlare its drivers when it connects.
+IMPORTED = (__name__, "monai.networks.nets", "torch._dynamo", "silofl.flare.executor", WORKER)
+IMPORTED += ("nvflare.fuel.f3.drivers.aio_http_driver", "nvflare.fuel.f3.drivers.grpc_driver")
+# Variable of the environment: the file that gets all output.
+LOG = "SILOFL_LOG"
+# Of the streams of one process, far more than it sends.
+STREAMS = 2**24
 
 
 def start_importing() -> None:
@@ -74,10 +84,27 @@ def _run_site(arguments: list[str], env: Mapping[str, str]) -> None:
     os.setsid()
     os.environ.clear()
     os.environ.update(env)
+    if LOG in env:
+        write_output_to(env[LOG])
 
     from nvflare.fuel.f3.mpm import MainProcessMonitor as mpm  # noqa: N813 - NVFlare's own name for it
     from nvflare.private.fed.app.simulator import simulator_worker
 
+    number_streams_anew()
     sys.argv = [simulator_worker.__file__, *arguments]
     parsed = simulator_worker.parse_arguments()
     sys.exit(mpm.run(main_func=simulator_worker.main, run_dir=parsed.workspace, args=parsed))
+
+
+def write_output_to(log: str) -> None:
+    """Append this process's output and errors to a file from now on."""
+    with open_own(Path(log), "ab") as stream:
+        for number in (1, 2):
+            os.dup2(stream.fileno(), number)
+
+
+def number_streams_anew() -> None:
+    """Draw the base of this process's streams' numbers."""
+    from nvflare.fuel.f3.streaming import stream_utils
+
+    stream_utils.sid_base = secrets.randbelow(2**32) * STREAMS

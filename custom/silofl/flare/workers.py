@@ -1,8 +1,7 @@
 """NVFlare's simulator, whose sites are forked, whose server notices their end at once, and which then ends at once."""
 
 import time
-from collections.abc import MutableMapping
-from multiprocessing import connection
+from types import SimpleNamespace
 
 from nvflare.apis.client import Client
 from nvflare.fuel.f3.mpm import MainProcessMonitor as mpm  # noqa: N813 - NVFlare's own name for it
@@ -10,11 +9,13 @@ from nvflare.private.fed.app.simulator import simulator_runner
 from nvflare.private.fed.app.simulator.simulator_runner import SimulatorClientRunner, SimulatorRunner
 from nvflare.private.fed.server.client_manager import ClientManager
 
-from silofl.flare.site_process import SUBPROCESS, SYSTEM, start_importing
+from silofl.flare.site_process import SUBPROCESS, SYSTEM
 
 # How long NVFlare may take to close its connections, as long as it gives itself.
 CLEANUP_S = 6
 RETRY_S = 0.05
+# What stands in for the module `time` there: it looks once a second whether a server or a site has started.
+CLOCK = SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(min(seconds, RETRY_S)))
 
 # Whether the run is over, the site of the next turn, and the site that has ended its run.
 Ended = tuple[bool, Client | None, str | None]
@@ -23,15 +24,13 @@ Ended = tuple[bool, Client | None, str | None]
 class WatchfulRunner(SimulatorRunner):
     """NVFlare's simulator, with sites whose end is noticed."""
 
-    def run_process(self, return_dict: MutableMapping[str, object]) -> None:
-        """Run the simulation in the process that NVFlare starts for it, and end without its three seconds of grace.
+    def run(self) -> int:
+        """Run the simulation in this process, and end without NVFlare's three seconds of grace; returns the exit code.
 
         They are for messages on their way; here every site's process has ended before.
         """
-        start_importing()
-        simulator_runner.subprocess, simulator_runner.sys = SUBPROCESS, SYSTEM
-        code = mpm.run(self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S)
-        return_dict["run_status"] = code
+        simulator_runner.subprocess, simulator_runner.sys, simulator_runner.time = SUBPROCESS, SYSTEM, CLOCK
+        return mpm.run(self.simulator_run_main, self.workspace, shutdown_grace_time=0, cleanup_grace_time=CLEANUP_S)
 
     def client_run(self, server_custom_folder: str, clients: list[Client], gpu: str | None) -> None:
         """Run the sites until the run ends."""
@@ -57,14 +56,3 @@ class _Sites(SimulatorClientRunner):
             # Where sites take turns, the next turn starts a new process.
             if is_dead and num_of_threads == len(self.federated_clients):
                 self.known.remove_client(client.token)
-
-    def _create_connection(self, open_port: int, timeout: float = 60.0) -> connection.Connection:
-        """Connect to a site's process as soon as it listens; NVFlare tries once a second."""
-        end = time.monotonic() + timeout
-        while True:
-            try:
-                return connection.Client(("localhost", open_port))
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-            time.sleep(RETRY_S)

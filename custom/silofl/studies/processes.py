@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -26,19 +27,20 @@ def enable_interrupts() -> None:
 
 
 class ProcessTree:
-    """A command with all its descendants, its output in a file; one of SiloFL's ends with this process.
+    """A command with all its descendants; one of SiloFL's ends with this process.
 
     Args:
         command: Program and arguments.
-        log: Where standard output and error go, appended.
+        log: Where standard output and error go, appended. Without one they are this process's own, and the command
+            waits for what `tell` gives it.
     """
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path | None = None) -> None:
         # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
-        with open_own(log, "ab") as stream:
+        with nullcontext() if log is None else open_own(log, "ab") as stream:
             self._root = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if log is None else subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 start_new_session=True,
@@ -46,6 +48,11 @@ class ProcessTree:
                 env=make_child_environment(),
             )
         self._seen: dict[int, psutil.Process] = {}
+
+    def tell(self, text: str) -> None:
+        """Give the command its input, and no more after it; one that has ended does not hear it."""
+        with contextlib.suppress(BrokenPipeError), self._root.stdin as stream:
+            stream.write(text.encode())
 
     def poll(self) -> int | None:
         """Remember the living descendants; return the exit code once the command has ended."""

@@ -142,15 +142,30 @@ def _start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping
         remedy = f"to go on: silofl resume {quote(str(run))}" if (run / "run.json").is_file() else "name another"
         raise ConfigError(f"--out must be a new or empty folder, not {run}; {remedy}")
     check_pretrained(job, study, simulation)
-    data = read_data(study, simulation, run)
-    make_folder(run)
-    if changes:
-        console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
-    _look_at_data(run, simulation, study, data, console)
-    # run.json comes last: with it, the run can be resumed.
-    copy_job(job, run / "job", changes, simulation.start_file)
-    write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
-    return _run_prepared_job(run, simulation, study, console)
+    with _starting_simulator(simulation) as simulator:
+        data = read_data(study, simulation, run)
+        make_folder(run)
+        if changes:
+            console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
+        _look_at_data(run, simulation, study, data, console)
+        # run.json comes last: with it, the run can be resumed.
+        copy_job(job, run / "job", changes, simulation.start_file)
+        write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
+        return _run_prepared_job(run, simulation, study, simulator, console)
+
+
+@contextmanager
+def _starting_simulator(simulation: Simulation) -> Iterator[ProcessTree | None]:
+    """Start NVFlare's simulator, which imports for seconds while data are read; it ends with the block.
+
+    None where all sites take turns in one process.
+    """
+    tree = None if simulation.is_alone else ProcessTree([sys.executable, "-m", "silofl.flare.simulator"])
+    try:
+        yield tree
+    finally:
+        if tree is not None:
+            tree.end()
 
 
 def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: bool = False) -> int:
@@ -179,14 +194,15 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _conclude_run(run, simulation, study, console)
     _check_is_there(simulation)
-    found = read_data(study, simulation, run)
-    if moved.data is not None:
-        _check_learnt_from(run, simulation, found)
-    if moved != UNMOVED:
-        folders = {"data": simulation.data, "cache": simulation.cache}
-        write_json(run / "run.json", read_json(run / "run.json") | folders)
-    _look_at_data(run, simulation, study, found, console)
-    return _run_prepared_job(run, simulation, study, console)
+    with _starting_simulator(simulation) as simulator:
+        found = read_data(study, simulation, run)
+        if moved.data is not None:
+            _check_learnt_from(run, simulation, found)
+        if moved != UNMOVED:
+            folders = {"data": simulation.data, "cache": simulation.cache}
+            write_json(run / "run.json", read_json(run / "run.json") | folders)
+        _look_at_data(run, simulation, study, found, console)
+        return _run_prepared_job(run, simulation, study, simulator, console)
 
 
 def _check_is_there(simulation: Simulation) -> None:
@@ -329,8 +345,10 @@ def _check_plain(folder: str) -> None:
         )
 
 
-def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: Console) -> int:
-    """Run the prepared job and show its rounds."""
+def _run_prepared_job(
+    run: Path, simulation: Simulation, study: Study, simulator: ProcessTree | None, console: Console
+) -> int:
+    """Run the prepared job, in NVFlare's simulator where one is started, and show its rounds."""
     with hold_lock(run / "lock.command"):
         workspace = run.resolve() / "workspace"
         server = Server(run_dir=str(run.resolve()), is_downloadable=False, extensions=list_allowed_extensions())
@@ -350,7 +368,7 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
         if given and given.sentence:
             console.print(given.sentence, markup=False)
         try:
-            if simulation.is_alone:
+            if simulator is None:
                 arrays = given and given.arrays
                 settings, latest = site_settings(simulation, run), partial(read_simulated_site, workspace)
                 with repeat_in_background(lines.print_news, POLL_S):
@@ -358,10 +376,10 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
                 lines.print_new_rounds()
                 return _conclude_run(run, simulation, study, console)
             with whole_path(run.resolve()) as place:
-                folders = [str(place / name) for name in (job.name, workspace.name)]
-                arguments = [*folders, ",".join(simulation.sites), str(simulation.threads)]
-                command = [sys.executable, "-m", "silofl.flare.simulator", *arguments]
-                with _followed(ProcessTree(command, run / "log.txt"), lines):
+                folders = {"job_folder": job.name, "workspace": workspace.name, "log": "log.txt"}
+                arguments = {"clients": ",".join(simulation.sites), "threads": simulation.threads}
+                simulator.tell(json.dumps(arguments | {key: str(place / name) for key, name in folders.items()}))
+                with _followed(simulator, lines):
                     return _conclude_run(run, simulation, study, console)
         finally:
             # The simulator wipes its workspace at the next start.
@@ -371,20 +389,17 @@ def _run_prepared_job(run: Path, simulation: Simulation, study: Study, console: 
 
 @contextmanager
 def _followed(tree: ProcessTree, lines: RoundLines) -> Iterator[None]:
-    """Show rounds until there is a result; the block runs while the command ends, and all its processes with it."""
-    try:
-        result = lines.run / "results.json"
-        while tree.poll() is None and not result.is_file():
-            lines.print_news()
-            time.sleep(POLL_S)
-        lines.print_new_rounds()
-        deadline = time.monotonic() + ENDING_S
-        yield
-        # With the result everything is there; a site's process that was stopped would be waited for without end.
-        while tree.poll() is None and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-    finally:
-        tree.end()
+    """Show rounds until there is a result; the block runs while the command ends."""
+    result = lines.run / "results.json"
+    while tree.poll() is None and not result.is_file():
+        lines.print_news()
+        time.sleep(POLL_S)
+    lines.print_new_rounds()
+    deadline = time.monotonic() + ENDING_S
+    yield
+    # With the result everything is there; a site's process that was stopped would be waited for without end.
+    while tree.poll() is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
 
 
 def is_finished(run: Path) -> bool:
