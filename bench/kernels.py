@@ -20,6 +20,8 @@ from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.settings import parse
 from silofl.study import Study
+from silofl.training.device import set_threads
+from silofl.training.evaluation import compute_softmax
 from silofl.training.local_model import LocalModel
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
@@ -139,6 +141,23 @@ def guard(is_short: bool) -> Iterator[Row]:
     yield from _together("a guarded step", learners, "a federated and a local step", 1.1, is_short)
 
 
+def threads(is_short: bool) -> Iterator[Row]:
+    """Compare training and evaluation on two cores, as ``torch_threads: auto`` has it, with those on one."""
+    study, batch = study_of("fedavg"), tiles()
+    learner = plain_learner(study)
+    found = {}
+    for number in (1, 2):
+        set_threads(number)
+        found[number] = medians(
+            lambda: train({"model": learner}, [[batch]]),
+            lambda: compute_softmax(learner.model, batch[0].numpy(), len(batch[0]), torch.device("cpu")),
+            repeats=3 if is_short else 9,
+        )
+    set_threads(1)
+    for what, one, two in zip(("a step of a U-Net", "the evaluation of a batch"), *found.values(), strict=True):
+        yield Row(f"{what} on 2 threads", two, "on 1", one, 0.9)
+
+
 def _together(what: str, learners: dict[str, Learner], beside: str, bound: float, is_short: bool) -> Iterator[Row]:
     batches = [tiles()]
 
@@ -178,4 +197,4 @@ def plain_learner(study: Study) -> Learner:
     return Learner(model, make_optimizer(study.training, model), make_loss(study), plain_step)
 
 
-MEASURES = (amplitude_norm, perturbed_steps, mixing, all_distances, three_models, guard)
+MEASURES = (amplitude_norm, perturbed_steps, mixing, all_distances, three_models, guard, threads)

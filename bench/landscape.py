@@ -42,7 +42,7 @@ from silofl.studies.finished import read_sites
 from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.studies.simulation import Moved
 from silofl.study import Study
-from silofl.training.device import choose_device, derive_seed
+from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.losses import make_loss
 
 PLANE, LINES = "plane", "lines"
@@ -161,7 +161,7 @@ def _measure_run(
     study = models.study
     device = choose_device(study.device)
     # Set as at the sites: on a busy machine more threads are slower than one.
-    torch.set_num_threads(study.torch_threads)
+    set_threads(study.torch_threads)
     points = [asked.points(scale) for scale in asked.scales]
     total = sum(map(len, points))
     for site, model in load_site_networks(models, device):

@@ -26,7 +26,7 @@ from silofl.report.tables import TextTable, format_number
 from silofl.studies.finished import read_finished_run, report_measurement
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
-from silofl.training.device import choose_device
+from silofl.training.device import choose_device, set_threads
 
 NOTE = (
     "Correlation (Pearson) over channels between a BatchNorm layer's running statistics and those of its inputs over "
@@ -68,7 +68,7 @@ def layer_pairs(models: Contents, data: Mapping[str, SiteData]) -> dict[str, dic
         raise ConfigError(
             f"the run's network must have BatchNorm, not normalization {study.model.normalization}; name another run"
         )
-    torch.set_num_threads(study.torch_threads)
+    set_threads(study.torch_threads)
     pairs = {}
     for site, model in load_site_networks(models, device):
         batches = evaluation_batches(data[site].training, study.training.batch_size, device)

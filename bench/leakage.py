@@ -38,6 +38,7 @@ from silofl.report.canvas import encode_png, make_panels
 from silofl.studies.finished import read_finished_run
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import UNMOVED
+from silofl.training.device import set_threads
 from silofl.training.losses import Loss, make_loss
 
 BATCHES = (1, 8)
@@ -57,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     models, data = read_finished_run(options.run, UNMOVED)
     study, loss = models.study, make_loss(models.study)
-    torch.set_num_threads(study.torch_threads)
+    set_threads(study.torch_threads)
     networks = dict(load_site_networks(models, CPU))
     print("| site | AUC of membership | training images | test images |")
     print("|---|---|---|---|")

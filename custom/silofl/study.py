@@ -61,7 +61,8 @@ class Study(Section):
         rounds: Communication rounds; 0 in a job of ``silofl evaluation-job``.
         seed: Fixes the initial weights and everything random at a site.
         device: ``auto`` takes a GPU where there is one.
-        torch_threads: Threads of torch at every site; other numbers give other rounding.
+        torch_threads: Threads of torch at every site; other numbers give other rounding. ``auto`` takes all cores of a
+            site, or as many as ``OMP_NUM_THREADS`` says there: the weights then depend on the machines.
         guard: Whether each site with validation data also trains a model alone, and keeps what these data favour.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves.
         metric: What models are chosen and reported by: mean Dice over cases, without or with the background; share of
@@ -78,7 +79,7 @@ class Study(Section):
     rounds: Natural
     seed: Annotated[Whole, Field(ge=0, lt=2**32)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    torch_threads: Threads = 1
+    torch_threads: Threads | Literal["auto"] = 1
     guard: bool = True
     evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy", "auroc", "auprc"] = "dice"

@@ -117,7 +117,7 @@ def test_a_dataclass_is_read_as_a_section_is():
         ("seed", "whole number from 0"),
         ("name", "name"),
         ("labels", "whole number: text, ..."),
-        ("torch_threads", "count, at most 1024"),
+        ("torch_threads", "count, at most 1024, or `auto`"),
     ],
 )
 def test_a_type_is_told_in_words(name, values):

@@ -1,4 +1,5 @@
 import ctypes
+import os
 import platform
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import torch
 
 from silofl.errors import ConfigError
 from silofl.training import device
-from silofl.training.device import choose_device, derive_seed, keep_freed_memory
+from silofl.training.device import choose_device, derive_seed, keep_freed_memory, set_threads
 
 PARTS = (0, "north", 3, 1)
 
@@ -53,6 +54,16 @@ def test_seeds_spread_over_what_every_generator_takes():
     seeds = {derive_seed(0, "north", number, 1) for number in range(1000)}
     assert len(seeds) == 1000
     assert min(seeds) >= 0 and 2**31 < max(seeds) < 2**32
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("3", 3), (" 3,1", 3), ("", None), ("0", None), ("many", None)])
+def test_auto_takes_all_cores_or_as_many_as_openmp_may(monkeypatch, given, wanted):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    told = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    set_threads("auto")
+    set_threads(2)
+    assert told == [wanted or len(os.sched_getaffinity(0)), 2]
 
 
 class Library:

@@ -43,6 +43,37 @@ def test_a_prediction_does_not_depend_on_the_batch_size(network, part, batch_siz
     assert np.array_equal(predict(network, part, batch_size, CPU), predict(network, part, 7, CPU))
 
 
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        ((64, 64), {"name": "unet", "features": [16, 16, 32, 64, 128, 16]}),
+        ((32, 32, 16), {"name": "unet", "normalization": "instance"}),
+        ((64, 64), {"name": "densenet121"}),
+    ],
+)
+def test_all_cores_answer_as_one_does(threads, make_study, size, changes):
+    task = {} if changes["name"] == "unet" else {"task": "classification", "labels": {0: "no", 1: "yes"}}
+    task |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}} if task else {}
+    data = {"dimensions": 3, "patches": {"size": list(size)}} if len(size) == 3 else {}
+    study = make_study(model=changes, **task, **({"data": data} if data else {}))
+    images = torch.rand(5, 1, *size, generator=torch.Generator().manual_seed(0)).numpy()
+    model, found = build_plain_model(study, 0).eval(), []
+    for number in (1, 2, 4):
+        threads(number)
+        with torch.no_grad():
+            found.append(torch.softmax(model(torch.from_numpy(images)), 1).numpy())
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=1e-6)
+        assert np.array_equal(other.argmax(axis=1), found[0].argmax(axis=1))
+
+
 def test_a_prediction_does_not_depend_on_the_order_of_evaluation(network, part):
     order = [4, 0, 6, 2, 5, 1, 3]
     before = predict(network, part, 3, CPU)

@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 
-import torch
-
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
 from silofl.extensions import allow_extensions, check_extensions
@@ -25,7 +23,7 @@ from silofl.parts.work import Work
 from silofl.site import Site
 from silofl.software import Software, read_software
 from silofl.study import Study
-from silofl.training.device import choose_device, keep_freed_memory
+from silofl.training.device import choose_device, keep_freed_memory, set_threads
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ class SiteRounds:
         check_extensions(study.extensions)
         self.device = choose_device(site.device or study.device)
         # Another number of threads sums in another order, and so gives other weights.
-        torch.set_num_threads(study.torch_threads)
+        set_threads(study.torch_threads)
         keep_freed_memory()
 
     @cached_property

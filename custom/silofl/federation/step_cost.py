@@ -18,7 +18,7 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.models.networks import first_windows_alone
 from silofl.parts.work import Work
-from silofl.training.device import keep_freed_memory
+from silofl.training.device import keep_freed_memory, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import train
 
@@ -70,7 +70,7 @@ def time_steps(work: Work) -> StepCost:
         TrainingError: The loss is not finite.
     """
     study, part, device = work.study, work.data.training, work.device
-    torch.set_num_threads(study.torch_threads)
+    set_threads(study.torch_threads)
     keep_freed_memory()
     # Making the models takes as long for however many examples.
     work.models  # noqa: B018

@@ -22,6 +22,7 @@ def main() -> int:
     start_importing()
     # Imported after the watch has started: NVFlare takes seconds to import, in which the parent may already end.
     from silofl.flare.workers import WatchfulRunner
+    from silofl.training.device import count_cores
 
     given = sys.stdin.read()
     if not given:
@@ -29,6 +30,8 @@ def main() -> int:
     arguments = json.loads(given)
     os.environ[LOG] = arguments.pop("log")
     write_output_to(os.environ[LOG])
+    # Sites that train at the same time share the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, count_cores() // arguments["threads"])))
     # Python looks through all objects as it ends, which takes a second after an import of torch.
     atexit.register(gc.freeze)
     return WatchfulRunner(**arguments, log_config="concise").run()

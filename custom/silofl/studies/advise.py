@@ -6,7 +6,6 @@ from pathlib import Path
 from shlex import quote
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from silofl.algorithms.advice.comparison import KINDS, Advice, advise, check_dimensions
@@ -24,6 +23,7 @@ from silofl.studies.progress import announce
 from silofl.studies.simulation import Simulation, settle_job
 from silofl.studies.weights import find_weights_file
 from silofl.study import Study
+from silofl.training.device import set_threads
 
 # Methods that were made for sites that differ so, with BatchNorm in the network and without.
 METHODS = {"amplitude": ("fedbn,harmofl", "harmofl"), "labels": ("f-adafed", "softpull")}
@@ -70,7 +70,7 @@ def advise_simulation(study: Study, simulation: Simulation, console: Console) ->
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
     with announce("reading the training data", console):
         sites = simulate.read_data(study, simulation, Path(simulation.data))
-    torch.set_num_threads(study.torch_threads)
+    set_threads(study.torch_threads)
     with announce(f"measuring {len(sites)} sites and halves of them", console):
         return advise({site: sketch(site, data.training, study, model) for site, data in sites.items()})
 

@@ -8,7 +8,6 @@ import argparse
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 from matplotlib import colormaps
 
 from silofl.data.parts import join_examples
@@ -20,7 +19,7 @@ from silofl.report.tables import TextTable, format_number
 from silofl.studies.finished import read_finished_run, report_measurement
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
-from silofl.training.device import choose_device
+from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.metrics import mean_of_known, value_or_none
 
@@ -59,8 +58,7 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     study, device = contents.study, choose_device(contents.study.device)
     tests = {site: own.test for site, own in data.items()}
     tests |= {EVERYONE: join_examples(tests)}
-    # Set as at the sites: other thread counts round sums differently.
-    torch.set_num_threads(study.torch_threads)
+    set_threads("auto")
     found: dict[str, dict[str, float | None]] = {}
     for owner, model in load_site_networks(contents, device):
         found[owner] = {

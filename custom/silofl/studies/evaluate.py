@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import track
 
@@ -49,7 +48,7 @@ from silofl.report.tables import print_lines, print_table
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.case_pictures import find_largest_slice, show_plane
-from silofl.training.device import choose_device
+from silofl.training.device import choose_device, set_threads
 
 PAGE, ALL = "evaluation.html", "all"
 TITLES = {
@@ -104,8 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _load_model(folder: Path, device: str) -> tuple[SuperModel, str]:
     model, fingerprint = open_model(folder, choose_device(device))
-    # Set as at the sites: other thread counts round sums differently.
-    torch.set_num_threads(model.contents.study.torch_threads)
+    set_threads("auto")
     return model, fingerprint
 
 

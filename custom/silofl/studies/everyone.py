@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.federation.results import Everyone
 from silofl.studies.leave_out import assemble_models, load_site_networks
-from silofl.training.device import choose_device
+from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 
 
@@ -29,8 +28,7 @@ def measure_on_everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     """
     contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
     study, device = contents.study, choose_device(contents.study.device)
-    # Set as at the sites: other thread counts round sums differently.
-    torch.set_num_threads(study.torch_threads)
+    set_threads("auto")
     networks = load_site_networks(contents, device)
     scores = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
     accuracy, balanced = (

@@ -42,7 +42,7 @@ from silofl.options import SPECIFICITY
 from silofl.report.evaluation_page import evaluation_tables, summary_lines
 from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.schema import dump_record, read_record
-from silofl.training.device import choose_device
+from silofl.training.device import choose_device, set_threads
 from silofl.training.metrics import value_or_none
 from silofl.training.site_score import Counts
 
@@ -86,8 +86,7 @@ def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console:
     if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
         return known
     contents, data = directory.read_model_folder(folder), load()
-    # Set as at the sites: other thread counts round sums differently.
-    torch.set_num_threads(contents.study.torch_threads)
+    set_threads("auto")
     model = SuperModel(contents, choose_device(contents.study.device))
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))

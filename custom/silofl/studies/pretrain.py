@@ -26,7 +26,7 @@ from silofl.options import make_console, path_to_text, read_changes
 from silofl.studies import simulate
 from silofl.studies.simulation import Simulation, settle_job
 from silofl.study import Study
-from silofl.training.device import choose_device, derive_seed
+from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
@@ -116,7 +116,7 @@ def draw_share(part: Examples, share: float, seed: int, site: str) -> Examples:
 
 def _train_on_pool(study: Study, pool: Examples, epochs: int) -> tuple[torch.nn.Module, float]:
     """Return the trained model and its loss in the last epoch."""
-    torch.set_num_threads(study.torch_threads)
+    set_threads(study.torch_threads)
     device = choose_device(study.device)
     model = build_plain_model(study, study.seed).to(device)
     learners: Mapping[str, Learner] = {

@@ -2,7 +2,9 @@
 
 import ctypes
 import hashlib
+import os
 import sys
+from typing import Literal
 
 import torch
 
@@ -29,6 +31,19 @@ def derive_seed(*parts: object) -> int:
     digest = hashlib.sha256("/".join(str(part) for part in parts).encode()).digest()
     # Four bytes, which every generator takes: NumPy's RandomState refuses more.
     return int.from_bytes(digest[:4], "little")
+
+
+def set_threads(threads: int | Literal["auto"]) -> None:
+    """Have torch compute with so many threads; ``auto`` takes one per core, as it does for what is not learnt from."""
+    torch.set_num_threads(count_cores() if threads == "auto" else threads)
+
+
+def count_cores() -> int:
+    """Return how many cores torch may use: what ``OMP_NUM_THREADS`` says, or else all that this process may run on."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    if given.isdecimal() and int(given):
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_freed_memory() -> None:
