@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from landscape_figures import SiteLandscape, landscape_table, lines_image, plane_image
 from loss_surface import (
     Landscape,

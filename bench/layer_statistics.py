@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
