@@ -35,7 +35,7 @@ def main() -> None:
     """Search, or run what is not there yet and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--papers", default=",".join(PAPERS))
-    parser.add_argument("--tables", default="", help="names of tables, as stains-1; all by default")
+    parser.add_argument("--tables", default="", help="names of tables, as stains-1; by default all that judge a claim")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of public sets, one folder each")
     parser.add_argument("--out", type=Path, default=Path("runs/claims"))
     parser.add_argument("--processes", type=int, default=2)
@@ -44,9 +44,9 @@ def main() -> None:
     if unknown := set(options.papers.split(",")) - set(PAPERS):
         parser.error(f"--papers must name some of {', '.join(PAPERS)}, not {', '.join(sorted(unknown))}")
     papers: dict[str, Paper] = {name: import_module(f"claim_{name}").PAPER for name in options.papers.split(",")}
-    known = [table.name for paper in papers.values() for table in paper.tables]
-    wanted = options.tables.split(",") if options.tables else known
-    if unknown := set(wanted) - set(known):
+    known = {table.name: table for paper in papers.values() for table in paper.tables}
+    wanted = options.tables.split(",") if options.tables else [name for name, one in known.items() if not one.is_extra]
+    if unknown := set(wanted) - known.keys():
         parser.error(f"--tables must name some of {', '.join(known)}, not {', '.join(sorted(unknown))}")
     parts = []
     for name, paper in papers.items():

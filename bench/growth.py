@@ -34,6 +34,7 @@ FEDAVG = ("algorithm={name: fedavg}", "guard=false", "device=cpu")
 # Widths of the U-Net's six stages -> its parameters in millions.
 WIDTHS = {(8, 8, 16, 32, 64, 8): 0.12, (32, 32, 64, 128, 192, 32): 1.55, (64, 64, 160, 320, 544, 64): 10.5}
 WIDTHS |= {(64, 128, 256, 512, 1024, 64): 31.1, (64, 128, 1024, 1024, 1024, 64): 103.2}
+WIDTHS |= {(64, 128, 1664, 1792, 1792, 64): 296.1}
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def main() -> int:
 
 
 def examples() -> Growth:
-    """Measure four sites with LeNet-5 and 100 to 10,000 training pictures in all."""
-    numbers = [100, 300, 1000, 3000, 10_000]
+    """Measure four sites with LeNet-5 and 100 to 100,000 training pictures in all."""
+    numbers = [100, 1000, 10_000, 100_000]
     return grown("examples", numbers, lambda folder, number: of_pictures(folder, 4, number))
 
 
@@ -96,14 +97,14 @@ def sites() -> Growth:
 
 
 def parameters() -> Growth:
-    """Measure two sites with U-Nets of 0.1 to 100 million parameters on few and small pictures."""
+    """Measure two sites with U-Nets of 0.1 to 300 million parameters on few and small pictures."""
     found = [of_tiles(widths) for widths in WIDTHS]
     return Growth("million parameters", list(WIDTHS.values()), *map(list, zip(*found, strict=True)))
 
 
 def rounds() -> Growth:
-    """Measure 25 to 200 rounds of four sites with LeNet-5."""
-    numbers = [25, 50, 100, 200]
+    """Measure 25 to 500 rounds of four sites with LeNet-5."""
+    numbers = [25, 50, 100, 200, 500]
     growth = grown("rounds", numbers, lambda folder, number: of_pictures(folder, 4, 400, number))
     seconds = [number * one for number, one in zip(numbers, growth.seconds, strict=True)]
     return Growth("rounds", growth.numbers, seconds, growth.memory, "all rounds")

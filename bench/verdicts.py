@@ -85,6 +85,7 @@ class Table:
         seeds: Of data and training.
         searched: Seeds whose validation chooses the rates.
         describe_data: Returns a sentence on the data, by their folders.
+        is_extra: Whether it is run only where it is asked for by its name.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Table:
     seeds: tuple[int, ...] = (1, 2, 3)
     searched: tuple[int, ...] = (0,)
     describe_data: Callable[[Sequence[Path]], str] | None = None
+    is_extra: bool = False
 
 
 @dataclass(frozen=True)
