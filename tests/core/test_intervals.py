@@ -29,6 +29,9 @@ def test_too_few_patients_and_equal_ones_have_no_interval():
     assert Sample(range(5)).mean(values[:-1]) == Estimate(pytest.approx(0.2), None, 5)
     assert Sample(range(6)).mean(values).interval is not None
     assert Sample(range(20)).mean(np.ones(20)) == Estimate(1, None, 20)
+    # A tenth of each, whose quotients differ in their last digits
+    wholes = np.arange(1.0, 21)
+    assert Sample(range(20)).ratio(wholes / 10, wholes) == Estimate(pytest.approx(0.1), None, 20)
 
 
 def test_a_case_without_a_value_does_not_count():

@@ -1,4 +1,4 @@
-"""From the nuclei as they are downloaded to a table, by the commands of docs/compare-and-claims.md."""
+"""The walks of the pages, by their commands: from downloaded nuclei to a table, and a head trained on a frozen body."""
 
 import json
 import shlex
@@ -6,9 +6,10 @@ import shutil
 import zipfile
 
 import pytest
+import torch
 
 from ..silofl_papers.sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
-from ..test_docs import ROOT, fences, text_of
+from ..test_docs import ROOT, commands, fences, text_of
 from .conftest import carried_out
 
 pytestmark = pytest.mark.long
@@ -63,3 +64,36 @@ def test_five_commands_lead_from_the_download_to_a_table(here):
     table = json.loads((here / "runs" / "nuclei" / "table.json").read_text())
     assert [row["name"] for row in table["rows"]] == ["harmofl_nuclei", "local", "fedavg", "fedbn"]
     assert table["sites"] == sorted(KINDS) and (here / "runs" / "nuclei" / "comparison.html").is_file()
+
+
+# In the place of the page's DenseNet-121, with the same names.
+DENSENET = "model={network: monai.networks.nets.DenseNet169, normalization: batch, arguments: "
+DENSENET += "{init_features: 8, growth_rate: 4, block_config: [2, 2]}}"
+
+
+def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = text_of(ROOT / "docs" / "own-data.md")
+    (block,) = [one for one in fences(text) if "training.frozen" in one]
+    said = []
+    for _, arguments in commands(f"```\n{block}```\n"):
+        small = {"rounds=10": "rounds=3"} | {one: DENSENET for one in arguments if one.startswith("model=")}
+        said.append(carried_out(*(small.get(one, one) for one in arguments)))
+    assert len(said) == 5 and "everybody starts from weights.pt" in said[3]
+    bytes_to, bytes_from = {}, {}
+    for run in ("whole", "head"):
+        rounds = json.loads((tmp_path / run / "ledger.json").read_text())
+        bytes_to[run] = [one["bytes_to"]["west"] for one in rounds]
+        bytes_from[run] = [one["bytes_from"]["west"] for one in rounds]
+    files = (tmp_path / "head" / name for name in ("job/app/config/weights.pt", "model/last.pt"))
+    begun, trained = (torch.load(path, weights_only=True) for path in files)
+    learns = {name for name, one in trained.items() if not name.startswith("network.features.")}
+    body = sum(one.nbytes for name, one in trained.items() if name not in learns and one.is_floating_point())
+    # The whole body in the first round alone
+    assert bytes_to["head"] == [bytes_to["whole"][0], *[bytes_to["whole"][0] - body] * 2]
+    assert bytes_from["head"] == [bytes_from["whole"][0] - body] * 3
+    assert {name for name, one in trained.items() if not one.equal(begun[name])} <= learns
+    # The estimate says the same of the rounds, in MiB.
+    rows = [line.split() for line in said[4].splitlines()]
+    for name, to in (("1", bytes_to["head"][0]), ("2-3", bytes_to["head"][1])):
+        assert [name, f"{to / 2**20:.2f}", f"{bytes_from['head'][0] / 2**20:.2f}"] in rows

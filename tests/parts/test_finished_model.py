@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.core.calling import Calling
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
@@ -14,7 +15,7 @@ from silofl.files import save_tensors
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
-from silofl.inference.evaluations import FILE, Evaluations, list_scores
+from silofl.inference.evaluations import FILE, MISSING, Evaluations, list_scores
 from silofl.inference.model_file import HEAD, pack_model
 from silofl.models import build_model
 from silofl.models.weights import read_start
@@ -198,22 +199,32 @@ def test_rows_are_those_of_the_studys_labels_or_classes(make_study):
     ]
 
 
-def test_classes_are_scored_as_labels_are(play, windows, tmp_path):
+def test_what_the_studys_rule_forbids_has_rows_of_its_own(make_study):
+    values = plain_study(make_study()) | {"do_not_use": {"on_unlike_image": True}}
+    names = list_scores(parse(Study, values, "study.yaml"))
+    assert names[:3] == [("", "dice"), ("", "withheld"), ("", "dice_used")] and names[-1] == ("blob", "dice_used")
+
+
+def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, windows, tmp_path):
     settings = {"name": "moves", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
     settings |= {"data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"}, "rounds": 1, "device": "cpu"}
     settings |= {"model": {"name": "activity_cnn"}, "training": {"loss": "cross_entropy"}, "guard": False}
+    # Of a model without a test nobody knows that its recall is so high: no answer may be used.
+    settings |= {"operating_point": {"specificity": 0.8}, "do_not_use": {"label_below": 0.7}}
     study, shape = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml"), (3, 1, 64)
-    model = {"global": build_model(study, shape, seed=1).state_dict()}
-    write_model_folder(
-        tmp_path / "supermodel", Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
-    )
+    model, domain = {"global": build_model(study, shape, seed=1).state_dict()}, Domain(kinds=("windows",))
+    # 0.8^(1/2) / (0.8^(1/2) + 0.2^(1/2)) = 2 / 3
+    contents = Contents(study, shape, model, "only", domain=domain, calling=Calling(2.0, {1: 0.8}))
+    write_model_folder(tmp_path / "supermodel", contents)
     values = plain_study(study) | {"rounds": 0}
     values["model"] |= {"pretrained_sha256": "0" * 64}
     packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
     game = play(("ann", "eva"), study=parse(Study, values, "study.yaml"), pretrained=packed, data=windows)
-    tests, record = game.finish(), game.server.parts[ROLE]
-    assert [*tests.scores] == ["ann", "eva"] and list_scores(study)[-5:][0] == ("fast", "recall")
+    tests, record = finished(game, tmp_path)
     found = record.sites["eva"].scores
     # of two classes the second: its AUROC is that of all
-    assert found["fast"]["auroc"] == found[""]["auroc"] and found[""]["accuracy"].value == tests.scores["eva"].value
-    assert found["fast"].keys() == {"recall", "auroc", "average_precision", "sensitivity", "threshold"}
+    assert found["fast"]["auroc"] == found[""]["auroc"] and found[""]["accuracy"].value == tests["sites"]["eva"]
+    desk = read_file(Evaluation, game.folder("eva") / "evaluation.json").classes["fast"]
+    assert (found["fast"]["recall"], found["fast"]["specificity"]) == (desk.recall, desk.specificity)
+    assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
+    assert found[""]["withheld"].value == 1 and found[""]["accuracy_used"] == MISSING == found["fast"]["recall_used"]

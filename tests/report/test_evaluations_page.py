@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from silofl.core.heterogeneity import pool_estimates
@@ -40,6 +42,25 @@ def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
     table = evaluation_tables(found)["organ"]
     assert table.rows[0] == ("east", "3.2 (3.0 to 4.0) mm") and table.rows[1] == ("west", "-")
     assert [row[-1] for row in table.rows[2:]] == ["-", "-"]
+
+
+def test_a_threshold_and_answers_that_must_not_be_used_are_named(found):
+    share = Estimate(0.9, (0.8, 1.0), 20)
+    scores = {ALL: {"accuracy": share, "withheld": Estimate(0.25, None, 20), "accuracy_used": MISSING}}
+    scores |= {"large": {"recall": share, "specificity": share, "threshold": MISSING, "recall_used": share}}
+    sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
+    pooled = {group: dict.fromkeys(names) for group, names in scores.items()}
+    model = {"temperature": 1.5, "called_from": {"large": 0.25}, "quality": "recall 0.9"}
+    found = replace(found, sites=sites, pooled=pooled, **model)
+    tables = evaluation_tables(found)
+    assert tables[ALL].columns[-2:] == ("not to be used", "accuracy without these")
+    assert tables[ALL].rows[0][-2:] == ("5 of 20", "-")
+    wanted = ("sensitivity", "specificity", "from which probability on", "sensitivity without these")
+    assert tables["large"].columns[1:] == wanted
+    texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
+    for text in ("calls large from a probability of 0.25 on", "temperature, 1.50", "models can do: recall 0.9"):
+        assert text in texts
+    assert "that the study's rule (do_not_use) forbids" in texts and "these very cases" in texts
 
 
 def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):

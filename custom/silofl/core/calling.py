@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.findings import pack_rows
-from silofl.core.intervals import LEAST_UNITS
+from silofl.core.intervals import LEAST_UNITS, ROUNDING
 from silofl.core.others import BEYOND
-from silofl.core.roc import ROUNDING, find_operating_point
+from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
 # Of the logarithm of a temperature: a minimum so near to the lower end of the range is none.

@@ -15,6 +15,8 @@ OUTSIDE = 2.5
 RESAMPLES, SEED = 1000, 0
 # Fewer say nothing of others.
 LEAST_UNITS = 6
+# Of sums and quotients that are shares.
+ROUNDING = 1e-9
 Interval = tuple[float, float]
 Rows = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -92,5 +94,5 @@ def _find_interval(found: Floats) -> Interval | None:
     if not len(known):
         return None
     low, high = np.percentile(known, (OUTSIDE, 100 - OUTSIDE)).tolist()
-    # Equal patients show no spread, which is not that there is none.
-    return (low, high) if low < high else None
+    # Equal patients show no spread, which is not that there is none; nor is the rounding of sums one.
+    return (low, high) if high - low > ROUNDING else None

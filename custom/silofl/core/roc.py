@@ -13,12 +13,10 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.intervals import Interval
+from silofl.core.intervals import ROUNDING, Interval
 
 # Of the normal distribution: 95 % lie within so many deviations.
 NORMAL_95 = 1.959963984540054
-# Of a specificity, which is a quotient of counts.
-ROUNDING = 1e-9
 Floats = NDArray[np.float64]
 
 

@@ -12,6 +12,8 @@ from silofl.schema import declare_optional
 from silofl.training.site_score import Counts
 
 FILE = "evaluation.json"
+# Among the main numbers, where a class's name alone is its recall.
+SPECIFICITY_OF = "specificity of {}"
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,9 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, Estimate]:
-        """The study's metric and what else is of all cases, then each label's Dice, or class's recall, by its name."""
+        """The study's metric, what else is of all cases, and by its name each label's Dice, or class's two shares."""
         of_labels = {name: one.dice for name, one in (self.labels or {}).items()}
         of_classes = {name: one.recall for name, one in (self.classes or {}).items()}
-        return {self.metric: self.value} | dict(self.also or {}) | of_labels | of_classes
+        spared = {SPECIFICITY_OF.format(name): one.specificity for name, one in (self.classes or {}).items()}
+        known = {name: one for name, one in spared.items() if one is not None}
+        return {self.metric: self.value} | dict(self.also or {}) | of_labels | of_classes | known

@@ -12,26 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
-from silofl.core.intervals import Estimate
+from silofl.core.intervals import ROUNDING, Estimate
 from silofl.errors import AggregationError
 from silofl.inference.clinical import list_classes
-from silofl.inference.evaluation import ClassScore, Evaluation, LabelScore
+from silofl.inference.evaluation import SPECIFICITY_OF, ClassScore, Evaluation, LabelScore
+from silofl.schema import declare_optional
 from silofl.study import Study
 
 FILE = "evaluations.json"
 # The group of the scores of all cases; no label has an empty name.
 ALL = ""
 ECE, THRESHOLD, SIZE_ERROR, HD95 = "ece", "threshold", "size_error", "hd95"
+SPECIFICITY, WITHHELD = "specificity", "withheld"
+# Of the same score over the answers that may be used.
+USED = "_used"
 OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
 OF_CLASSES = ("recall", "auroc", "average_precision", "sensitivity", THRESHOLD)
 OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE)
 NO_SHARES = ("false_lesions", SIZE_ERROR, HD95)
 UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
-# A mean of thresholds is none of any model. The interval of a size error is of single cases.
-NOT_POOLED = (THRESHOLD, SIZE_ERROR)
+# A mean of thresholds is none of any model. The interval of a size error is of single cases. Each hospital withholds
+# answers by itself.
+NOT_POOLED = (THRESHOLD, SIZE_ERROR, WITHHELD)
 COLUMNS = 4
-# Of a mean of ones.
-ROUNDING = 1e-9
 MISSING = Estimate(None, None, 0)
 # Group, the name of a label or class, or empty -> score -> estimate.
 Scores = Mapping[str, Mapping[str, Estimate]]
@@ -70,6 +73,9 @@ class Evaluations:
         specificity: Of a class, for which thresholds are chosen.
         sites: Hospital -> what it says.
         pooled: Group -> score -> over all hospitals; null where fewer than two have an interval.
+        temperature: Classification: what divided the model's logits.
+        called_from: Class, or finding -> the probability from which the model calls a case so, where it has one.
+        quality: What the model's own test said; empty where not known.
     """
 
     fingerprint: str
@@ -77,16 +83,25 @@ class Evaluations:
     specificity: float
     sites: Mapping[str, HospitalEvaluation]
     pooled: Mapping[str, Mapping[str, PooledEstimate | None]]
+    temperature: float = declare_optional(1.0)
+    called_from: Mapping[str, float] | None = declare_optional()
+    quality: str = declare_optional("")
 
 
 def list_scores(study: Study) -> list[tuple[str, str]]:
     """Return group and name of each score that a hospital sends in a study, in the order of the rows."""
     if study.task == "segmentation":
-        labels = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
-        return [(ALL, study.metric), *((label, name) for label in labels for name in OF_LABELS)]
-    classes = [study.labels[label] for label in list_classes(study)]
-    own = dict.fromkeys((study.metric, *OF_ALL))
-    return [*((ALL, name) for name in own), *((one, name) for one in classes for name in OF_CLASSES)]
+        groups = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
+        own, main, others = [study.metric], OF_LABELS[:1], OF_LABELS[1:]
+    else:
+        groups = [study.labels[label] for label in list_classes(study)]
+        is_called = study.is_multilabel or study.operating_point is not None
+        own, others = [*dict.fromkeys((study.metric, *OF_ALL))], OF_CLASSES[1:]
+        main = (OF_CLASSES[0], SPECIFICITY) if is_called else OF_CLASSES[:1]
+    if study.do_not_use is not None:
+        own += [WITHHELD, study.metric + USED]
+        others += tuple(name + USED for name in main)
+    return [*((ALL, name) for name in own), *((group, name) for group in groups for name in (*main, *others))]
 
 
 def pack_scores(record: Evaluation, study: Study) -> NDArray[np.float64]:
@@ -137,11 +152,21 @@ def _clip_share(found: PooledEstimate) -> PooledEstimate:
     return replace(found, interval=(max(low, 0.0), min(high, 1.0)))
 
 
-def _collect_scores(record: Evaluation) -> Scores:
+def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     own = {record.metric: record.value, **(record.also or {})}
     own |= {ECE: record.calibration.error} if record.calibration else {}
     labels = {name: _list_label(one) for name, one in (record.labels or {}).items()}
-    return {ALL: own} | labels | {name: _list_class(one) for name, one in (record.classes or {}).items()}
+    classes = {name: _list_class(one) for name, one in (record.classes or {}).items()}
+    found = {ALL: own} | labels | classes
+    if record.withheld is None:
+        return found
+    own[WITHHELD] = Estimate(record.withheld.num_cases / record.num_cases, None, record.num_cases)
+    keys = [(ALL, record.metric, record.metric), *((name, "dice", name) for name in labels)]
+    keys += [(name, "recall", name) for name in classes]
+    keys += [(name, SPECIFICITY, SPECIFICITY_OF.format(name)) for name in classes]
+    for group, name, key in keys:
+        found[group][name + USED] = record.withheld.used.get(key, MISSING)
+    return found
 
 
 def _list_label(one: LabelScore) -> dict[str, Estimate]:
@@ -155,7 +180,8 @@ def _list_label(one: LabelScore) -> dict[str, Estimate]:
 
 def _list_class(one: ClassScore) -> dict[str, Estimate]:
     threshold = MISSING if one.threshold is None else Estimate(one.threshold, None, one.recall.num_cases)
-    return {name: getattr(one, name) for name in OF_CLASSES if name != THRESHOLD} | {THRESHOLD: threshold}
+    found = {name: getattr(one, name) for name in OF_CLASSES if name != THRESHOLD} | {THRESHOLD: threshold}
+    return found | ({} if one.specificity is None else {SPECIFICITY: one.specificity})
 
 
 def _pack_estimate(one: Estimate) -> Sequence[float]:

@@ -19,8 +19,8 @@ from silofl.study import Study
 
 # What model.json is called among the tensors: its bytes.
 HEAD = "model.json"
-# What decides an answer, or its score. Where the file lies is none of it.
-DECIDING = ("task", "labels", "regions", "metric", "data", "model", "algorithm")
+# What decides an answer, its score, or which scores are sent. Where the file lies is none of it.
+DECIDING = ("task", "labels", "regions", "metric", "data", "model", "algorithm", "operating_point", "do_not_use")
 FILE_KEYS = ("pretrained", "pretrained_sha256", "weights", "weights_sha256")
 
 

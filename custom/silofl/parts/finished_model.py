@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from silofl.core.mixing import Arrays
 from silofl.errors import AggregationError
 from silofl.files import write_json
@@ -40,6 +42,7 @@ from silofl.study import Study
 from silofl.training.evaluation import count_patients
 from silofl.training.metrics import Score
 
+CPU = torch.device("cpu")
 ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
 PURPOSE = (
@@ -145,12 +148,18 @@ class EvaluationPart(Part):
         if not self.sites:
             return {}
         sites = dict(sorted(self.sites.items()))
+        model = SuperModel(join_model(self.facts, self.arrays, self.study), CPU)
+        calling, labels = model.contents.calling, self.study.labels
+        shown = calling.shown_thresholds(self.study.is_multilabel)
         record = Evaluations(
             fingerprint=self.facts["fingerprint"],
             model=self.facts["study"]["name"],
             specificity=SPECIFICITY,
             sites=sites,
             pooled=pool_scores(sites, self.study),
+            temperature=calling.temperature,
+            called_from={labels[number]: one for number, one in shown.items()} or None,
+            quality=model.quality,
         )
         return {FILE: dump_record(record)}
 

@@ -7,7 +7,18 @@ from rich.console import Console
 
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import Estimate
-from silofl.inference.evaluations import ALL, FILE, MISSING, UNIT_OF, Evaluations, HospitalEvaluation
+from silofl.inference.evaluations import (
+    ALL,
+    FILE,
+    MISSING,
+    SPECIFICITY,
+    THRESHOLD,
+    UNIT_OF,
+    USED,
+    WITHHELD,
+    Evaluations,
+    HospitalEvaluation,
+)
 from silofl.report.evaluation_page import RESEARCH, format_estimate
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl.report.tables import METRIC_NAMES, TextTable, print_lines, print_table
@@ -24,8 +35,17 @@ NAMES = METRIC_NAMES | {
     "average_precision": "PR-AUC",
     "sensitivity": "sensitivity at {specificity:g} specificity",
     "ece": "ECE",
+    THRESHOLD: "from which probability on",
+    WITHHELD: "not to be used",
 }
 DIGITS = {"lesion_sensitivity": 2, "false_lesions": 2, "size_error": 1, "hd95": 1}
+CHOSEN_NOTE = (
+    "Sensitivity at {specificity:g} specificity, and from which probability on: chosen at each hospital on these very "
+    "cases; on others expect a little less."
+)
+WITHHELD_NOTE = (
+    "Not to be used: answers that the study's rule (do_not_use) forbids. Why is in evaluation.json, at the hospital."
+)
 NOTE = (
     "In brackets: at a hospital the 95 % interval over its patients (of a size error the limits of agreement); over "
     "all that of the random-effects mean (DerSimonian and Laird) of the hospitals with an interval, which takes 6 "
@@ -41,7 +61,7 @@ def print_evaluations(run: Path, console: Console) -> None:
         print_lines(["", heading] if heading else [""], console)
         print_table(table, console)
     if found:
-        print_lines(["", *_list_sentences(found), RESEARCH], console)
+        print_lines(["", *_list_sentences(found), *_list_notes(found)[:-1], RESEARCH], console)
 
 
 def evaluations_section(found: Evaluations | None) -> PageSection | None:
@@ -52,7 +72,7 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     for heading, table in evaluation_tables(found).items():
         tables += [Heading(heading), Table(table)] if heading else [Table(table)]
     sentences: list[Block] = [Text(sentence) for sentence in _list_sentences(found)]
-    closing = [Text(NOTE, "note"), Text(RESEARCH)]
+    closing = [*(Text(note, "note") for note in _list_notes(found)), Text(RESEARCH)]
     return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, closing)
 
 
@@ -64,7 +84,7 @@ def evaluation_tables(found: Evaluations) -> dict[str, TextTable]:
 def _make_table(found: Evaluations, group: str) -> TextTable:
     names = list(found.pooled[group])
     counts = ("cases", "patients", "refused") if group == ALL else ()
-    titles = [NAMES.get(name, name).format(specificity=found.specificity) for name in names]
+    titles = [_make_title(name, found, group) for name in names]
     rows = [
         (site, *(_list_counts(one) if counts else ()), *(_format_score(one, group, name) for name in names))
         for site, one in found.sites.items()
@@ -75,6 +95,20 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
     return TextTable(("hospital", *counts, *titles), tuple(rows))
 
 
+def _make_title(name: str, found: Evaluations, group: str) -> str:
+    score, is_used = name.removesuffix(USED), name.endswith(USED)
+    # Where the specificity is known too, recall is the other share.
+    score = "sensitivity" if score == "recall" and SPECIFICITY in found.pooled[group] else NAMES.get(score, score)
+    return score.format(specificity=found.specificity) + " without these" * is_used
+
+
+def _list_notes(found: Evaluations) -> list[str]:
+    """Return how to read the numbers; last what is said of every model."""
+    is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
+    chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
+    return [*chosen, *([WITHHELD_NOTE] if WITHHELD in found.pooled[ALL] else []), NOTE]
+
+
 def _list_counts(one: HospitalEvaluation) -> tuple[str, str, str]:
     # Of cases whose patients are not known, how many patients there are is not known either.
     return str(one.num_cases), str(one.num_units) if one.unit == "patient" else "-", str(one.num_refused)
@@ -82,6 +116,8 @@ def _list_counts(one: HospitalEvaluation) -> tuple[str, str, str]:
 
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     estimate = one.scores.get(group, {}).get(name, MISSING)
+    if name == WITHHELD and estimate.value is not None:
+        return f"{round(estimate.value * estimate.num_cases)} of {estimate.num_cases}"
     unit = f" {getattr(one, UNIT_OF[name])}" if name in UNIT_OF and estimate.value is not None else ""
     return format_estimate(estimate, DIGITS.get(name, 3)) + unit
 
@@ -100,6 +136,15 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
         f"Model {found.fingerprint[:16]} of study {found.model}, tested on the own test cases of {len(found.sites)} "
         f"hospital{'s' * (len(found.sites) != 1)}; nothing was trained."
     )
+    if found.quality:
+        yield f"What these models can do: {found.quality}."
+    for group, threshold in (found.called_from or {}).items():
+        yield (
+            f"The model calls {group} from a probability of {threshold:.3g} on, chosen on validation data where it was "
+            "trained: the sensitivity and specificity of its answers are at that."
+        )
+    if found.temperature != 1:
+        yield f"Probabilities are those after the model's temperature, {found.temperature:.2f}; ECE is theirs."
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
     if one is None:

@@ -454,6 +454,9 @@ def _read_code(folder: Path) -> str:
 def _recipe_section(run: RunRecords) -> PageSection:
     questions, settings = list(run.results.questions.items()), _list_settings(run)
     unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
+    if run.evaluations is not None:
+        # The answers are about a training, which there was none of here.
+        questions, unknown = [], "Nothing was trained. The settings are those of the study that trained the model."
     return make_section(
         "recipe",
         "Recipe and settings",
