@@ -29,6 +29,7 @@ from pydicom.uid import (
 
 from silofl.cli import main
 from silofl.data.batches import training_batches
+from silofl.data.decoded import Unpacked
 from silofl.data.transforms import build_augmentation
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.course import Answers, Course, separate_failures
@@ -80,6 +81,8 @@ def decoded_here(monkeypatch):
         read = getattr(import_module(f"silofl.data.{module}"), function)
         decoded = read(Path(asked["path"]), asked["name"], **asked["options"])
         # What comes from another process is nobody else's.
+        if isinstance(decoded, Unpacked):
+            return decoded._replace(content=np.frombuffer(bytearray(b"".join(decoded.content)), np.uint8))
         return decoded._replace(array=decoded.array.copy(order="K"))
 
     monkeypatch.setattr("silofl.data.formats.decode_in_subprocess", decode)

@@ -26,16 +26,20 @@ class SpecialFileError(OSError):
     """A pipe, a socket or a device, of which reading may never end."""
 
 
-def check_kind(path: Path) -> None:
+def check_kind(path: Path) -> int:
     """Refuse what is neither a file nor a folder before it is opened: opening a pipe waits for its writer.
+
+    Returns:
+        Its mode.
 
     Raises:
         SpecialFileError: It is a pipe, a socket or a device.
         OSError: It cannot be looked at.
     """
-    mode = path.stat().st_mode
+    mode = os.stat(path).st_mode
     if stat.S_IFMT(mode) in KINDS:
         raise SpecialFileError(errno.EINVAL, KINDS[stat.S_IFMT(mode)])
+    return mode
 
 
 def read_document(path: Path, kind: str, most: int) -> str | None:

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import zlib
@@ -13,7 +14,7 @@ import pydicom
 import pytest
 from PIL import Image as Picture
 
-from silofl.data import decoder
+from silofl.data import decoder, decoder_process
 from silofl.data.formats import build_file_request
 from silofl.data.images import read_image
 from silofl.errors import DataError
@@ -65,8 +66,8 @@ def test_a_crash_while_decoding_is_the_files_fault(picture, monkeypatch, number,
 
 def test_a_decoder_that_computes_for_good_is_ended(picture, monkeypatch):
     code = (
-        "import sys; from pathlib import Path; from silofl.data import decoder\n"
-        "decoder.CPU_SECONDS = 1; sys.stdin.readline(); decoder._limit_resources(Path(sys.argv[1]), 'pictures')\n"
+        "import sys; from silofl.data import decoder_process as process\n"
+        "process.CPU_SECONDS = 1; sys.stdin.readline(); process._limit_resources(sys.argv[1], 'pictures')\n"
         "while True: pass"
     )
     command = [sys.executable, "-c", code, str(picture)]
@@ -96,11 +97,7 @@ def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_pa
     header = "NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
     header += "ElementDataFile = LOCAL\n"
     (tmp_path / "a.mha").write_bytes(header.encode() + zlib.compress(bytes(1 << 28), 1))
-    code = (
-        "import sys; from silofl.data import decoder\n"
-        "decoder.MOST_BYTES = 1 << 27\n"
-        "decoder._serve(sys.stdin.buffer, sys.stdout.buffer)"
-    )
+    code = "from silofl.data import decoder_process\ndecoder_process.MOST_BYTES = 1 << 27\ndecoder_process.main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     monkeypatch.setattr(decoder, "_process", process)
     with process, pytest.raises(DataError, match="a.mha must be a whole file, .*more memory than a decoder may have"):
@@ -132,15 +129,15 @@ def test_the_process_ends_with_the_one_that_started_it(picture):
 
 
 HOSTILE = (
-    "import os, sys; from silofl.data import decoder, pictures\n"
-    "decoder.CPU_SECONDS, read = 1, pictures.read_picture\n"
+    "import os; from silofl.data import decoder_process, pictures\n"
+    "decoder_process.CPU_SECONDS, read = 1, pictures.unpack_picture\n"
     "def read_hostile(path, name, **options):\n"
     "    if name == 'crashes.png': os.kill(os.getpid(), 11)\n"
     "    while name == 'hangs.png': pass\n"
     "    if name == 'bomb.png': bytearray(8 << 30)\n"
     "    return read(path, name, **options)\n"
-    "pictures.read_picture = read_hostile\n"
-    "decoder._serve(sys.stdin.buffer, os.fdopen(os.dup(1), 'wb'))"
+    "pictures.unpack_picture = read_hostile\n"
+    "decoder_process.main()"
 )
 HOW_IT_ENDS = {
     "crashes.png": "ended with SIGSEGV",
@@ -156,7 +153,7 @@ def start_decoders(monkeypatch):
 
     def begin(code):
         def popen(command, **options):
-            started.append(start([*command[:2], "-c", code], **options))
+            started.append(start([*command[:3], "-c", code, *command[4:]], **options))
             return started[-1]
 
         monkeypatch.setattr(subprocess, "Popen", popen)
@@ -247,9 +244,9 @@ def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
 
 
 UNCHECKED = (
-    "import os, sys; from silofl.data import decoder, dicom\n"
+    "from silofl.data import decoder_process, dicom\n"
     "dicom.check_pixels = lambda header, name: None\n"
-    "decoder._serve(sys.stdin.buffer, os.fdopen(os.dup(1), 'wb'))"
+    "decoder_process.main()"
 )
 
 
@@ -322,6 +319,107 @@ def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, 
         assert decoder._process.returncode is not None
         pids.add(decoder._process.pid)
     assert len(pids) == 2
+
+
+# Writes volumes whose bytes are too many for the pipe; what it does besides is told by the name.
+LYING = (
+    "import os, socket, sys; from silofl.data import decoder_process, packed\n"
+    "unpack, write, send_fds, kept = packed.unpack_nifti, decoder_process._to_line, socket.send_fds, []\n"
+    "def read(path, name):\n"
+    "    global name_; name_ = name\n"
+    "    for one in kept:\n"
+    "        os.pwrite(one, bytes(1 << 20), 0)\n"
+    "    return unpack(path, name)\n"
+    "def pass_on(socket, line, handles):\n"
+    "    if name_ == 'keeps.nii.gz': kept.append(os.dup(handles[0]))\n"
+    "    if name_ == 'cuts.nii.gz': os.ftruncate(handles[0], 1000)\n"
+    "    if name_ == 'claims.nii.gz': os.ftruncate(handles[0], 3 << 30)\n"
+    "    if name_ == 'pipe.nii.gz': handles = os.pipe()[:1]\n"
+    "    if name_ != 'nothing.nii.gz': send_fds(socket, line, handles)\n"
+    "packed.unpack_nifti, socket.send_fds = read, pass_on\n"
+    "decoder_process.main()"
+)
+
+
+def _write_volumes(folder, names):
+    """Write a volume of its own, of 1 MiB, for each name; returns path -> its voxels."""
+    rng, volumes = np.random.default_rng(0), {}
+    for name in names:
+        voxels = rng.integers(0, 256, (64, 128, 128), dtype=np.uint8)
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), folder / name)
+        volumes[folder / name] = voxels
+    return volumes
+
+
+@pytest.mark.parametrize(
+    ("liar", "reason"),
+    [
+        ("cuts.nii.gz", "buffer is too small"),
+        ("claims.nii.gz", "at most 2 GiB"),
+        ("pipe.nii.gz", "not seekable"),
+        ("nothing.nii.gz", "no memory was passed on"),
+    ],
+)
+def test_a_decoder_that_lies_about_what_it_passes_on_costs_that_file_alone(tmp_path, start_decoders, liar, reason):
+    start_decoders(LYING)
+    volumes = _write_volumes(tmp_path, ["a.nii.gz", liar, "c.nii.gz"])
+    with _ahead(volumes):
+        for path, voxels in volumes.items():
+            if path.name == liar:
+                with pytest.raises(DataError, match=reason):
+                    read_image(path)
+            else:
+                np.testing.assert_array_equal(read_image(path).array[0], voxels)
+
+
+def test_what_a_decoder_writes_later_into_memory_that_it_has_passed_on_changes_no_image(tmp_path, start_decoders):
+    start_decoders(LYING)
+    volumes = _write_volumes(tmp_path, ["keeps.nii.gz", "b.nii.gz"])
+    found = [read_image(path).array[0] for path in volumes]
+    for array, voxels in zip(found, volumes.values(), strict=True):
+        np.testing.assert_array_equal(array, voxels)
+
+
+# Fails where the decoders' process still has memory of the file before.
+LOOKING = (
+    "import os; from silofl.data import decoder_process, packed\n"
+    "unpack = packed.unpack_nifti\n"
+    "def read(path, name):\n"
+    "    there = [os.readlink(f'/proc/self/fd/{one}') for one in os.listdir('/proc/self/fd')\n"
+    "             if os.path.islink(f'/proc/self/fd/{one}')]\n"
+    "    assert not [one for one in [*there, open('/proc/self/maps').read()] if 'memfd' in one]\n"
+    "    return unpack(path, name)\n"
+    "packed.unpack_nifti = read\n"
+    "decoder_process.main()"
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="bytes go by the pipe")
+def test_a_decoder_keeps_no_handle_of_the_memory_of_the_file_before(tmp_path, start_decoders):
+    start_decoders(LOOKING)
+    volumes = _write_volumes(tmp_path, ["a.nii.gz", "b.nii.gz", "c.nii.gz"])
+    before = len(os.listdir("/proc/self/fd"))
+    with _ahead(volumes):
+        for path, voxels in volumes.items():
+            np.testing.assert_array_equal(read_image(path).array[0], voxels)
+    # Nor does this process: a data set has more files than a process may open.
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_the_bytes_of_one_file_alone_wait_to_be_taken():
+    ours, theirs = socket.socketpair()
+    answers, end = os.pipe()
+    with ours, theirs:
+        theirs.setblocking(False)
+        sender = decoder_process.Sender(end, theirs)
+        for is_taken in (True, False):
+            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
+            if is_taken:
+                ours.send(b"\n")
+        with pytest.raises(BlockingIOError):
+            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
+    os.close(answers)
+    os.close(end)
 
 
 def _running(pid):

@@ -126,7 +126,7 @@ class Federation:
         """Return the process that does a site's work."""
         self.descendants()
         # The process that decodes its files lies in the same folder.
-        own = [p for p in self.alive() if "silofl.data.decoder" not in p.cmdline()]
+        own = [p for p in self.alive() if "decoder_process.py" not in " ".join(p.cmdline())]
         (found,) = [p for p in own if Path(p.cwd()).name == name]
         return found
 

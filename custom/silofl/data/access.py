@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,8 +114,7 @@ def list_files(path: Path) -> Iterator[Path]:
     Raises:
         SpecialFileError: There is a pipe, a socket or a device.
     """
-    check_kind(path)
-    if path.is_dir():
+    if stat.S_ISDIR(check_kind(path)):
         for member in sorted(path.iterdir()):
             # A link that leads nowhere is no file of a series; its slice is missed where the series is put together.
             if member.exists():

@@ -8,6 +8,7 @@ has opened an entry keeps its arrays even when the files go, since they are mapp
 import fcntl
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterator, Set
@@ -90,6 +91,14 @@ def list_unfinished_entries(cache_dir: Path) -> list[Path]:
     return sorted(path for path in found if UNFINISHED.fullmatch(path.name) and not path.is_symlink())
 
 
+def is_cached(cache_dir: Path, dataset: Path) -> bool:
+    """Return whether any entry was made from the dataset.json in a folder, in whatever state."""
+    with suppress(OSError):  # told where the cache is opened
+        sources = map(_read_source, list_entries(cache_dir))
+        return any(source is not None and source.dataset == os.path.realpath(dataset) for source in sources)
+    return False
+
+
 @dataclass(frozen=True)
 class CacheEntry:
     """An entry and the cases in it.
@@ -135,10 +144,15 @@ def read_entry(folder: Path) -> CacheEntry:
 
 
 def _is_outdated(entry: Path, source: CacheSource) -> bool:
+    made_from = _read_source(entry)
+    # Without it nobody can open the entry: every version that knows the file has written it.
+    return made_from is None or (made_from.dataset == source.dataset and made_from.state != source.state)
+
+
+def _read_source(entry: Path) -> CacheSource | None:
+    """Return what an entry was made from; None where it does not say so."""
     try:
         found = read_json_document(entry / SOURCE)
-        made_from = CacheSource(found["dataset"], found["state"])
+        return CacheSource(found["dataset"], found["state"])
     except (ConfigError, TypeError, KeyError):
-        # Without it nobody can open the entry: every version that knows the file has written it.
-        return True
-    return made_from.dataset == source.dataset and made_from.state != source.state
+        return None

@@ -1,13 +1,16 @@
-"""A decoded image file, and how much one may hold."""
+"""A decoded image file, and how much one may hold; imported without NumPy, as the decoders' process begins with it."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from silofl.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Far above a CT of the whole body in 16 bits; a file of some kilobytes can claim more than any machine has.
 MAX_BYTES = 2 << 30
@@ -25,6 +28,20 @@ class Decoded(NamedTuple):
     is_binary: bool = False
     is_window: bool = False
     has_contrasts: bool = False
+
+
+class Unpacked(NamedTuple):
+    """The bytes of a file, unpacked, of which the process that asked for them makes an array.
+
+    Attributes:
+        content: The bytes, in pieces; uint8 (n,) once they have come to the other process.
+        size: The most that they can be.
+        facts: What is known of them, as JSON has it.
+    """
+
+    content: Iterable[bytes] | NDArray[np.uint8]
+    size: int
+    facts: Mapping[str, object]
 
 
 def check_bytes(name: str, shape: Iterable[int], item_bytes: int) -> int:

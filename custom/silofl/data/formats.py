@@ -5,6 +5,7 @@ Pictures (PNG, JPEG, TIFF, npz) come as (C, rows, columns), windows of time seri
 the head); a volume file that holds one plane is a volume of one slice.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.access import is_system_error, open_error
-from silofl.data.decoded import Decoded
+from silofl.data.decoded import Decoded, Unpacked
 from silofl.data.decoder import build_request, decode_in_subprocess
 from silofl.data.endings import suggest_remedy
 from silofl.data.nifti import read_nifti
+from silofl.data.pixels import shape_pixels
 from silofl.errors import DataError, UnreadableError
 
 Read = TypeVar("Read")
@@ -40,9 +42,17 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
         UnreadableError: The file is truncated, corrupt or of a form that is not supported.
     """
     request = build_file_request(path, name, index, is_label)
-    return _explain_errors(
-        lambda: read_nifti(path, name) if request is None else decode_in_subprocess(request), path, name
-    )
+    return _explain_errors(lambda: _decode(request, path, name, is_label), path, name)
+
+
+def _decode(request: bytes | None, path: Path, name: str, is_label: bool) -> Decoded:
+    if request is None:
+        return read_nifti(path, name)
+    found = decode_in_subprocess(request)
+    if not isinstance(found, Unpacked):
+        return found
+    is_picture = path.suffix.lower() in PICTURES
+    return shape_pixels(found, name, is_label) if is_picture else read_nifti(path, name, found.content)
 
 
 def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
@@ -87,7 +97,7 @@ def build_file_request(path: Path, name: str, index: int | None, is_label: bool)
     Raises:
         DataError: The format is not known.
     """
-    reader = "dicom.read_dicom_series" if path.is_dir() else _find_reader(path, name)
+    reader = "dicom.read_dicom_series" if os.path.isdir(path) else _find_reader(path, name)
     if reader is None:
         return None
     given = {"index": index, "is_label": is_label}
@@ -95,8 +105,9 @@ def build_file_request(path: Path, name: str, index: int | None, is_label: bool)
 
 
 def _find_reader(path: Path, name: str) -> str | None:
+    lower = path.name.lower()
     for ending, reader in READERS.items():
-        if path.name.lower().endswith(ending):
+        if lower.endswith(ending):
             return reader
     raise DataError(
         f"{name} must be a DICOM folder or end in one of {', '.join(READERS)}, not {path.suffix!r}; "
@@ -106,9 +117,10 @@ def _find_reader(path: Path, name: str) -> str | None:
 
 # In `silofl.data`, and run in the decoders' process; a NIfTI without compression stays in its file until it is needed.
 READERS: dict[str, str | None] = {
-    **dict.fromkeys(PICTURES, "pictures.read_picture"),
+    **dict.fromkeys(PICTURES, "pictures.unpack_picture"),
     ".nii": None,
-    **dict.fromkeys((".nii.gz", ".hdr"), "nifti.read_nifti"),
+    ".nii.gz": "packed.unpack_nifti",
+    ".hdr": "nifti.read_nifti",
     **dict.fromkeys((".mgh", ".mgz"), "mgh.read_mgh"),
     **dict.fromkeys((".mha", ".mhd"), "metaimage.read_metaimage"),
     **dict.fromkeys((".nrrd", ".nhdr"), "nrrd.read_nrrd"),
@@ -116,4 +128,4 @@ READERS: dict[str, str | None] = {
     ".npz": "npz.read_npz",
 }
 # What they take besides path and name.
-OPTIONS = {"pictures.read_picture": ("is_label",), "npz.read_npz": ("index", "is_label")}
+OPTIONS = {"pictures.unpack_picture": ("is_label",), "npz.read_npz": ("index", "is_label")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,15 +77,15 @@ def read_header(path: Path) -> Header:
 
 def is_dicom(path: Path) -> bool:
     """Return whether an input is a DICOM file or the folder of a series."""
-    return path.is_dir() or path.name.lower().endswith(".dcm")
+    return path.name.lower().endswith(".dcm") or os.path.isdir(path)
 
 
 def find_segmentation(path: Path) -> Path | None:
     """Return the DICOM segmentation that a file is, or that is the only file of a folder; None of others."""
-    from pydicom.filereader import read_file_meta_info
-
     if not is_dicom(path):
         return None
+    from pydicom.filereader import read_file_meta_info
+
     # Those that begin with a dot are the notes of a file system.
     files = [file for file in islice(list_files(path), 4) if not file.name.startswith(".")]
     with suppress(Exception):  # pydicom raises whatever its parsers raise on what is no DICOM

@@ -235,7 +235,7 @@ def _check_opens(path: Path, name: str) -> None:
     """Refuse what may not be read, which decoders report as a broken file."""
     try:
         for member in list_files(path):
-            member.open("rb").close()
+            member.open("rb", buffering=0).close()
     except OSError as error:
         raise open_error(name, error) from None
 

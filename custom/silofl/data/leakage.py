@@ -108,7 +108,7 @@ def digest_content(array: NDArray, affine: NDArray[np.float64] | None) -> str | 
     Returns:
         The hash; None of an image whose channels hold one value each: it shows nobody.
     """
-    first = array.reshape(len(array), -1)[:, :1].reshape(-1, *[1] * (array.ndim - 1))
+    first = array[(slice(None), *[slice(1)] * (array.ndim - 1))]
     few = array[(slice(None), *[slice(None, None, EVERY)] * (array.ndim - 1))]
     if (few == first).all() and (array == first).all():
         return None
@@ -132,7 +132,7 @@ def _narrow(array: NDArray) -> NDArray:
     for dtype in ("u1", "<i2"):
         limits = np.iinfo(dtype)
         if limits.min <= numbers.min() and numbers.max() <= limits.max:
-            narrow = numbers.astype(dtype)
+            narrow = numbers.astype(dtype, copy=False)
             if numbers.dtype.kind in "iu" or (narrow == numbers).all():
                 return narrow
             break

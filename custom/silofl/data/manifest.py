@@ -302,12 +302,12 @@ def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...
 
 
 def _locate_files(folder: Path, parts: Mapping[str, tuple[Record, ...]]) -> dict[str, Path]:
-    root, places = folder.resolve(), dict[str, Path]()
+    root, places, folders = folder.resolve(), dict[str, Path](), dict[Path, Path]()
     faults = Faults()
     for record in (record for records in parts.values() for record in records):
         for file in (*record.files, record.label):
             if isinstance(file, str) and file not in places:
                 with faults.collect_fault():
-                    places[file] = locate(root, file, record.case)
+                    places[file] = locate(root, file, record.case, folders)
     faults.tell()
     return places

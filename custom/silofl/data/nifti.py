@@ -5,6 +5,7 @@ Sources: nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2. Lengths
 
 import gzip
 import math
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,11 +14,10 @@ from numpy.typing import NDArray
 
 from silofl.data.beside import find_voxel_file
 from silofl.data.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.data.packed import LENGTHS
 from silofl.errors import DataError
 
-GZIP, GZIP_BLOCK = b"\x1f\x8b", 1 << 20
-# The length of a header of NIfTI-1 and NIfTI-2, with which a file begins in either order of bytes.
-LENGTHS = {length.to_bytes(4, order): length for length in (348, 540) for order in ("little", "big")}
+GZIP = b"\x1f\x8b"
 # They say whether more than the header follows.
 EXTENSION_BYTES = 4
 # The lowest bits of xyzt_units, and the millimetres of each unit; most writers leave the unit out.
@@ -53,8 +53,13 @@ def affine_mm(header: Any) -> NDArray[np.float64]:  # noqa: ANN401 (as above)
     return np.diag([factor, factor, factor, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
 
 
-def read_nifti(path: Path, name: str) -> Decoded:
+def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) -> Decoded:
     """Read a volume with its channels: those of a colour, or the fourth or fifth axis.
+
+    Args:
+        path: The file.
+        name: What messages call it.
+        content: Of a file that is compressed by gzip, its bytes as `silofl.data.packed` unpacks them, (n,).
 
     Raises:
         DataError: It is no volume of numbers, its scale is not finite, it is too large, or its name's ending is wrong.
@@ -62,16 +67,14 @@ def read_nifti(path: Path, name: str) -> Decoded:
     """
     from nibabel.arrayproxy import ArrayProxy
 
-    is_packed = path.name.lower().endswith(".gz")
-    _check_ending(path, name, is_packed)
-    with _open(path) as stream:
+    if content is None:
+        _check_ending(path, name)
+    with path.open("rb") if content is None else BytesIO(content) as stream:
         header = _read_header(stream)
         _check_header(header, name, is_pair=path.name.lower().endswith(PAIR))
         # Without compression the voxels stay in the file until they are needed.
-        voxels = ArrayProxy(stream if is_packed else _find_voxels(path, name), header)
-        array = _read_voxels(voxels, name)
-        if is_packed:
-            _check_end(stream, int(voxels.offset) + math.prod(voxels.shape) * voxels.dtype.itemsize)
+        voxels = ArrayProxy(_find_voxels(path, name) if content is None else stream, header)
+        array = _read_voxels(voxels, name, content)
     return _split_channels(array, affine_mm(header), name)
 
 
@@ -108,7 +111,7 @@ def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
     return header
 
 
-def _check_ending(path: Path, name: str, is_packed: bool) -> None:
+def _check_ending(path: Path, name: str) -> None:
     with path.open("rb") as file:
         content = file.read(MAGIC + 4)
     start, magic = content[:4], content[MAGIC:].rstrip(b"\0")
@@ -117,10 +120,8 @@ def _check_ending(path: Path, name: str, is_packed: bool) -> None:
             f"{name} must be the header of a NIfTI pair (magic ni1), not of Analyze, which does not say how its axes "
             "lie in the body; save it as one .nii file with the program that wrote it"
         )
-    if start.startswith(GZIP) and not is_packed:
+    if start.startswith(GZIP):
         raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
-    if start in LENGTHS and is_packed:
-        raise DataError(f"{name} must end in .nii, as its content is not compressed; rename it")
 
 
 def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN401 (as above)
@@ -150,12 +151,14 @@ def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN40
         )
 
 
-def _read_voxels(voxels: Any, name: str) -> NDArray:  # noqa: ANN401 (as above)
+def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> NDArray:  # noqa: ANN401 (as above)
     """Return the voxels by their scale; as stored where it is 1, since intensities and labels are checked by type."""
     is_stored = voxels.dtype.names is not None or (voxels.slope, voxels.inter) == (1, 0)
     if is_stored:
         check_bytes(name, voxels.shape, voxels.dtype.itemsize)
-        return voxels.get_unscaled()
+        if content is None:
+            return voxels.get_unscaled()
+        return np.ndarray(voxels.shape, voxels.dtype, content, int(voxels.offset), order="F")
     # Numbers of 16 bits lose nothing in a float32: a CT of the whole body has 2 GiB and more in float64.
     is_large = math.prod(voxels.shape) * 8 > MAX_BYTES and voxels.dtype.itemsize <= 2
     dtype = np.dtype(np.float32 if is_large else np.float64)
@@ -169,13 +172,6 @@ def _scale_by_slices(voxels: Any) -> NDArray[np.float32]:  # noqa: ANN401 (as ab
     for place in range(voxels.shape[-1]):
         scaled[..., place] = stored[..., place] * np.float64(voxels.slope) + voxels.inter
     return scaled
-
-
-def _check_end(stream: BinaryIO, end: int) -> None:
-    """Read a file to its end, where gzip compares the checksum."""
-    while stream.read(GZIP_BLOCK):
-        if stream.tell() > end + GZIP_BLOCK:
-            raise ValueError("much more than its voxels")
 
 
 def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> Decoded:

@@ -1,4 +1,4 @@
-"""Read pictures with Pillow: PNG, JPEG and TIFF.
+"""Unpack pictures with Pillow: PNG, JPEG and TIFF; `silofl.data.pixels` makes an array of what is unpacked.
 
 Each must hold all pixels that its header states. A damaged PNG is noticed by the checksums of its chunks, the pixels of
 a TIFF compressed with Deflate by those of its strips. A JPEG, a TIFF of another compression or of none, and a TIFF's
@@ -8,12 +8,11 @@ tags have no checksums: of these only what cannot be decoded, and what is missin
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from silofl.data.decoded import Decoded
+from silofl.data.decoded import Unpacked
 from silofl.data.jpeg import check_scans
-from silofl.data.png import check_rows
+from silofl.data.png import check_png
 from silofl.data.tiff import COMPRESSION, PHOTOMETRIC, check_tiff, several_error
 from silofl.errors import DataError
 
@@ -29,8 +28,13 @@ LOSSY = (6, 7, 33003, 33004, 33005, 34712, 50001)
 SPREAD = {"L;2": 85, "L;4": 17}
 
 
-def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
-    """Read one picture as it is shown, turned by its tag of orientation; a palette's numbers are kept in a label map.
+def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked:
+    """Unpack one picture as it is shown, turned by its tag of orientation; a palette's numbers are kept in a label map.
+
+    Returns:
+        The pixels, and of them: ``shape``, (rows, columns) or (rows, columns, colours), and ``dtype`` as NumPy writes
+        it; ``is_binary`` of one bit; ``sign``, i or u, where integers of a TIFF may be taken for others; ``spread``, by
+        which Pillow has multiplied grey of two or four bits.
 
     Raises:
         DataError: It holds several pictures, too many pixels, colours other than grey and RGB, or numbers that Pillow
@@ -48,28 +52,19 @@ def read_picture(path: Path, name: str, is_label: bool) -> Decoded:
         stored = _stored_form(picture)
         _check_numbers(picture, stored, name, is_label)
         _check_whole(stream, picture, name)
-        tags = picture.tag_v2 if picture.format == "TIFF" else {}
-        picture = ImageOps.exif_transpose(picture)
+        sign = None
+        if picture.format == "TIFF":
+            sign = "i" if picture.tag_v2.get(SAMPLE_FORMAT) == SIGNED else "u"
+        ImageOps.exif_transpose(picture, in_place=True)
+        shown = picture
         if (picture.mode == "P" and not is_label) or picture.mode in ("PA", "CMYK", "YCbCr"):
-            picture = picture.convert("RGB")
-        if picture.mode not in MODES:
-            raise DataError(f"{name} must be grey or RGB, not {picture.mode!r}; convert it")
-        is_binary = picture.mode == "1"
-        pixels = np.asarray(picture)
-    if pixels.ndim == 2:
-        # A TIFF may store big-endian numbers, which torch does not take.
-        pixels = pixels.astype(pixels.dtype.newbyteorder("="))
-        if tags and pixels.dtype.kind in "iu":
-            # Pillow takes signed bytes for unsigned ones, and 32 bits for signed.
-            pixels = pixels.view(f"{'i' if tags.get(SAMPLE_FORMAT) == SIGNED else 'u'}{pixels.itemsize}")
-        if is_label and stored[:3] in SPREAD:
-            pixels //= SPREAD[stored[:3]]
-        return Decoded(pixels[None], is_binary=is_binary)
-    has_alpha = pixels.shape[2] in (2, 4)
-    colours = pixels[..., :-1] if has_alpha else pixels
-    if is_label and has_alpha and np.ptp(colours) == 0 and np.ptp(pixels[..., -1]) > 0:
-        raise DataError(f"{name} must hold its label numbers as grey, not as transparency alone; save label numbers")
-    return Decoded(np.moveaxis(colours, 2, 0))
+            shown = picture.convert("RGB")
+        if shown.mode not in MODES:
+            raise DataError(f"{name} must be grey or RGB, not {shown.mode!r}; convert it")
+        pixels = shown.__array_interface__
+    facts = {"shape": pixels["shape"], "dtype": pixels["typestr"], "is_binary": shown.mode == "1"}
+    facts |= {"sign": sign, "spread": SPREAD.get(stored[:3], 1)}
+    return Unpacked([pixels["data"]], len(pixels["data"]), facts)
 
 
 def _open_picture(stream: BinaryIO) -> Image.Image:
@@ -118,9 +113,7 @@ def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     place = stream.tell()
     stream.seek(0)
     if picture.format == "PNG":
-        # It reads the file to its end, and so of an image of its own.
-        Image.open(stream, formats=FORMATS).verify()
-        check_rows(stream)
+        check_png(stream.read())
     elif picture.format == "TIFF":
         check_tiff(stream, picture, name)
     else:

@@ -1,12 +1,12 @@
-"""Check that a PNG holds the rows that its header states: Pillow leaves those black that are missing.
+"""Check that a PNG is whole: Pillow leaves rows black that are missing, and looks at no checksum of the pixels.
 
 Source: W3C, Portable Network Graphics (PNG) Specification, third edition.
 """
 
 import struct
+import zlib
 from collections.abc import Iterator
 from math import ceil
-from typing import BinaryIO
 
 from silofl.data.inflate import measure_stream
 
@@ -20,14 +20,17 @@ PASSES = {
 }
 
 
-def check_rows(stream: BinaryIO) -> None:
-    """Refuse a PNG with fewer or more rows than its header states; Pillow has checked the order of its chunks.
+def check_png(content: bytes) -> None:
+    """Refuse a PNG with a wrong checksum, or fewer or more rows than its header states.
+
+    Args:
+        content: The file, which Pillow has opened.
 
     Raises:
-        ValueError: It holds another number of rows.
+        ValueError: It has a wrong checksum, no end, or another number of rows.
     """
-    chunks = _read_chunks(stream)
-    width, height, bits, colour, _, _, interlace = struct.unpack(">IIBBBBB", next(chunks)[1])
+    chunks = [*_read_chunks(content)]
+    width, height, bits, colour, _, _, interlace = struct.unpack(">IIBBBBB", chunks[0][1])
     bits *= CHANNELS[colour]
     needed = 0
     for left, top, across, down in PASSES[interlace]:
@@ -41,9 +44,15 @@ def check_rows(stream: BinaryIO) -> None:
         raise ValueError(f"{min(size, needed + row)} bytes of pixels, not {needed}")
 
 
-def _read_chunks(stream: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    stream.seek(SIGNATURE_BYTES)
-    while len(head := stream.read(8)) == 8:
-        length, kind = struct.unpack(">I4s", head)
-        yield kind, stream.read(length)
-        stream.seek(4, 1)  # the checksum
+def _read_chunks(content: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield the kind and the content of each chunk up to the end of the picture."""
+    view, place, kind = memoryview(content), SIGNATURE_BYTES, b""
+    while kind != b"IEND":
+        if len(view) < place + 8:
+            raise ValueError("no end")
+        length, kind = struct.unpack_from(">I4s", view, place)
+        end = place + 8 + length
+        if zlib.crc32(view[place + 4 : end]).to_bytes(4) != view[end : end + 4]:
+            raise ValueError(f"a wrong checksum of {kind!r}")
+        yield kind, view[place + 8 : end]
+        place = end + 4

@@ -320,7 +320,8 @@ def _stack_images(
     planes: Sequence[NDArray | Tensor], lacking: Sequence[str], settings: DataSettings
 ) -> NDArray[np.float32]:
     """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
-    images = np.stack([_to_array(plane) for plane in planes])
+    # One needs no copy.
+    images = np.stack([_to_array(plane) for plane in planes]) if len(planes) > 1 else _to_array(planes[0])[None]
     # Zeros until then too, which a transform of intensities has moved.
     images[:, [settings.channel_names.index(name) for name in lacking]] = 0
     return stack_neighbours(images, settings.neighbours)

@@ -99,13 +99,14 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     return Record(case, images, label, patient, slices, index, recording)
 
 
-def locate(root: Path, path: str, case: str) -> Path:
+def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = None) -> Path:
     """Return the resolved path of a record's file.
 
     Args:
         root: The folder of dataset.json, resolved.
         path: The path that dataset.json gives.
         case: The case that the message names.
+        folders: Folders and their resolved paths, to which that of the file is added: most files share one.
 
     Raises:
         DataError: The path leaves the folder, or nothing readable is there.
@@ -115,7 +116,7 @@ def locate(root: Path, path: str, case: str) -> Path:
         raise _outside_path_error(path, case)
     try:
         # Links are resolved, because one may lead out of the folder.
-        found = (root / path).resolve()
+        found = _resolve(root / path, {} if folders is None else folders)
         if root not in found.parents:
             raise DataError(
                 f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}, a link "
@@ -128,6 +129,14 @@ def locate(root: Path, path: str, case: str) -> Path:
     except RuntimeError:
         raise DataError(f"case {case!r}: {path} must be a file, not a link to itself; replace the link") from None
     return found
+
+
+def _resolve(path: Path, folders: dict[Path, Path]) -> Path:
+    folder = path.parent
+    if folder not in folders:
+        folders[folder] = folder.resolve()
+    found = folders[folder] / path.name
+    return found.resolve() if found.is_symlink() else found
 
 
 def _outside_path_error(path: str, case: str) -> DataError:

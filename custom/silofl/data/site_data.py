@@ -1,6 +1,7 @@
 """Load a site's data folder as arrays for training, validation and test."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
-from silofl.data.cache_entries import prune
+from silofl.data.cache_entries import is_cached, prune
 from silofl.data.decoder import decode_ahead, end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.header import read_padding_value
@@ -125,11 +126,13 @@ def load_site_data(
         ConfigError: A transform is not allowed, or its options are not right.
     """
     needed = study.needed_parts if needed is None else needed
-    manifest = read_manifest(folder, study, needed)
-    unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
-    prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
-    source = describe_source(manifest)
-    parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
+    # The decoders' process starts while dataset.json is read, where nothing of it was cached.
+    with nullcontext() if is_cached(cache_dir, folder) else decode_ahead():
+        manifest = read_manifest(folder, study, needed)
+        unreadable = read_unreadable(cache_dir, manifest, skip_unreadable)
+        prepare = partial(_prepare_cases, manifest, study, has_progress, unreadable)
+        source = describe_source(manifest)
+        parts = load_or_prepare(cache_dir, fingerprint_preparation(source, study), prepare, source)
     prune(cache_dir, source)
     parts = {name: replace(part, patches=study.data.patches) for name, part in parts.items()}
     if len(manifest.labels_annotated) < len(study.labels):

@@ -12,8 +12,6 @@ from itertools import product
 from math import ceil, prod
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from silofl.data.inflate import measure_stream
@@ -27,6 +25,8 @@ STRIPS, TILES = (273, 279), (324, 325)
 JPEG_TABLES, DEPTH, METAMORPH_PLANES = 347, 32997, 33629
 PLAIN, FAX, OLD_JPEG, JPEG, DEFLATE = 1, (2, 3, 4), 6, 7, (8, 32946)
 SEPARATE, LOWEST_FIRST = 2, 2
+# Each byte with its bits in the other order.
+TURNED_ROUND = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 START_OF_IMAGE = b"\xff\xd8"
 HEADER_BYTES = 8
 # How many planes one table of tags stands for, as ImageJ and OME say it; tifffile gives the shape of all.
@@ -161,9 +161,9 @@ def _check_content(content: bytes, piece: Piece, tags: Any) -> None:  # noqa: AN
             raise ValueError(f"a strip or a tile of {columns} x {rows} pixels, not {piece.columns} x {piece.rows}")
     else:
         if tags.get(FILL_ORDER) == LOWEST_FIRST:
-            content = np.packbits(np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")).tobytes()
+            content = content.translate(TURNED_ROUND)
         whole = _decode_fax(content, piece, tags)
-        if not all(np.array_equal(whole, _decode_fax(_continue_fax(content, more), piece, tags)) for more in MORE):
+        if not all(whole == _decode_fax(_continue_fax(content, more), piece, tags) for more in MORE):
             raise ValueError("a strip without its end")
 
 
@@ -175,7 +175,7 @@ def _continue_fax(content: bytes, more: str) -> bytes:
     return head + int(bits, 2).to_bytes(len(bits) // 8, "big")
 
 
-def _decode_fax(content: bytes, piece: Piece, tags: Any) -> NDArray[np.bool]:  # noqa: ANN401 (as above)
+def _decode_fax(content: bytes, piece: Piece, tags: Any) -> bytes:  # noqa: ANN401 (as above)
     """Decode a strip as a file of its own."""
     length = len(content)
     values = {WIDTH: piece.columns, LENGTH: piece.rows, BITS: 1, COMPRESSION: tags[COMPRESSION], PHOTOMETRIC: 1}
@@ -185,4 +185,4 @@ def _decode_fax(content: bytes, piece: Piece, tags: Any) -> NDArray[np.bool]:  #
     table = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
     file = struct.pack("<2sHI", b"II", 42, HEADER_BYTES + length) + content + table
     with Image.open(io.BytesIO(file), formats=["TIFF"]) as picture:
-        return np.asarray(picture)
+        return picture.tobytes()
