@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from silofl.data.cache import load_or_prepare
-from silofl.data.cache_entries import CacheSource, list_entries, protect_entries, prune
+from silofl.data.cache_entries import CacheSource, is_cached, list_entries, protect_entries, prune
 from silofl.data.parts import PreparedCase
 from silofl.data.site_data import load_site_data
 
@@ -127,3 +127,17 @@ def test_the_next_start_after_a_change_of_the_data_removes_what_was_decoded_befo
     os.utime(site.folder / "f-mask.png", ns=(1, 1))
     load_site_data(site.folder, study(), cache)
     assert len(list_entries(cache)) == 1 and not before & set(list_entries(cache))
+
+
+def test_data_are_cached_whose_folder_any_entry_names(site, study, tmp_path):
+    folder, cache = site.write(), tmp_path / "cache"
+    assert not is_cached(cache, folder)
+    load_site_data(folder, study(), cache)
+    (tmp_path / "link").symlink_to(folder)
+    assert is_cached(cache, folder) and is_cached(cache, tmp_path / "link")
+    assert not is_cached(cache, tmp_path)
+
+
+def test_an_entry_that_does_not_say_whose_it_is_counts_for_nobody(tmp_path):
+    (tmp_path / name("a")).mkdir()
+    assert not is_cached(tmp_path, tmp_path)

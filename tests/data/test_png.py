@@ -105,3 +105,20 @@ def test_grey_of_16_bits_with_transparency_is_refused_as_colours_are(tmp_path, r
     path = write_png(tmp_path / "a.png", (1, 2), (4, 16), pack([[1, 65535, 2, 65535]], 16))
     with pytest.raises(DataError, match="a.png must hold .* of 8 bits, not of 16|a.png must hold label numbers of 16"):
         read(path)
+
+
+@pytest.mark.parametrize("place", [-20, -13, -1])
+def test_a_wrong_byte_in_the_pixels_or_in_a_checksum_is_refused(tmp_path, place):
+    path = write_png(tmp_path / "a.png", (9, 7), (0, 8), pack(draw((9, 7), (0, 8))[..., 0], 8))
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="a.png must be a whole file, .*checksum"):
+        read_image(path)
+
+
+def test_a_png_without_its_end_is_refused(tmp_path):
+    path = write_png(tmp_path / "a.png", (9, 7), (0, 8), pack(draw((9, 7), (0, 8))[..., 0], 8))
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(DataError, match="a.png must be a whole file, .*no end"):
+        read_image(path)

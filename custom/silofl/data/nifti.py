@@ -18,6 +18,8 @@ from silofl.data.packed import LENGTHS
 from silofl.errors import DataError
 
 GZIP = b"\x1f\x8b"
+# Of a header with what other programs have added to it: more is not copied.
+MOST_HEADER_BYTES = 1 << 24
 # They say whether more than the header follows.
 EXTENSION_BYTES = 4
 # The lowest bits of xyzt_units, and the millimetres of each unit; most writers leave the unit out.
@@ -69,7 +71,7 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
 
     if content is None:
         _check_ending(path, name)
-    with path.open("rb") if content is None else BytesIO(content) as stream:
+    with path.open("rb") if content is None else BytesIO(content[:MOST_HEADER_BYTES]) as stream:
         header = _read_header(stream)
         _check_header(header, name, is_pair=path.name.lower().endswith(PAIR))
         # Without compression the voxels stay in the file until they are needed.
@@ -153,24 +155,30 @@ def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN40
 
 def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> NDArray:  # noqa: ANN401 (as above)
     """Return the voxels by their scale; as stored where it is 1, since intensities and labels are checked by type."""
+    from nibabel.volumeutils import apply_read_scaling
+
     is_stored = voxels.dtype.names is not None or (voxels.slope, voxels.inter) == (1, 0)
-    if is_stored:
-        check_bytes(name, voxels.shape, voxels.dtype.itemsize)
-        if content is None:
-            return voxels.get_unscaled()
-        return np.ndarray(voxels.shape, voxels.dtype, content, int(voxels.offset), order="F")
     # Numbers of 16 bits lose nothing in a float32: a CT of the whole body has 2 GiB and more in float64.
     is_large = math.prod(voxels.shape) * 8 > MAX_BYTES and voxels.dtype.itemsize <= 2
-    dtype = np.dtype(np.float32 if is_large else np.float64)
+    dtype = voxels.dtype if is_stored else np.dtype(np.float32 if is_large else np.float64)
     check_bytes(name, voxels.shape, dtype.itemsize)
-    return _scale_by_slices(voxels) if is_large else np.asanyarray(voxels, dtype)
+    if content is None:
+        stored = voxels.get_unscaled()
+    else:
+        stored = np.ndarray(voxels.shape, voxels.dtype, content, int(voxels.offset), order="F")
+    if is_stored:
+        return stored
+    slope, inter = np.float64(voxels.slope), np.float64(voxels.inter)
+    if is_large:
+        return _scale_by_slices(stored, slope, inter)
+    return apply_read_scaling(stored, slope, inter).astype(dtype, copy=False)
 
 
-def _scale_by_slices(voxels: Any) -> NDArray[np.float32]:  # noqa: ANN401 (as above)
+def _scale_by_slices(stored: NDArray, slope: np.float64, inter: np.float64) -> NDArray[np.float32]:
     """Return scaled voxels, of which no more than a slice is ever in memory as float64."""
-    stored, scaled = voxels.get_unscaled(), np.empty(voxels.shape, np.float32, order="F")
-    for place in range(voxels.shape[-1]):
-        scaled[..., place] = stored[..., place] * np.float64(voxels.slope) + voxels.inter
+    scaled = np.empty(stored.shape, np.float32, order="F")
+    for place in range(stored.shape[-1]):
+        scaled[..., place] = stored[..., place] * slope + inter
     return scaled
 
 
