@@ -25,7 +25,7 @@ from silofl.training.loop import train
 
 # Preparing is more than decoding: a process that may crash is started and works ahead on the other core; whether each
 # file is whole, intensities and sizes, checks of each label, checksums.
-FIRST, AIMS = {"tiles": 5.0, "scans": 1.5}, {"tiles": 2.5, "scans": 1.5}
+FIRST, AIMS = {"tiles": 5.0, "scans": 2.0}, {"tiles": 2.5, "scans": 1.5}
 # What is done once takes what the machine does at that moment: each is measured so often.
 TIMES = 3
 TILES, SIDE, SCANS, SCAN = 400, 128, 8, (192, 192, 40)
