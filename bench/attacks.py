@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from runs import JOBS
 
+from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
 from silofl.data.phantoms import make_phantoms
@@ -35,7 +36,7 @@ from silofl.studies.simulation import changed_study
 from silofl.training.evaluation import predict
 
 SITES = ("coast", "east", "north", "south", "west")
-ATTACKER = "west"
+ATTACKER, COPIED = "west", "coast"
 SMALL = {
     "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     "data.augment": [],
@@ -66,6 +67,7 @@ class Attack:
         study: What the study differs in, so that there is something to attack.
         job: The study.
         has_trigger: Whether its success is measured by the trigger.
+        has_copy: Whether it sends the statistics of the site `COPIED` as its own, as if it knew them.
     """
 
     send: Callable[[Message], Message] = lambda answer: answer
@@ -73,6 +75,7 @@ class Attack:
     study: Mapping[str, Any] = field(default_factory=dict)
     job: str = "fedavg_phantoms"
     has_trigger: bool = False
+    has_copy: bool = False
 
 
 def main() -> None:
@@ -136,6 +139,8 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
         if task not in (VALIDATE, server.test_task):
             given[ATTACKER] = attack.send(given[ATTACKER])
+        if attack.has_copy and task == STATISTICS:
+            given[ATTACKER] = given[COPIED]
         return separate_failures(given, [])
 
     try:
@@ -149,6 +154,8 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
         "refused": sum(ATTACKER in record.refused for record in server.ledger),
         "ended": 0,
     }
+    if attack.job == ADAFED:
+        found[COPIED] = tests.scores[COPIED].value
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
 
 
@@ -165,6 +172,7 @@ def describe(found: Mapping[str, float] | None, base: float) -> str:
     if found is None:
         return "-"
     trigger = f", trigger {found['trigger']:.2f}" if "trigger" in found else ""
+    trigger += f", {COPIED} {found[COPIED]:.3f}" if COPIED in found else ""
     after = " refused" * bool(found["refused"]) + " run ended" * bool(found.get("ended"))
     return f"{found['dice']:.3f} ({found['dice'] / base:.2f}{trigger}){after}"
 
@@ -230,9 +238,14 @@ def is_control(name: str) -> bool:
     return name.startswith("control/")
 
 
+def is_parameter(name: str) -> bool:
+    """Return whether an array is a parameter of the model: its statistics stay home, and those compared are none."""
+    return not name.startswith(f"{STATISTICS}/")
+
+
 def is_compared(name: str) -> bool:
     """Return whether an array is of the statistics by which AdaFed compares sites."""
-    return name.startswith("statistics/")
+    return name.startswith(f"{STATISTICS}/")
 
 
 def stale() -> Attack:
@@ -295,6 +308,10 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "control x 50, SCAFFOLD": lambda: in_study(FEDAVG, scaled(50, of=is_control), **PLAIN),
     "none, AdaFed: own models": lambda: in_study(ADAFED, **BATCH),
     "statistics x 50, AdaFed: own models": lambda: in_study(ADAFED, scaled(50, of=is_compared), **BATCH),
+    "model x -10, AdaFed: own models": lambda: in_study(ADAFED, scaled(-10, of=is_parameter), **BATCH),
+    f"the same as if it were like {COPIED}, AdaFed: own models": lambda: in_study(
+        ADAFED, replace(scaled(-10, of=is_parameter), has_copy=True), **BATCH
+    ),
 }
 
 if __name__ == "__main__":
