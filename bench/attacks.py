@@ -23,7 +23,7 @@ from runs import JOBS
 from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
-from silofl.data.phantoms import make_phantoms
+from silofl.data.phantoms import SLICED, make_phantoms
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
@@ -67,6 +67,7 @@ class Attack:
         study: What the study differs in, so that there is something to attack.
         job: The study.
         has_trigger: Whether its success is measured by the trigger.
+        patients: Training and validation patients of some sites, where not the set's own.
         has_copy: Whether it sends the statistics of the site `COPIED` as its own, as if it knew them.
     """
 
@@ -75,6 +76,7 @@ class Attack:
     study: Mapping[str, Any] = field(default_factory=dict)
     job: str = "fedavg_phantoms"
     has_trigger: bool = False
+    patients: Mapping[str, int] = field(default_factory=dict)
     has_copy: bool = False
 
 
@@ -109,7 +111,9 @@ def run(options: argparse.Namespace, name: str, rule: str) -> dict[str, float]:
         folder = options.out / f"{name}-{rule}-{options.rounds}-{seed}".replace(" ", "_")
         result = folder.with_suffix(".json")
         if not result.is_file():
-            data = make_phantoms(options.out / "phantoms", PHANTOMS)
+            patients = ATTACKS[name]().patients
+            kind = replace(SLICED, patients=SLICED.patients | patients)
+            data = make_phantoms(options.out / "-".join(["phantoms", *patients]), PHANTOMS, kind=kind)
             result.write_text(json.dumps(attack_run(folder, data, ATTACKS[name](), rule, options.rounds, seed)))
             shutil.rmtree(folder)
         found.append(json.loads(result.read_text(encoding="utf-8")))
@@ -154,7 +158,7 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
         "refused": sum(ATTACKER in record.refused for record in server.ledger),
         "ended": 0,
     }
-    if attack.job == ADAFED:
+    if attack.job == ADAFED or attack.patients:
         found[COPIED] = tests.scores[COPIED].value
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
 
@@ -300,6 +304,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "backdoor x 5": lambda: backdoor(5),
     "none, BatchNorm": lambda: in_study(FEDAVG, **BATCH),
     "statistics x 50, BatchNorm": lambda: in_study(FEDAVG, shifted_statistics(), **BATCH),
+    "none, coast large": lambda: Attack(patients={COPIED: 60}),
     "none, HarmoFL as published": lambda: in_study(HARMOFL, **PUBLISHED),
     "amplitude x 10, HarmoFL as published": lambda: in_study(HARMOFL, scaled(10, of=is_amplitude), **PUBLISHED),
     "none, FedSM: own models": lambda: in_study(FEDSM, **CHOSEN),
