@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from runs import JOBS
 
+from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
-from silofl.data.phantoms import make_phantoms
+from silofl.data.phantoms import SLICED, make_phantoms
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.server import ServerRounds
@@ -35,7 +36,7 @@ from silofl.studies.simulation import changed_study
 from silofl.training.evaluation import predict
 
 SITES = ("coast", "east", "north", "south", "west")
-ATTACKER = "west"
+ATTACKER, COPIED = "west", "coast"
 SMALL = {
     "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     "data.augment": [],
@@ -66,6 +67,8 @@ class Attack:
         study: What the study differs in, so that there is something to attack.
         job: The study.
         has_trigger: Whether its success is measured by the trigger.
+        patients: Training and validation patients of some sites, where not the set's own.
+        has_copy: Whether it sends the statistics of the site `COPIED` as its own, as if it knew them.
     """
 
     send: Callable[[Message], Message] = lambda answer: answer
@@ -73,6 +76,8 @@ class Attack:
     study: Mapping[str, Any] = field(default_factory=dict)
     job: str = "fedavg_phantoms"
     has_trigger: bool = False
+    patients: Mapping[str, int] = field(default_factory=dict)
+    has_copy: bool = False
 
 
 def main() -> None:
@@ -106,7 +111,9 @@ def run(options: argparse.Namespace, name: str, rule: str) -> dict[str, float]:
         folder = options.out / f"{name}-{rule}-{options.rounds}-{seed}".replace(" ", "_")
         result = folder.with_suffix(".json")
         if not result.is_file():
-            data = make_phantoms(options.out / "phantoms", PHANTOMS)
+            patients = ATTACKS[name]().patients
+            kind = replace(SLICED, patients=SLICED.patients | patients)
+            data = make_phantoms(options.out / "-".join(["phantoms", *patients]), PHANTOMS, kind=kind)
             result.write_text(json.dumps(attack_run(folder, data, ATTACKS[name](), rule, options.rounds, seed)))
             shutil.rmtree(folder)
         found.append(json.loads(result.read_text(encoding="utf-8")))
@@ -136,6 +143,8 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
         if task not in (VALIDATE, server.test_task):
             given[ATTACKER] = attack.send(given[ATTACKER])
+        if attack.has_copy and task == STATISTICS:
+            given[ATTACKER] = given[COPIED]
         return separate_failures(given, [])
 
     try:
@@ -149,6 +158,8 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
         "refused": sum(ATTACKER in record.refused for record in server.ledger),
         "ended": 0,
     }
+    if attack.job == ADAFED or attack.patients:
+        found[COPIED] = tests.scores[COPIED].value
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
 
 
@@ -165,6 +176,7 @@ def describe(found: Mapping[str, float] | None, base: float) -> str:
     if found is None:
         return "-"
     trigger = f", trigger {found['trigger']:.2f}" if "trigger" in found else ""
+    trigger += f", {COPIED} {found[COPIED]:.3f}" if COPIED in found else ""
     after = " refused" * bool(found["refused"]) + " run ended" * bool(found.get("ended"))
     return f"{found['dice']:.3f} ({found['dice'] / base:.2f}{trigger}){after}"
 
@@ -230,9 +242,14 @@ def is_control(name: str) -> bool:
     return name.startswith("control/")
 
 
+def is_parameter(name: str) -> bool:
+    """Return whether an array is a parameter of the model: its statistics stay home, and those compared are none."""
+    return not name.startswith(f"{STATISTICS}/")
+
+
 def is_compared(name: str) -> bool:
     """Return whether an array is of the statistics by which AdaFed compares sites."""
-    return name.startswith("statistics/")
+    return name.startswith(f"{STATISTICS}/")
 
 
 def stale() -> Attack:
@@ -287,6 +304,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "backdoor x 5": lambda: backdoor(5),
     "none, BatchNorm": lambda: in_study(FEDAVG, **BATCH),
     "statistics x 50, BatchNorm": lambda: in_study(FEDAVG, shifted_statistics(), **BATCH),
+    "none, coast large": lambda: Attack(patients={COPIED: 60}),
     "none, HarmoFL as published": lambda: in_study(HARMOFL, **PUBLISHED),
     "amplitude x 10, HarmoFL as published": lambda: in_study(HARMOFL, scaled(10, of=is_amplitude), **PUBLISHED),
     "none, FedSM: own models": lambda: in_study(FEDSM, **CHOSEN),
@@ -295,6 +313,10 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "control x 50, SCAFFOLD": lambda: in_study(FEDAVG, scaled(50, of=is_control), **PLAIN),
     "none, AdaFed: own models": lambda: in_study(ADAFED, **BATCH),
     "statistics x 50, AdaFed: own models": lambda: in_study(ADAFED, scaled(50, of=is_compared), **BATCH),
+    "model x -10, AdaFed: own models": lambda: in_study(ADAFED, scaled(-10, of=is_parameter), **BATCH),
+    f"the same as if it were like {COPIED}, AdaFed: own models": lambda: in_study(
+        ADAFED, replace(scaled(-10, of=is_parameter), has_copy=True), **BATCH
+    ),
 }
 
 if __name__ == "__main__":

@@ -178,6 +178,30 @@ def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without
     assert any(np.abs(array).max() > 0 for array in game.server.parts["control"].control.values())
 
 
+def test_a_rule_that_shortens_a_variate_at_the_server_shortens_it_in_the_sites_steps_too(scaffold):
+    game = scaffold(robust="clipped")
+    game.round()
+    own = kept_controls(game, 1)
+    game.round()
+    sent = {site: game.sent["train"][site] for site in SITES}
+    shares = {site: sent[site].meta.get("control", {}).get("share", 1.0) for site in SITES}
+    lengths = {site: sum(float((one**2).sum()) for one in own[site].values()) ** 0.5 for site in SITES}
+    median = np.median([*lengths.values()])
+    assert shares == pytest.approx({site: min(1, median / length) for site, length in lengths.items()})
+    # Of three sites one is longer than the median; c - share * c_i is 0 on average, as without a rule.
+    assert sum(share < 1 for share in shares.values()) == 1
+    for name, array in sent["east"].of("control").items():
+        counted = np.mean([shares[site] * own[site][name].numpy() for site in SITES], axis=0)
+        np.testing.assert_allclose(array, counted, rtol=1e-4, atol=1e-6)
+    # Its next variate is still the mean gradient of its own steps: what it subtracted is added again.
+    for site, found in kept_controls(game, 2).items():
+        change = game.answers["train"][site]
+        for name, control in sent[site].of("control").items():
+            gradient = -change.of("model")[name] / (change.meta["steps"] * 0.05)
+            wanted = shares[site] * own[site][name].numpy() - control + gradient
+            np.testing.assert_allclose(found[name].numpy(), wanted, rtol=1e-3, atol=1e-5)
+
+
 def test_with_weights_by_examples_it_is_their_weighted_mean_also_where_a_site_has_lost_some(scaffold):
     def forgotten(task, site, answer):
         return answer | Message(meta=answer.meta | {"num_examples": 3, "num_patients": 3}) if site == "east" else answer

@@ -263,6 +263,29 @@ def test_a_site_that_all_listen_to_a_little_moves_nobodys_own_model_far(play, fi
     assert moved(scaled(50), robust="clipped") < 1.5 * honest
 
 
+def test_a_site_that_copies_anothers_statistics_does_not_become_all_that_it_listens_to(play, five_sites):
+    def listened(**robust):
+        folder = "-".join(["copied", *robust.values()])
+        options = {"name": "adafed", "model": {"normalization": "batch"}, "rounds": 4, "federation": {"min_sites": 5}}
+        game = play(FIVE, folder, data=five_sites, **options, **robust)
+        known = {}
+
+        def copy(task, site, answer):
+            # FIVE is the order in which sites answer.
+            if task == "statistics":
+                known[site] = answer
+                return known["east"] if site == ATTACKER else answer
+            return answer
+
+        game.rounds(3, change=copy)
+        return game.server.parts["statistics"].history[-1]["weights"][FIVE.index("east")]
+
+    plain, robust = listened(), listened(robust="clipped")
+    # lambda is one half
+    assert plain[FIVE.index(ATTACKER)] == pytest.approx(0.5)
+    assert robust[FIVE.index(ATTACKER)] < 0.35 and min(robust) > 0
+
+
 def test_a_site_with_its_own_model_goes_on_from_what_the_rule_left_of_it(play, five_sites):
     options = {"name": "softpull", "softpull": {"self_weight": 1}, "robust": "clipped", "federation": {"min_sites": 5}}
     game = play(FIVE, data=five_sites, **options)

@@ -27,6 +27,7 @@ from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
+from silofl.parts.narrow import narrow
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
@@ -107,7 +108,7 @@ def new_control(
     """Return a site's next control variate by option II: ``c_i' = c_i - c + (x - y) / (K eta)``.
 
     Args:
-        control: The site's c_i, {name: array}.
+        control: What the site subtracted from its steps: its c_i, or the share of it that a robust rule counts.
         server_control: The server's c, the same names.
         received: The parameters x that the site started from.
         trained: Its parameters y after K steps.
@@ -159,14 +160,31 @@ class ControlPart(Part):
         """
         known = list(self.weights_of_sites.values()) or [1.0]
         whole, total = len(self.sites) * float(np.mean(known)), self.total
-        rule, fewest = self.study.recipe.robust, self.study.federation.min_sites_for_ratio
-        if isinstance(rule, Robust) and len(self.own) >= rule.fewest_answers(fewest):
-            bounded, _ = bound_updates(rule, self.own, self.weights_of_sites, ())
+        if self._bounded:
             total = {
-                name: np.sum([self.weights_of_sites[site] * one[name] for site, one in bounded.items()], axis=0)
+                name: np.sum([self.weights_of_sites[site] * one[name] for site, one in self._bounded.items()], axis=0)
                 for name in total
             }
         return {name: (array / whole).astype(np.float32) for name, array in total.items()}
+
+    @cached_property
+    def _bounded(self) -> Mapping[str, Arrays]:
+        """Site -> what counts of its c_i by a robust rule; empty without one."""
+        rule, fewest = self.study.recipe.robust, self.study.federation.min_sites_for_ratio
+        if not isinstance(rule, Robust) or len(self.own) < rule.fewest_answers(fewest):
+            return {}
+        return bound_updates(rule, self.own, self.weights_of_sites, ())[0]
+
+    def _find_share(self, site: str) -> float:
+        """Return the share of its c_i that a site subtracts from its steps: as much as counts in c.
+
+        With all of it, ``c - c_i`` would no longer be 0 on average: a site with a long c_i would take itself out.
+        """
+        if site not in self._bounded or narrow(self.study.recipe.robust, Robust).rule != "clipped":
+            return 1.0
+        pairs = [(self._bounded[site][name], one) for name, one in self.own[site].items()]
+        square = float(sum(np.vdot(one, one) for _, one in pairs))
+        return float(sum(np.vdot(counted, one) for counted, one in pairs)) / square if square else 1.0
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Send c with the model, and the c_i that is in the sum to a site that has another one or lost it."""
@@ -177,7 +195,8 @@ class ControlPart(Part):
             own = {name: array.astype(np.float32) for name, array in self._own_of(site).items()}
             # Not in place: c is the same dictionary for all sites, and a c_i is for its own alone.
             arrays = arrays | add_role(OWN, keep_exact(own, self.study))
-        return Message(add_role(ROLE, arrays))
+        share = self._find_share(site)
+        return Message(add_role(ROLE, arrays), {ROLE: {"share": share}} if share != 1 else {})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
         """Return what a change of c_i must be like."""
@@ -226,7 +245,7 @@ class SiteControl(SitePart):
     stays = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
 
     def step(self, role: str, step: Step) -> Step:
-        """Correct every step by ``c - c_i`` (Eq. 3)."""
+        """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""
         work = self.work
         # Copied now: training changes the parameters in place, and option II needs where they began.
         self._received = _read_parameters(work.models[role], work.study)
@@ -235,7 +254,11 @@ class SiteControl(SitePart):
         self._own = self._load_control(select_role(OWN, received))
         if self._settings.option == 1:
             self._gradient = self._compute_gradient(work.models[role])
-        shift = {name: torch.from_numpy(self._server[name] - self._own[name]).to(work.device) for name in self._server}
+        share = np.float32(work.message.find_entry(ROLE).get("share", 1))
+        self._counted = {name: share * array for name, array in self._own.items()}
+        shift = {
+            name: torch.from_numpy(array - self._counted[name]).to(work.device) for name, array in self._server.items()
+        }
         return corrected_step(step, shift)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
@@ -249,7 +272,7 @@ class SiteControl(SitePart):
             training = work.study.training
             reach = norm(results[MODEL].steps, training.momentum, nesterov=training.is_nesterov)
             divisor = reach * work.learning_rate
-            self._new = new_control(self._own, self._server, self._received, trained, divisor)
+            self._new = new_control(self._counted, self._server, self._received, trained, divisor)
         change = round_as_received({name: array - self._own[name] for name, array in self._new.items()}, work.study)
         if work.study.federation.precision != "float32":
             # The server sums the changes as they arrive: of others its c would drift away from the mean of all c_i.

@@ -111,6 +111,22 @@ def test_identical_sites_share_the_rest_of_the_row_evenly():
     np.testing.assert_allclose(weights[3], [1 / 6, 1 / 6, 1 / 6, 0.5])
 
 
+def test_a_site_that_copies_anothers_statistics_does_not_fill_its_row():
+    # d copies a; b and c are at 2 and 4 of both, and at 3 of each other.
+    distance = np.array([[0, 2, 4, 0], [2, 0, 3, 2], [4, 3, 0, 4], [0, 2, 4, 0]], float)
+    plain, robust = (weigh_known_sites(distance, 0.5, is_robust) for is_robust in (False, True))
+    assert plain[0].tolist() == [0.5, 0, 0, 0.5]
+    # To a, d is as far as a third of the others' median 3: shares 1/2, 1/4 and 1/1 of 7/4.
+    np.testing.assert_allclose(robust[0], [0.5, *(0.5 * np.array([2, 1, 4]) / 7)])
+    # Nobody is three times as near to b or c as the others are: their rows stay.
+    np.testing.assert_array_equal(robust[1:3], plain[1:3])
+
+
+def test_two_sites_have_no_others_to_be_compared_with():
+    distance = np.array([[0, 2.0], [2.0, 0]])
+    np.testing.assert_array_equal(weigh_known_sites(distance, 0.3, True), weigh_known_sites(distance, 0.3))
+
+
 def test_one_site_alone_keeps_its_model():
     np.testing.assert_array_equal(adafed_weights([[0.0]], 0.5), [[1.0]])
 

@@ -1,7 +1,7 @@
 """AdaFed's settings and formulas: statistics of a site, distances between sites, weights (Eqs. 5-8)."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from silofl.core.others import BEYOND
 from silofl.core.recipe import Ingredient, Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Natural, Share
@@ -216,7 +217,25 @@ def adafed_weights(distance: ArrayLike, self_weight: float) -> NDArray[np.float6
     return np.stack([_weight_row(distance[i], i, self_weight) for i in range(count)])
 
 
-def weigh_known_sites(distance: NDArray, self_weight: float) -> NDArray[np.float64]:
+def lift_distances(distance: NDArray) -> NDArray[np.float64]:
+    """Return distances in which no site is much nearer to another than the others are.
+
+    In each row a distance counts as at least a third of the median of the row's others: a site that copies another's
+    statistics, and has the distance 0, does not fill the other's row.
+
+    Args:
+        distance: Shape (K, K), zero on the diagonal.
+
+    Returns:
+        Shape (K, K), no longer symmetric; of two sites as they are.
+    """
+    lifted = np.array(distance, np.float64)
+    for i, j in permutations(range(len(distance)), 2) if len(distance) > 2 else ():
+        lifted[i, j] = max(distance[i, j], np.median(np.delete(distance[i], [i, j])) / BEYOND)
+    return lifted
+
+
+def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = False) -> NDArray[np.float64]:
     """Return AdaFed's matrix where some sites share no statistics, so that their distances are NaN.
 
     Such a site listens to all sites equally; the others, among whom lambda and the inverse distances hold, do not
@@ -225,6 +244,7 @@ def weigh_known_sites(distance: NDArray, self_weight: float) -> NDArray[np.float
     Args:
         distance: Shape (K, K); NaN in the row and column of a site that shares nothing.
         self_weight: The paper's lambda, in [0, 1].
+        is_robust: Whether distances count as `lift_distances` returns them.
 
     Returns:
         Weights of shape (K, K); rows sum to 1; one site alone has [[1]].
@@ -234,7 +254,8 @@ def weigh_known_sites(distance: NDArray, self_weight: float) -> NDArray[np.float
     known = np.flatnonzero(~np.isnan(np.diag(distance)))
     if len(known) > 1:
         weights[known] = 0
-        weights[np.ix_(known, known)] = adafed_weights(distance[np.ix_(known, known)], self_weight)
+        among = distance[np.ix_(known, known)]
+        weights[np.ix_(known, known)] = adafed_weights(lift_distances(among) if is_robust else among, self_weight)
     return weights
 
 

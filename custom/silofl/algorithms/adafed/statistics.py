@@ -20,6 +20,7 @@ from silofl.algorithms.adafed.paper import (
     weigh_known_sites,
 )
 from silofl.core.mixing import Arrays
+from silofl.core.robust import Robust
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model
@@ -154,7 +155,7 @@ class StatisticsPart(Part):
         """Return who listens to whom, once sites have been compared."""
         if role != self.study.recipe.roles[-1] or number <= self.settings.shared_rounds(self.study.rounds):
             return None
-        return weigh_known_sites(self.distances(sites), self.settings.self_weight)
+        return self._weigh(self.distances(sites))
 
     def distances(self, sites: Sequence[str]) -> NDArray[np.float64]:
         """Return the distances between sites, shape (K, K), NaN where a site shares nothing."""
@@ -191,6 +192,13 @@ class StatisticsPart(Part):
         statistics = {site: [tuple(pair.numpy()) for pair in tensors] for site, tensors in state["statistics"].items()}
         return replace(self, statistics=statistics, without=dict(state["without"]), history=list(state["history"]))
 
+    def _weigh(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return who listens to whom by some distances, of which a robust rule bounds the small ones."""
+        rule = self.study.recipe.robust
+        least, known = self.study.federation.min_sites_for_ratio, np.isfinite(np.diag(distance)).sum()
+        is_robust = isinstance(rule, Robust) and bool(known >= rule.fewest_answers(least))
+        return weigh_known_sites(distance, self.settings.self_weight, is_robust)
+
     def _build_record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
         distance = self.distances(sites)
         reasons = dict.fromkeys(sites, "no answer yet") | dict(missing) | self.without
@@ -201,7 +209,7 @@ class StatisticsPart(Part):
             "self_weight": self.settings.self_weight,
             "sites": list(sites),
             "distances": [[None if np.isnan(value) else value for value in row] for row in distance.tolist()],
-            "weights": weigh_known_sites(distance, self.settings.self_weight).tolist(),
+            "weights": self._weigh(distance).tolist(),
             "without": {site: reasons[site] for site in sites if site not in self.statistics},
         }
 
