@@ -188,17 +188,15 @@ class OwnDraws:
 @contextmanager
 def move_parameters(parameters: Sequence[Tensor], direction: Sequence[Tensor], length: float = 1.0) -> Iterator[None]:
     """Move parameters along a direction for a while, and put the very same numbers back afterwards."""
-    # Other memory for a while: what lies in their own is neither copied nor rounded, as by minus the way it would be.
-    before = [p.data for p in parameters]
     with torch.no_grad():
-        moved = torch._foreach_add(list(parameters), list(direction), alpha=length)
-    for parameter, values in zip(parameters, moved, strict=True):
-        parameter.data = values
+        before = [p.clone() for p in parameters]
+        torch._foreach_add_(list(parameters), list(direction), alpha=length)
     try:
         yield
     finally:
-        for parameter, values in zip(parameters, before, strict=True):
-            parameter.data = values
+        with torch.no_grad():
+            # Not minus the way: (w + d) - d rounds.
+            torch._foreach_copy_(list(parameters), before)
 
 
 @contextmanager
