@@ -430,12 +430,17 @@ def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_mod
 def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate_folder, windows, tmp_path):
     study, shape = make_classes(), (3, 1, 64)
     state = build_model(study, shape, 0).state_dict()
-    calling = Calling(2.0, {1: 0.4})
-    contents = Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), calling=calling)
+    calling, tested = Calling(2.0, {1: 0.4}), {"value": 0.5, "labels": {"0": 0.5, "1": 0.5}}
+    own = {"east": 0.05, "west": 0.95}
+    facts = {"test": {site: tested | {"calling": {"thresholds": {"1": one}}} for site, one in own.items()}}
+    known = {"calling": calling, "facts": facts}
+    contents = Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), **known)
     write_model_folder(tmp_path / "super", contents)
     export_bundle(tmp_path / "super", tmp_path / "bundle")
-    _, wanted, _ = evaluate_folder(tmp_path / "super", windows / "eva")
+    _, wanted, said = evaluate_folder(tmp_path / "super", windows / "eva")
     _, found, printed = evaluate_folder(tmp_path / "bundle", windows / "eva")
+    far = "the threshold of fast is far from some sites' own"
+    assert far in said and far in printed
     assert_same_numbers(found, wanted)
     assert found.confusion == wanted.confusion and found.classes["fast"].called_from == pytest.approx(
         wanted.classes["fast"].called_from

@@ -138,7 +138,13 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
         "copyright": f"the sites of the study {study.name}",
         "intended_use": "Research; no medical device.",
         "data_type": "slices of one case" if study.data.dimensions == 2 else "one volume",
-        "super_model": {"fingerprint": fingerprint, "rule": contents.rule, "members": member_names(contents)},
+        "super_model": {
+            "fingerprint": fingerprint,
+            "rule": contents.rule,
+            "members": member_names(contents),
+            # What it is warned of by: labels that were not learnt, and the sites' own thresholds.
+            "test": contents.facts.get("test") or {},
+        },
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},
             "outputs": {"pred": _output_format(contents)},

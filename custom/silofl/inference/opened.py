@@ -94,7 +94,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         study = load_study(folder / "configs" / STUDY)
         shape, domain = tuple(how["image_shape"]), read_record(Domain, how["domain"], "domain")
         calling = unpack_calling(how.get("calling", {}), study)
-        members, fingerprint = list(about["members"]), str(about["fingerprint"])
+        members, fingerprint, facts = list(about["members"]), str(about["fingerprint"]), {"test": about.get("test")}
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{folder} must be a MONAI bundle that silofl export wrote; it lacks {error}, so that nobody knows how to "
@@ -112,7 +112,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         raise ConfigError(
             f"{folder / 'models'} must be as silofl export wrote it; it cannot be read: export it again"
         ) from None
-    contents = Contents(study, shape, {GLOBAL: {}}, "only", domain=domain, calling=calling)
+    contents = Contents(study, shape, {GLOBAL: {}}, "only", domain=domain, facts=facts, calling=calling)
     return BundleModel(contents, network, weigh, members, device), fingerprint
 
 
