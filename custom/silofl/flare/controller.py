@@ -41,7 +41,6 @@ from silofl.flare.tracking import Tracking
 from silofl.parts.answer import plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.study import Study
-from silofl.training.device import return_freed_memory
 
 POLL_S = 0.05
 GONE = "its process has ended, or it does not take part in this job"
@@ -115,7 +114,6 @@ class RoundsController(ModelController):
 
     def _carry_out(self, study: Study, run: str, folder: RunFolder) -> None:
         """Carry out what is left of a run; its folder has a result at its end, the job's own folder at any time."""
-        return_freed_memory()
         try:
             if study.continue_run and folder.is_complete:
                 self.info(f"run {run} is complete: its results are handed out once more")

@@ -57,11 +57,6 @@ def keep_freed_memory() -> None:
     _tell_malloc(TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def return_freed_memory() -> None:
-    """Let glibc give arrays from 1 MiB on back to the kernel: a server holds all sites' models, and trains none."""
-    _tell_malloc(MMAP_THRESHOLD, 1 << 20)
-
-
 def _tell_malloc(option: int, value: int) -> None:
     """Set an option of glibc's; other systems are left alone."""
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
