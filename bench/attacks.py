@@ -244,7 +244,7 @@ def is_control(name: str) -> bool:
 
 def is_parameter(name: str) -> bool:
     """Return whether an array is a parameter of the model: its statistics stay home, and those compared are none."""
-    return not name.startswith(f"{STATISTICS}/")
+    return not is_compared(name)
 
 
 def is_compared(name: str) -> bool:

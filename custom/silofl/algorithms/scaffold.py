@@ -19,7 +19,7 @@ from torch import nn
 
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
-from silofl.core.robust import Robust, bound_updates
+from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
@@ -27,7 +27,6 @@ from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
-from silofl.parts.narrow import narrow
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
@@ -168,19 +167,20 @@ class ControlPart(Part):
         return {name: (array / whole).astype(np.float32) for name, array in total.items()}
 
     @cached_property
+    def _rule(self) -> Robust | None:
+        return find_bounding_rule(self.study.recipe, len(self.own), self.study.federation.min_sites_for_ratio)
+
+    @cached_property
     def _bounded(self) -> Mapping[str, Arrays]:
         """Site -> what counts of its c_i by a robust rule; empty without one."""
-        rule, fewest = self.study.recipe.robust, self.study.federation.min_sites_for_ratio
-        if not isinstance(rule, Robust) or len(self.own) < rule.fewest_answers(fewest):
-            return {}
-        return bound_updates(rule, self.own, self.weights_of_sites, ())[0]
+        return {} if self._rule is None else bound_updates(self._rule, self.own, self.weights_of_sites, ())[0]
 
     def _find_share(self, site: str) -> float:
         """Return the share of its c_i that a site subtracts from its steps: as much as counts in c.
 
         With all of it, ``c - c_i`` would no longer be 0 on average: a site with a long c_i would take itself out.
         """
-        if site not in self._bounded or narrow(self.study.recipe.robust, Robust).rule != "clipped":
+        if self._rule is None or self._rule.rule != "clipped" or site not in self._bounded:
             return 1.0
         pairs = [(self._bounded[site][name], one) for name, one in self.own[site].items()]
         square = float(sum(np.vdot(one, one) for _, one in pairs))

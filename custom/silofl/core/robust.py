@@ -112,6 +112,18 @@ class Robust(Ingredient):
         }[self.rule]
 
 
+def find_bounding_rule(recipe: Recipe, answers: int, min_sites: int) -> Robust | None:
+    """Return a recipe's robust rule where it bounds so many answers; None without one, or with fewer.
+
+    Args:
+        recipe: Of the study.
+        answers: How many there are.
+        min_sites: From how many on sites are compared.
+    """
+    rule = recipe.robust
+    return rule if isinstance(rule, Robust) and answers >= rule.fewest_answers(min_sites) else None
+
+
 def take_median(updates: Mapping[str, Arrays]) -> Arrays:
     """Return the coordinate-wise median; of an even number of sites the mean of both in the middle.
 

@@ -16,7 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from silofl.core.findings import name_absence
 from silofl.data.manifest import PARTS
 from silofl.errors import quote_markdown
-from silofl.inference.contents import Contents, list_unlike_thresholds
+from silofl.inference.contents import Contents
+from silofl.inference.own_tests import list_unlike_thresholds
 from silofl.inference.readme import describe_images, describe_labels, list_calling
 from silofl.study import Study
 from silofl.training.joined import BLEND, WORDS, describe_bias

@@ -15,11 +15,10 @@ from silofl.core.calling import (
     MOST_PROBABLE,
     MOST_TEMPERATURE,
     Calling,
-    find_unlike_thresholds,
 )
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import ConfigError, quote_markdown, quote_value, suggest_nearest
+from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
@@ -123,19 +122,6 @@ def unpack_calling(plain: Mapping[str, Any], study: Study) -> Calling:
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
     return Calling(plain.get("temperature", 1.0), thresholds)
-
-
-def list_unlike_thresholds(contents: Contents) -> list[str]:
-    """Return a sentence for each threshold that lies far from one that a site chose on its own validation cases."""
-    study, tests = contents.study, contents.facts.get("test") or {}
-    plain = [(test.get("calling") or {}).get("thresholds") or {} for test in tests.values()]
-    own = [Calling(thresholds={int(number): one for number, one in table.items()}) for table in plain]
-    shown = contents.calling.shown_thresholds(study.is_multilabel)
-    return [
-        f"the threshold of {quote_markdown(study.labels[number])} is far from some sites' own: {shown[number]:.2f}, "
-        f"theirs {low:.2f} to {high:.2f}; at a hospital it may miss more, or alarm more, than the study wants"
-        for number, (low, high) in find_unlike_thresholds(contents.calling, own, study.is_multilabel).items()
-    ]
 
 
 def _check_model_names(contents: Contents) -> None:

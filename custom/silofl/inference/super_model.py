@@ -20,7 +20,7 @@ from silofl.data.preparation import Preparation, PreparedImage, build_preparatio
 from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.inference.card import rule_sentence
-from silofl.inference.contents import Contents, check_threshold, list_unlike_thresholds
+from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
 from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
 from silofl.inference.geometry import (
@@ -30,6 +30,7 @@ from silofl.inference.geometry import (
     decide_labels,
     decide_on_input,
 )
+from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt, list_unlike_thresholds
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.weigher import choose_model, member_names
 from silofl.models import HarmonizedModel, build_model, build_plain_model
@@ -46,8 +47,6 @@ MEAN = "mean of all sites"
 # What a site chose for itself.
 BLEND = "mean of the federated and the local model"
 ENSEMBLE = "ensemble"
-# The Dice of a label below which a model has not learnt it.
-LEARNT = 0.1
 FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
 # Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
 MAX_PARAMETER, MAX_STATISTIC = 1e6, 1e15
@@ -319,33 +318,22 @@ class SuperModel:
         """Which of its models answers, as a sentence."""
         return rule_sentence(self.contents)
 
-    @cached_property
+    @property
     def quality(self) -> str:
-        """How well the models find each label, by the sites' tests or else their validation; empty where not known."""
-        part, _, scores = self._label_scores
-        measure = "Dice" if self.contents.study.task == "segmentation" else "recall"
-        spans = [
-            f"{name} {min(values):.2f}" + (f" to {max(values):.2f}" if len(values) > 1 else "")
-            for name, values in scores.items()
-            if values
-        ]
-        return f"{measure} in {part}: {', '.join(spans)}" if spans else ""
+        """How well the models find each label, by their own test; empty where not known."""
+        return describe_quality(self.contents)
 
     @cached_property
     def _not_learnt(self) -> list[str]:
-        """A sentence for each label that the models found at no site."""
-        part, where, scores = self._label_scores
-        measure = "Dice" if self.contents.study.task == "segmentation" else "recall"
-        return [
-            f"{name} was not learnt: its {part} {measure} is {max(values):.2f} at {where}; to find it, or none, means "
-            "nothing"
-            for name, values in scores.items()
-            if values and max(values) < LEARNT
-        ]
+        return list_not_learnt(self.contents)
 
     @cached_property
     def _unlike_thresholds(self) -> list[str]:
         return list_unlike_thresholds(self.contents)
+
+    @cached_property
+    def _low_labels(self) -> list[str]:
+        return list_low_labels(self.contents)
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold
@@ -361,37 +349,6 @@ class SuperModel:
             return None
         fallback = self._list_fallback(answer, threshold) if rule.on_fallback else []
         return (*fallback, *(doubts if rule.on_unlike_image else ()), *self._low_labels)
-
-    @cached_property
-    def _low_labels(self) -> list[str]:
-        """A sentence for each label whose expected score is below what the study asks for, or not known."""
-        rule, (part, _, scores) = self.contents.study.do_not_use, self._label_scores
-        if rule is None or rule.label_below is None:
-            return []
-        measure = "Dice" if self.contents.study.task == "segmentation" else "recall"
-        wanted = f", and the study asks for {rule.label_below:.2f}"
-        means = {name: float(np.mean(values)) if values else None for name, values in scores.items()}
-        return [
-            f"the {measure} of {name} is not known{wanted}"
-            if mean is None
-            else f"{name} has a mean {part} {measure} of {mean:.2f}{wanted}"
-            for name, mean in means.items()
-            if mean is None or mean < rule.label_below
-        ]
-
-    @property
-    def _label_scores(self) -> tuple[str, str, dict[str, list[float]]]:
-        """``test`` or ``validation``, where the best of it was, and label or region -> its value at each site."""
-        facts, study = self.contents.facts, self.contents.study
-        # What one site keeps holds its own test, without a name of a site.
-        own = [facts] if "value" in facts else []
-        part = "test" if facts.get("test") or own else "validation"
-        of_sites = list((facts.get(part) or {}).values())
-        tests = [test.get("labels") or {} for test in of_sites or own]
-        where = "the best site" if of_sites else "the site"
-        named = dict.fromkeys(study.regions) if study.regions else study.labels
-        names = {str(key): name or key for key, name in named.items()}
-        return part, where, {name: [test[key] for test in tests if key in test] for key, name in names.items()}
 
     @cached_property
     def _steps(self) -> Preparation:

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from silofl.core.mixing import Arrays
 from silofl.errors import AggregationError
 from silofl.files import write_json
@@ -28,6 +26,7 @@ from silofl.inference.evaluations import (
     unpack_scores,
 )
 from silofl.inference.model_file import join_model, split_model
+from silofl.inference.own_tests import describe_quality
 from silofl.inference.super_model import SuperModel
 from silofl.models.roles import add_role
 from silofl.options import SPECIFICITY
@@ -42,7 +41,6 @@ from silofl.study import Study
 from silofl.training.evaluation import count_patients
 from silofl.training.metrics import Score
 
-CPU = torch.device("cpu")
 ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
 PURPOSE = (
@@ -148,8 +146,8 @@ class EvaluationPart(Part):
         if not self.sites:
             return {}
         sites = dict(sorted(self.sites.items()))
-        model = SuperModel(join_model(self.facts, self.arrays, self.study), CPU)
-        calling, labels = model.contents.calling, self.study.labels
+        contents = join_model(self.facts, self.arrays, self.study)
+        calling, labels = contents.calling, self.study.labels
         shown = calling.shown_thresholds(self.study.is_multilabel)
         record = Evaluations(
             fingerprint=self.facts["fingerprint"],
@@ -159,7 +157,7 @@ class EvaluationPart(Part):
             pooled=pool_scores(sites, self.study),
             temperature=calling.temperature,
             called_from={labels[number]: one for number, one in shown.items()} or None,
-            quality=model.quality,
+            quality=describe_quality(contents),
         )
         return {FILE: dump_record(record)}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from silofl.core.others import cap_claims
-from silofl.core.robust import Robust, bound_updates
+from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
@@ -31,9 +31,9 @@ class RobustPart(Part):
 
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
         """Put what counts in the place of all that parts average; name whose model's update Multi-Krum leaves out."""
-        rule, least = narrow(self.study.recipe.ingredient(ROLE), Robust), self.study.federation.min_sites_for_ratio
+        rule = find_bounding_rule(self.study.recipe, len(answers), self.study.federation.min_sites_for_ratio)
         changed, unlike = dict(answers), {}
-        if len(answers) < rule.fewest_answers(least):
+        if rule is None:
             return Compared(answers)
         averaged = [(role, part, names) for role, part in run.parts.items() for names in part.averaged(exchange, run)]
         for role, part, names in averaged:

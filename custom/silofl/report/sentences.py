@@ -12,7 +12,7 @@ from silofl.data.pooled import POOLED_SITE
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
-from silofl.inference.super_model import LEARNT
+from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_number, label_columns, name_models
 from silofl.study_sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined

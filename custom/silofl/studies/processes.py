@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -37,7 +36,7 @@ class ProcessTree:
 
     def __init__(self, command: list[str], log: Path | None = None) -> None:
         # In a session of its own: Ctrl-C reaches only this process, which then ends the tree in order.
-        with nullcontext() if log is None else open_own(log, "ab") as stream:
+        with contextlib.nullcontext() if log is None else open_own(log, "ab") as stream:
             self._root = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE if log is None else subprocess.DEVNULL,

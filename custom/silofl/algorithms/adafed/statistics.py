@@ -20,7 +20,7 @@ from silofl.algorithms.adafed.paper import (
     weigh_known_sites,
 )
 from silofl.core.mixing import Arrays
-from silofl.core.robust import Robust
+from silofl.core.robust import find_bounding_rule
 from silofl.data.batches import evaluation_batches
 from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model
@@ -194,10 +194,9 @@ class StatisticsPart(Part):
 
     def _weigh(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return who listens to whom by some distances, of which a robust rule bounds the small ones."""
-        rule = self.study.recipe.robust
-        least, known = self.study.federation.min_sites_for_ratio, np.isfinite(np.diag(distance)).sum()
-        is_robust = isinstance(rule, Robust) and bool(known >= rule.fewest_answers(least))
-        return weigh_known_sites(distance, self.settings.self_weight, is_robust)
+        known = int(np.isfinite(np.diag(distance)).sum())
+        rule = find_bounding_rule(self.study.recipe, known, self.study.federation.min_sites_for_ratio)
+        return weigh_known_sites(distance, self.settings.self_weight, rule is not None)
 
     def _build_record(self, sites: Sequence[str], finished: int, missing: Mapping[str, str]) -> dict[str, Any]:
         distance = self.distances(sites)

@@ -1,0 +1,79 @@
+"""What a model's own tests say of its answers: how well it finds each label, and what to be warned of."""
+
+import numpy as np
+
+from silofl.core.calling import Calling, find_unlike_thresholds
+from silofl.errors import quote_markdown
+from silofl.inference.contents import Contents
+
+# The Dice of a label below which a model has not learnt it.
+LEARNT = 0.1
+
+
+def describe_quality(contents: Contents) -> str:
+    """Say how well the models find each label, by the sites' tests or else their validation; empty where not known."""
+    part, _, scores = _read_label_scores(contents)
+    spans = [
+        f"{name} {min(values):.2f}" + (f" to {max(values):.2f}" if len(values) > 1 else "")
+        for name, values in scores.items()
+        if values
+    ]
+    return f"{_name_measure(contents)} in {part}: {', '.join(spans)}" if spans else ""
+
+
+def list_not_learnt(contents: Contents) -> list[str]:
+    """Return a sentence for each label that the models found at no site."""
+    part, where, scores = _read_label_scores(contents)
+    return [
+        f"{name} was not learnt: its {part} {_name_measure(contents)} is {max(values):.2f} at {where}; to find it, or "
+        "none, means nothing"
+        for name, values in scores.items()
+        if values and max(values) < LEARNT
+    ]
+
+
+def list_low_labels(contents: Contents) -> list[str]:
+    """Return a sentence for each label whose expected score is below what the study asks for, or not known."""
+    rule, (part, _, scores) = contents.study.do_not_use, _read_label_scores(contents)
+    if rule is None or rule.label_below is None:
+        return []
+    measure, wanted = _name_measure(contents), f", and the study asks for {rule.label_below:.2f}"
+    means = {name: float(np.mean(values)) if values else None for name, values in scores.items()}
+    return [
+        f"the {measure} of {name} is not known{wanted}"
+        if mean is None
+        else f"{name} has a mean {part} {measure} of {mean:.2f}{wanted}"
+        for name, mean in means.items()
+        if mean is None or mean < rule.label_below
+    ]
+
+
+def list_unlike_thresholds(contents: Contents) -> list[str]:
+    """Return a sentence for each threshold that lies far from one that a site chose on its own validation cases."""
+    study, tests = contents.study, contents.facts.get("test") or {}
+    plain = [(test.get("calling") or {}).get("thresholds") or {} for test in tests.values()]
+    own = [Calling(thresholds={int(number): one for number, one in table.items()}) for table in plain]
+    shown = contents.calling.shown_thresholds(study.is_multilabel)
+    return [
+        f"the threshold of {quote_markdown(study.labels[number])} is far from some sites' own: {shown[number]:.2f}, "
+        f"theirs {low:.2f} to {high:.2f}; at a hospital it may miss more, or alarm more, than the study wants"
+        for number, (low, high) in find_unlike_thresholds(contents.calling, own, study.is_multilabel).items()
+    ]
+
+
+def _name_measure(contents: Contents) -> str:
+    return "Dice" if contents.study.task == "segmentation" else "recall"
+
+
+def _read_label_scores(contents: Contents) -> tuple[str, str, dict[str, list[float]]]:
+    """Return ``test`` or ``validation``, where the best of it was, and label or region -> its value at each site."""
+    facts, study = contents.facts, contents.study
+    # What one site keeps holds its own test, without a name of a site.
+    own = [facts] if "value" in facts else []
+    part = "test" if facts.get("test") or own else "validation"
+    of_sites = list((facts.get(part) or {}).values())
+    tests = [test.get("labels") or {} for test in of_sites or own]
+    where = "the best site" if of_sites else "the site"
+    named = dict.fromkeys(study.regions) if study.regions else study.labels
+    names = {str(key): name or key for key, name in named.items()}
+    return part, where, {name: [test[key] for test in tests if key in test] for key, name in names.items()}
