@@ -107,3 +107,12 @@ print(getpass.getuser())
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == f"{name}\n", done.stderr
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_wait_without_computing_unless_the_machine_says_otherwise(given, wanted):
+    # On busy cores two threads that compute while they wait take eight times as long as one.
+    bare = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    code = "import sys, silofl, os; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=bare | given, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{wanted} False\n"

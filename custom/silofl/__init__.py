@@ -24,6 +24,9 @@ def _name_account() -> None:
 
 
 _name_account()
+# Before torch is loaded: where other programs use the cores, threads that wait by computing take eight times as long as
+# one alone.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def read_results(folder: str | Path | None) -> "Results":
