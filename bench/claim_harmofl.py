@@ -19,10 +19,12 @@ from verdicts import COLUMNS, Claim, Paper, Row, Table, find_data, mean_over_sit
 
 from silofl.data.batches import evaluation_batches
 from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.phantoms import make_phantoms
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.stains import make_stains
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
+from silofl.studies.demo import SMALL
 from silofl.studies.leave_out import assemble_models, load_site_networks
 from silofl.studies.methods import find_method_algorithm
 from silofl.training.evaluation import compute_softmax
@@ -296,7 +298,7 @@ PNEUMONIA_OTHERWISE = replace(
     columns=COLUMNS,
     note="",
 )
-# GroupNorm, with which FedAvg is at its best there; the claims are on rows with BatchNorm.
+# BatchNorm, and GroupNorm, with which FedAvg is at its best there.
 NUCLEI = replace(
     PNEUMONIA_OTHERWISE,
     name="nuclei-normalizations",
@@ -304,11 +306,23 @@ NUCLEI = replace(
     make=partial(_import, "nuclei-dsb2018", "harmofl_nuclei", ImportOptions()),
     rows=tuple(
         replace(row, rates=(0.001, 0.003))
-        for row in (LOCAL, *OTHERWISE_NORMALIZED)
-        if row is LOCAL or row.changes["model.normalization"] == "group"
+        for row in (*ROWS, *OTHERWISE_NORMALIZED)
+        if row.changes["model.normalization"] in ("batch", "group")
     ),
     changes={"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]},
     needs="nuclei_dsb2018",
+)
+# The demonstration's hospitals and study, with every normalisation.
+PHANTOMS = Table(
+    "phantoms-normalizations",
+    "harmofl_phantoms",
+    lambda folder, seed: make_phantoms(folder / "harmofl_phantoms", seed),
+    tuple(replace(row, rates=(0.003, 0.01)) for row in (*ROWS, *OTHERWISE_NORMALIZED)),
+    {key: value for key, value in SMALL.items() if key != "training.learning_rate"} | {"guard": False},
+    COLUMNS,
+    (),
+    searched=SEARCHED,
+    is_extra=True,
 )
 # One rate for all rows, since drift grows with it.
 DRIFT = replace(
@@ -362,5 +376,6 @@ PAPER = Paper(
         *map(_with_other_normalizations, SETS),
         PNEUMONIA_OTHERWISE,
         NUCLEI,
+        PHANTOMS,
     ),
 )
