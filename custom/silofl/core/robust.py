@@ -4,7 +4,9 @@ Coordinate-wise median and trimmed mean: Yin, Chen, Ramchandran and Bartlett, By
 Towards Optimal Statistical Rates, ICML 2018, arXiv:1803.01498, Definitions 1 and 2. Multi-Krum: Blanchard, El Mhamdi,
 Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
 arXiv:1703.02757, Section 4. Clipping of updates at a norm: Sun, Kairouz, Suresh and McMahan, Can You Really Backdoor
-Federated Learning?, arXiv:1911.07963; at the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
+Federated Learning?, arXiv:1911.07963; around a centre: Karimireddy, He and Jaggi, Learning from History for Byzantine
+Robust Optimization, ICML 2021, arXiv:2012.10333, whose centre is the round before, here the coordinate-wise median; at
+the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ class Robust(Ingredient):
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
             updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
-        factor: Of ``clipped``: times the sites' median that an update may pull the model, by its length and its site's
-            examples; and times the others' median that a site's examples and steps count. With fewer answers than
-            ``federation.min_sites_for_ratio`` nothing is clipped.
+        factor: Of ``clipped``: times the sites' median that an update may pull the model, by its distance from the
+            median update and its site's examples; and times the others' median that a site's examples and steps count.
+            With fewer answers than ``federation.min_sites_for_ratio`` nothing is clipped.
         attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
     """
@@ -104,8 +106,9 @@ class Robust(Ingredient):
             "median": "Of each number it takes the median of the sites' updates (Yin et al.).",
             "trimmed_mean": "Of each number it takes the mean of the sites' updates without the largest and smallest "
             f"{self.attackers} (Yin et al.).",
-            "clipped": "An update that would pull the model further, by its length and its site's examples, than "
-            f"{self.factor:g} times the sites' median counts as a shorter one; examples and steps beyond "
+            "clipped": "An update that would pull the model further, by its site's examples and its distance from the "
+            "median update (its length, where sites get models of their own), than "
+            f"{self.factor:g} times the sites' median counts as a nearer one; examples and steps beyond "
             f"{self.factor:g} times the others' median do not count.",
             "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
             "ones (Multi-Krum, Blanchard et al.).",
@@ -153,10 +156,10 @@ def clip_scales(pulls: Mapping[str, float], factor: float) -> dict[str, float]:
 
     Args:
         pulls: Site -> length of its update by step, times how much the site counts.
-        factor: Times the sites' median that a pull may be; where most have not moved, nothing is clipped.
+        factor: Times the sites' median that a pull may be.
     """
     bound = factor * float(np.median(list(pulls.values())))
-    return {site: min(1.0, bound / pull) if bound > 0 and pull > 0 else 1.0 for site, pull in pulls.items()}
+    return {site: min(1.0, bound / pull) if pull > 0 else 1.0 for site, pull in pulls.items()}
 
 
 def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.float64]:
@@ -171,7 +174,12 @@ def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.fl
 
 
 def bound_updates(
-    rule: Robust, updates: Mapping[str, Arrays], shares: Mapping[str, float], buffers: Collection[str]
+    rule: Robust,
+    updates: Mapping[str, Arrays],
+    shares: Mapping[str, float],
+    buffers: Collection[str],
+    *,
+    is_shared: bool = True,
 ) -> tuple[dict[str, Arrays], dict[str, float]]:
     """Return updates whose mean is what the rule makes of these.
 
@@ -179,9 +187,10 @@ def bound_updates(
 
     Args:
         rule: The rule.
-        updates: Site -> {name: array}, all from the same model.
+        updates: Site -> {name: array}.
         shares: Site -> how much a length of its update counts: its examples by training step.
         buffers: Names of arrays that are no parameters.
+        is_shared: Whether all updates are from the same model, and so have a median to be clipped around.
 
     Returns:
         Site -> what counts as its update: equal for all sites but with ``clipped``. Site -> its score, if Multi-Krum
@@ -191,25 +200,38 @@ def bound_updates(
         return _give_all(updates, take_median(updates)), {}
     if rule.rule == "trimmed_mean":
         return _give_all(updates, trim_mean(updates, rule.attackers)), {}
-    products = multiply_updates(updates, buffers)
     if rule.rule == "clipped":
-        return _clip(updates, products, shares, rule.factor, buffers), {}
-    return _select_nearest(updates, products, rule.attackers, buffers)
+        centre = take_median(updates) if is_shared else {}
+        return _clip(updates, centre, shares, rule.factor, buffers), {}
+    return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
 
 
 def _clip(
     updates: Mapping[str, Arrays],
-    products: Products,
+    centre: Arrays,
     shares: Mapping[str, float],
     factor: float,
     buffers: Collection[str],
 ) -> dict[str, Arrays]:
-    scales = {}
+    """Return updates near the centre, which is 0 for arrays that it lacks."""
+    away = {
+        site: {name: array - centre[name] if name in centre else array for name, array in arrays.items()}
+        for site, arrays in updates.items()
+    }
+    products, scales = multiply_updates(away, buffers), {}
     for is_buffer, of_these in ((False, products.parameters), (True, products.buffers)):
         lengths = products.lengths(of_these)
         scales[is_buffer] = clip_scales({site: length * shares[site] for site, length in lengths.items()}, factor)
+
+    def bring_near(site: str, name: str, array: NDArray) -> NDArray:
+        scale = scales[name in buffers][site]
+        if scale == 1:
+            return array
+        near = scale * away[site][name]
+        return (near + centre[name] if name in centre else near).astype(array.dtype)
+
     return {
-        site: {name: _scale(array, scales[name in buffers][site]) for name, array in arrays.items()}
+        site: {name: bring_near(site, name, array) for name, array in arrays.items()}
         for site, arrays in updates.items()
     }
 
@@ -246,6 +268,3 @@ def _give_all(updates: Mapping[str, Arrays], combined: Arrays) -> dict[str, Arra
     """Return the same update for every site, of the arrays that it sent: any mean of equal updates is that update."""
     return {site: {name: combined[name] for name in arrays if name in combined} for site, arrays in updates.items()}
 
-
-def _scale(array: NDArray, scale: float) -> NDArray:
-    return array if scale == 1 else (scale * array).astype(array.dtype)
