@@ -69,13 +69,13 @@ def test_a_far_update_is_brought_near_the_median_one():
 def test_an_update_pulls_by_its_length_and_by_how_much_its_site_counts():
     # 1, 2 and 3 examples by step lie 2, 0 and 6 from the median of 2, and pull by 2, 0 and 6 * 3 = 18; with the median
     # pull, 2, c counts 2 + 6 * 2 / 18.
-    bounded, _ = bound(numbers(0, 2, 8), shares={"a": 1, "b": 2, "c": 3}, rule="clipped")
+    bounded, _ = bound(numbers(0, 2, 8), shares={"a": 1, "b": 2, "c": 3}, rule="clipped", factor=1)
     assert [arrays["w"].tolist() for arrays in bounded.values()] == [[0], [2], [pytest.approx(2 + 2 / 3)]]
 
 
 def test_parameters_cannot_hide_behind_long_buffers():
     updates = {site: arrays | {"mean": np.float32([1000])} for site, arrays in numbers(0, 1, -50).items()}
-    bounded, _ = bound(updates, {"mean"}, rule="clipped")
+    bounded, _ = bound(updates, {"mean"}, rule="clipped", factor=1)
     # The median is 0, and the median distance 1.
     assert bounded["c"] == {"w": np.float32([-1]), "mean": np.float32([1000])}
     wild = {

@@ -31,7 +31,7 @@ class Robust(Ingredient):
     Attributes:
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
-            updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
+            updates ``clipped`` at a distance from their median. In all but ``clipped`` every site counts the same.
         factor: Of ``clipped``: times the sites' median that an update may pull the model, by its distance from the
             median update and its site's examples; and times the others' median that a site's examples and steps count.
             With fewer answers than ``federation.min_sites_for_ratio`` nothing is clipped.
@@ -43,7 +43,7 @@ class Robust(Ingredient):
     halves: ClassVar[str] = "silofl.parts.robust"
     is_of_steps: ClassVar[bool] = True
     rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
-    factor: Positive = 1.0
+    factor: Positive = 2.0
     attackers: Count = 1
 
     @property
