@@ -179,7 +179,7 @@ def test_the_servers_control_is_the_mean_of_the_sites_also_after_a_round_without
 
 
 def test_a_rule_that_shortens_a_variate_at_the_server_shortens_it_in_the_sites_steps_too(scaffold):
-    game = scaffold(robust={"rule": "clipped", "factor": 1})
+    game = scaffold(robust="clipped")
     game.round()
     own = kept_controls(game, 1)
     game.round()

@@ -176,7 +176,7 @@ class ControlPart(Part):
         if self._rule is None:
             return {}
         # Clipped around 0, where a c_i keeps its direction: a site subtracts as much of its own as counts.
-        return bound_updates(self._rule, self.own, self.weights_of_sites, (), is_shared=False)[0]
+        return bound_updates(self._rule, self.own, self.weights_of_sites, (), has_median=False)[0]
 
     def _find_share(self, site: str) -> float:
         """Return the share of its c_i that a site subtracts from its steps: as much as counts in c.

@@ -33,8 +33,9 @@ class Robust(Ingredient):
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
             updates ``clipped`` at a distance from their median. In all but ``clipped`` every site counts the same.
         factor: Of ``clipped``: times the sites' median that an update may pull the model, by its distance from the
-            median update and its site's examples; and times the others' median that a site's examples and steps count.
-            With fewer answers than ``federation.min_sites_for_ratio`` nothing is clipped.
+            median update and its site's examples, or half as much by its length, where sites get models of their own
+            or a selector learns; and times the others' median that a site's examples and steps count. With fewer
+            answers than ``federation.min_sites_for_ratio`` nothing is clipped.
         attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
     """
@@ -107,8 +108,8 @@ class Robust(Ingredient):
             "trimmed_mean": "Of each number it takes the mean of the sites' updates without the largest and smallest "
             f"{self.attackers} (Yin et al.).",
             "clipped": "An update that would pull the model further, by its site's examples and its distance from the "
-            "median update (its length, where sites get models of their own), than "
-            f"{self.factor:g} times the sites' median counts as a nearer one; examples and steps beyond "
+            f"median update, than {self.factor:g} times the sites' median counts as a nearer one (where sites get "
+            "models of their own or a selector learns: by its length, and half as many times); examples and steps beyond "
             f"{self.factor:g} times the others' median do not count.",
             "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
             "ones (Multi-Krum, Blanchard et al.).",
@@ -179,7 +180,7 @@ def bound_updates(
     shares: Mapping[str, float],
     buffers: Collection[str],
     *,
-    is_shared: bool = True,
+    has_median: bool = True,
 ) -> tuple[dict[str, Arrays], dict[str, float]]:
     """Return updates whose mean is what the rule makes of these.
 
@@ -190,7 +191,9 @@ def bound_updates(
         updates: Site -> {name: array}.
         shares: Site -> how much a length of its update counts: its examples by training step.
         buffers: Names of arrays that are no parameters.
-        is_shared: Whether all updates are from the same model, and so have a median to be clipped around.
+        has_median: Whether the updates are of one model that all sites teach the same. They then have a median to be
+            clipped around; others are clipped around 0, at half the factor, since an attacker as long as the others
+            pulls further there.
 
     Returns:
         Site -> what counts as its update: equal for all sites but with ``clipped``. Site -> its score, if Multi-Krum
@@ -201,8 +204,9 @@ def bound_updates(
     if rule.rule == "trimmed_mean":
         return _give_all(updates, trim_mean(updates, rule.attackers)), {}
     if rule.rule == "clipped":
-        centre = take_median(updates) if is_shared else {}
-        return _clip(updates, centre, shares, rule.factor, buffers), {}
+        if has_median:
+            return _clip(updates, take_median(updates), shares, rule.factor, buffers), {}
+        return _clip(updates, {}, shares, rule.factor / 2, buffers), {}
     return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
 
 

@@ -41,23 +41,26 @@ class RobustPart(Part):
                 site: {name: array for name, array in arrays.items() if name in names}
                 for site, arrays in Replies(answers).updates_of(role).items()
             }
-            is_shared = all(
+            is_mixed_alike = all(
                 one.weights(role, exchange.round, list(answers), run) is None for one in run.parts.values()
             )
-            shares = self._share_lengths(answers, is_shared=is_shared)
-            bounded, left_out = bound_updates(rule, updates, shares, part.buffers, is_shared=is_shared)
+            shares = self._share_lengths(answers, counts_examples=is_mixed_alike)
+            has_median = is_mixed_alike and part.has_median
+            bounded, left_out = bound_updates(rule, updates, shares, part.buffers, has_median=has_median)
             for site, arrays in bounded.items():
                 changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(role, arrays))
             if role in self.study.recipe.traveling_roles:
                 unlike = {site: {"distance": score} for site, score in left_out.items()}
         return Compared(changed, unlike)
 
-    def _share_lengths(self, answers: dict[str, SiteAnswer], *, is_shared: bool) -> Mapping[str, float]:
-        """Return how much a length of each site's update counts in a mean: its examples, by step."""
+    def _share_lengths(self, answers: dict[str, SiteAnswer], *, counts_examples: bool) -> Mapping[str, float]:
+        """Return how much a length of each site's update counts in a mean: its examples, by step.
+
+        Where sites get models of their own, who listens to whom does not hang on examples.
+        """
         rule, replies = narrow(self.study.recipe.ingredient(ROLE), Robust), Replies(answers)
         counts: Mapping[str, float] = dict.fromkeys(answers, 1.0)
-        # Who listens to whom does not hang on examples where sites get models of their own.
-        if is_shared:
+        if counts_examples:
             counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
         # A site that says more steps than it took would otherwise send a longer update.
         steps = cap_claims(replies.steps, rule.factor)
