@@ -58,10 +58,9 @@ def test_a_pull_is_bounded_by_the_factor_times_the_median():
 def test_a_far_update_is_brought_near_the_median_one():
     # The median is 3, and the distances from it are 2, 1, 0, 1 and 97, whose median is 1; twice that is 2.
     updates = numbers(1, 2, 3, 4, 100)
-    assert [arrays["w"].tolist() for arrays in bound(updates, rule="clipped", factor=2)[0].values()] == [
-        [1], [2], [3], [4], [5],
-    ]  # fmt: skip
-    # Of models of the sites' own there is no median: 1, 2, 3, 4 and 100 are lengths, and 3 is half of twice their median.
+    bounded, _ = bound(updates, rule="clipped", factor=2)
+    assert [float(arrays["w"][0]) for arrays in bounded.values()] == [1, 2, 3, 4, 5]
+    # Of models of the sites' own there is no median: of the lengths 3 is half of twice their median.
     own, _ = bound_updates(Robust(rule="clipped", factor=2), updates, SHARES, (), has_median=False)
     assert [arrays["w"].tolist() for arrays in own.values()] == [[1], [2], [3], [3], [3]]
 

@@ -109,8 +109,8 @@ class Robust(Ingredient):
             f"{self.attackers} (Yin et al.).",
             "clipped": "An update that would pull the model further, by its site's examples and its distance from the "
             f"median update, than {self.factor:g} times the sites' median counts as a nearer one (where sites get "
-            "models of their own or a selector learns: by its length, and half as many times); examples and steps beyond "
-            f"{self.factor:g} times the others' median do not count.",
+            "models of their own or a selector learns: by its length, and half as many times); examples and steps "
+            f"beyond {self.factor:g} times the others' median do not count.",
             "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
             "ones (Multi-Krum, Blanchard et al.).",
         }[self.rule]
@@ -271,4 +271,3 @@ def _combine(updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]]
 def _give_all(updates: Mapping[str, Arrays], combined: Arrays) -> dict[str, Arrays]:
     """Return the same update for every site, of the arrays that it sent: any mean of equal updates is that update."""
     return {site: {name: combined[name] for name in arrays if name in combined} for site, arrays in updates.items()}
-

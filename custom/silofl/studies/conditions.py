@@ -131,9 +131,7 @@ def list_groups(groups: Mapping[str, Sequence[str]]) -> str:
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:
     settings = {
-        key: text
-        for key, text in all_settings(run).items()
-        if key == RULE or key.partition(".")[0] not in NOT_COMPARED
+        key: text for key, text in all_settings(run).items() if key == RULE or key.partition(".")[0] not in NOT_COMPARED
     }
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
     total = (run.results.rounds or 0) + (run.results.recipe_value("extra_rounds") or 0)

@@ -29,7 +29,7 @@ WINDOW_NETWORK = "activity_cnn"
 LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
 # Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
-ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients than others counts less"
+ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
 # Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
 MOST_SIDE, SIDE_STEP = 256, 16
 # Task, and whether the data are windows -> a job for such data, named where another one is refused.
