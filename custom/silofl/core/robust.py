@@ -58,6 +58,13 @@ class Robust(Ingredient):
         needed = {"median": 3, "trimmed_mean": 2 * self.attackers + 1, "multi_krum": 2 * self.attackers + 3}
         return needed.get(self.rule, 1)
 
+    def reach(self, *, has_median: bool) -> float:
+        """Return the factor for updates that are clipped around their median, or half of it for those around 0.
+
+        An attacker as long as the others pulls further there.
+        """
+        return self.factor if has_median else self.factor / 2
+
     def fewest_answers(self, min_sites: int) -> int:
         """Return from how many answers on it bounds them, given from how many on sites are compared."""
         return max(self.fewest_sites, min_sites if self.rule == "clipped" else 1)
@@ -192,8 +199,7 @@ def bound_updates(
         shares: Site -> how much a length of its update counts: its examples by training step.
         buffers: Names of arrays that are no parameters.
         has_median: Whether the updates are of one model that all sites teach the same. They then have a median to be
-            clipped around; others are clipped around 0, at half the factor, since an attacker as long as the others
-            pulls further there.
+            clipped around; others are clipped around 0.
 
     Returns:
         Site -> what counts as its update: equal for all sites but with ``clipped``. Site -> its score, if Multi-Krum
@@ -204,9 +210,8 @@ def bound_updates(
     if rule.rule == "trimmed_mean":
         return _give_all(updates, trim_mean(updates, rule.attackers)), {}
     if rule.rule == "clipped":
-        if has_median:
-            return _clip(updates, take_median(updates), shares, rule.factor, buffers), {}
-        return _clip(updates, {}, shares, rule.factor / 2, buffers), {}
+        centre = take_median(updates) if has_median else {}
+        return _clip(updates, centre, shares, rule.reach(has_median=has_median), buffers), {}
     return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
 
 
