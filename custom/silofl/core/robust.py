@@ -223,26 +223,31 @@ def _clip(
     buffers: Collection[str],
 ) -> dict[str, Arrays]:
     """Return updates near the centre, which is 0 for arrays that it lacks."""
-    away = {
-        site: {name: array - centre[name] if name in centre else array for name, array in arrays.items()}
-        for site, arrays in updates.items()
-    }
-    products, scales = multiply_updates(away, buffers), {}
-    for is_buffer, of_these in ((False, products.parameters), (True, products.buffers)):
-        lengths = products.lengths(of_these)
-        scales[is_buffer] = clip_scales({site: length * shares[site] for site, length in lengths.items()}, factor)
-
-    def bring_near(site: str, name: str, array: NDArray) -> NDArray:
-        scale = scales[name in buffers][site]
-        if scale == 1:
-            return array
-        near = scale * away[site][name]
-        return (near + centre[name] if name in centre else near).astype(array.dtype)
-
+    scales = {}
+    for is_buffer in (False, True):
+        pulls = {}
+        for site, arrays in updates.items():
+            of_these = {name: array for name, array in arrays.items() if (name in buffers) == is_buffer}
+            pulls[site] = shares[site] * _measure_distance(of_these, centre)
+        scales[is_buffer] = clip_scales(pulls, factor)
     return {
-        site: {name: bring_near(site, name, array) for name, array in arrays.items()}
-        for site, arrays in updates.items()
+        site: {name: _bring_near(array, centre.get(name), scales[name in buffers][site]) for name, array in one.items()}
+        for site, one in updates.items()
     }
+
+
+def _measure_distance(arrays: Arrays, centre: Arrays) -> float:
+    """Return the Euclidean distance from a centre; one array at a time, since a model may be large."""
+    away = (array - centre[name] if name in centre else array for name, array in arrays.items())
+    return float(np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in away)))
+
+
+def _bring_near(array: NDArray, centre: NDArray | None, scale: float) -> NDArray:
+    """Return an array whose distance from a centre is multiplied; the array itself where it is not."""
+    if scale == 1:
+        return array
+    near = scale * array if centre is None else centre + scale * (array - centre)
+    return near.astype(array.dtype)
 
 
 def _select_nearest(
