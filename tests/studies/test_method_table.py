@@ -289,6 +289,14 @@ def test_rows_on_other_data_are_not_compared_however_many_test_cases_they_have(m
         assert [row["sites_won"] for row in methods_values(methods)] == [[], []]
 
 
+def test_rows_on_other_data_are_not_compared_where_a_site_has_no_value_in_any_run_either(method):
+    """As an AUROC at a site whose test cases are all of one class."""
+    first, second = twice(method, "a", 0.9, None), twice(method, "b", 0.5, None)
+    here, there = ({0: (folder, "01"), 1: (folder, "01")} for folder in ("here", "there"))
+    assert is_comparable([replace(first, data=here), replace(second, data=here)])
+    assert not is_comparable([replace(first, data=here), replace(second, data=there)])
+
+
 def test_shared_or_excluded_batchnorm_is_said_of_the_methods_it_concerns(described):
     fedbn = described("fedbn", recipe={"stays_home": "batchnorm"})
     assert "\nfedavg: BatchNorm is shared" in notes(described(), fedbn)

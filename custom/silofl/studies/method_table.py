@@ -119,10 +119,8 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
 def is_comparable(methods: Sequence[Method]) -> bool:
     """Return whether all runs, without those on pooled data, measure the same on the same test data."""
     federated = [method for method in methods if not method.needs_pool]
-    runs = [(run, method.data.get(seed)) for method in federated for seed, run in method.results.items()]
-    # A run in which a site is missing has no average, and so nothing that is compared.
-    whole = [(run, data) for run, data in runs if None not in run.sites.values()]
-    return are_comparable([run for run, _ in whole]) and len({data for _, data in whole}) < 2
+    data = {method.data.get(seed) for method in federated for seed in method.results}
+    return are_comparable([run for method in federated for run in method.results.values()]) and len(data) < 2
 
 
 def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
