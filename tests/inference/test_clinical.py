@@ -186,6 +186,11 @@ def test_an_unknown_metric_has_its_value_and_no_interval():
     assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
 
 
+def test_an_area_of_cases_of_one_class_is_none_at_all():
+    score = Score({"a": 1.0}, metric="auroc", probabilities_by_case={0: {"a": (0.75, 0.25)}})
+    assert measure_value(score, {"a": "a"}, {}) == Estimate(None, None, 0)
+
+
 def test_each_finding_is_measured_by_itself(make_study):
     random, names = np.random.default_rng(0), [f"c{i}" for i in range(NUM_CASES)]
     is_there = random.random((NUM_CASES, 2)) < (0.4, 0.2)

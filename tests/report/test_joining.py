@@ -189,6 +189,14 @@ def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(resu
     assert [level for level, _ in describe_problems(results(sites={"east": 0.049, "west": 0.051}))] == ["bad"]
 
 
+def test_an_own_model_of_fewer_rounds_is_no_rival_and_that_is_said(joining):
+    """As of a site that came late, or lost its state."""
+    late = joining(east=joined(local_since=2), west=joined())
+    assert "east: its own model began in round 2 of 2 only" in joining_sentence(late)
+    assert [level for level, sentence in describe_problems(late) if "its own model began" in sentence] == ["warning"]
+    assert "its own model began" not in joining_sentence(joining(east=joined()))
+
+
 def test_a_federated_model_that_only_needs_a_threshold_is_not_called_useless(joining):
     """As found on nuclei: Dice 0.002 at the usual threshold, 0.697 with the site's own."""
     test = {"local": 0.915, "federated": 0.002, "federated_calibrated": 0.697, "chosen": 0.915}

@@ -191,6 +191,15 @@ def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evalu
     assert "learnt from this very dataset.json" not in printed
 
 
+def test_a_model_that_is_compared_with_must_not_have_learnt_the_data_either(evaluate, contents, phantoms, tmp_path):
+    """As a hospital's own model, beside one of others."""
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    own = replace(contents, facts={"data": {"coast": dump_record(SiteCounts.of(data))}})
+    _, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, own))
+    assert "the model of --against learnt from this very dataset.json" in printed
+    assert "the model learnt" not in printed
+
+
 def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):
     study = make_study()
     models = {

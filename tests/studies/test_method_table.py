@@ -195,6 +195,8 @@ def test_what_differs_is_said_of_each_method(described):
     text = notes(described(), extra)
     assert "Rounds: 2 (fedavg); 2 and 50 extra (fedsm-extra)." in text
     assert "Normalization: batch (fedavg); instance (fedsm-extra)." in text
+    early = "the run ended after round 1 of 2 by federation.patience"
+    assert f"fedsm, seed 0: {early}." in notes(described(), described("fedsm", ended_early=early))
 
 
 def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):

@@ -230,7 +230,7 @@ def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowL
         key: BelowLocal(
             len(of_row),
             sum(tested[test].verdict == "loses" for test in of_row),
-            sum(corrected[test] < FAMILY_LEVEL for test in of_row),
+            sum(tested[test].verdict == "loses" and corrected[test] < FAMILY_LEVEL for test in of_row),
         )
         for key, of_row in tests.items()
     }
