@@ -58,9 +58,7 @@ TITLES = {
 # As many as can be read on a phone.
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
-SEEN = (
-    "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
-)
+SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
 
 
 def run(options: argparse.Namespace) -> int:
