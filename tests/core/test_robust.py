@@ -34,9 +34,21 @@ def test_the_trimmed_mean_leaves_out_as_many_large_as_small_numbers():
 
 def test_an_array_that_a_site_keeps_back_is_combined_over_the_others():
     updates = numbers(1, 2, 9) | {"d": {"v": np.float32([5])}}
-    assert {name: array.tolist() for name, array in take_median(updates).items()} == {"w": [2], "v": [5]}
+    assert take_median(updates)["w"].tolist() == [2]
     bounded, _ = bound(updates, rule="median")
     assert bounded["d"].keys() == {"v"} and bounded["a"].keys() == {"w"}
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "clipped", "multi_krum"])
+@pytest.mark.parametrize("senders", ["e", "de", "cde"])
+def test_an_array_that_most_sites_keep_back_is_nobodys_to_move(rule, senders):
+    """As BatchNorm's statistics of which hospitals excluded theirs: e attacks, and c and d move by 1 and 2."""
+    updates = numbers(1, 2, 3, 4, 5)
+    for site in senders:
+        updates[site]["mean"] = np.float32([{"c": 1, "d": 2, "e": 1e6}[site]])
+    bounded, _ = bound(updates, {"mean"}, rule=rule)
+    mean = np.mean([bounded[site]["mean"] for site in senders if "mean" in bounded[site]] or [0.0])
+    assert 0 <= mean <= {"e": 0, "de": 2, "cde": 4}[senders]
 
 
 def test_equal_updates_stay_as_they_are_by_every_rule():

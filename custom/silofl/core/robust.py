@@ -139,16 +139,17 @@ def take_median(updates: Mapping[str, Arrays]) -> Arrays:
     """Return the coordinate-wise median; of an even number of sites the mean of both in the middle.
 
     Args:
-        updates: Site -> {name: array}; each array is combined over the sites that have it.
+        updates: Site -> {name: array}; each array is combined over the sites that have it. Of fewer than three, sites
+            without it count as unmoved: one or two senders cannot outvote each other.
     """
-    return _combine(updates, lambda stacked: np.median(stacked, axis=0))
+    return _combine(updates, lambda stacked: np.median(stacked, axis=0), 3)
 
 
 def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
     """Return the coordinate-wise mean without the ``trimmed`` largest and smallest numbers.
 
     Args:
-        updates: Site -> {name: array}; each array is combined over the sites that have it.
+        updates: Site -> {name: array}; as of `take_median`, with ``2 trimmed + 1`` for three.
         trimmed: The paper's ``beta m``; of fewer than ``2 trimmed + 1`` sites as many are left out as leave one or two.
     """
 
@@ -156,7 +157,7 @@ def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
         ends = min(trimmed, (len(stacked) - 1) // 2)
         return np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0)
 
-    return _combine(updates, trim)
+    return _combine(updates, trim, 2 * trimmed + 1)
 
 
 def clip_scales(pulls: Mapping[str, float], factor: float) -> dict[str, float]:
@@ -270,10 +271,14 @@ def _select_nearest(
     return _give_all(updates, mean), left_out
 
 
-def _combine(updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
+def _combine(
+    updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]], NDArray[np.float64]], fewest: int = 1
+) -> Arrays:
+    """Combine each array over its senders; where these are fewer than the fewest, over unmoved sites too."""
     new = {}
     for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
         sent = [np.asarray(arrays[name]) for arrays in updates.values() if name in arrays]
+        sent += [np.zeros_like(sent[0])] * (min(fewest, len(updates)) - len(sent))
         new[name] = np.asarray(rule(np.stack(sent).astype(np.float64))).astype(sent[0].dtype)
     return new
 

@@ -15,6 +15,7 @@ from silofl.parts.work import SitePart
 from silofl.study import Study
 
 ROLE = Robust.section
+UNBOUNDED = "algorithm.robust bounds no update, as {} sites answered and it takes more"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RobustPart(Part):
         rule = find_bounding_rule(self.study.recipe, len(answers), self.study.federation.min_sites_for_ratio)
         changed, unlike = dict(answers), {}
         if rule is None:
-            return Compared(answers)
+            return Compared(answers, notes=(UNBOUNDED.format(len(answers)),))
         averaged = [(role, part, names) for role, part in run.parts.items() for names in part.averaged(exchange, run)]
         for role, part, names in averaged:
             updates = {
@@ -47,7 +48,10 @@ class RobustPart(Part):
             shares = self._share_lengths(Replies(answers), rule.reach(has_median=has_median), is_mixed_alike)
             bounded, left_out = bound_updates(rule, updates, shares, part.buffers, has_median=has_median)
             for site, arrays in bounded.items():
-                changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(role, arrays))
+                # What is not there any more moves nothing, as if the site had kept it back.
+                kept = changed[site].arrays.keys() - add_role(role, updates[site]).keys()
+                others = {name: array for name, array in changed[site].arrays.items() if name in kept}
+                changed[site] = replace(changed[site], arrays=others | add_role(role, arrays))
             if role in self.study.recipe.traveling_roles:
                 unlike = {site: {"distance": score} for site, score in left_out.items()}
         return Compared(changed, unlike)
