@@ -66,7 +66,8 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
         compare_images=lambda images, form: [],
     )
     records = [SimpleNamespace(case=name) for name in names]
-    data = SimpleNamespace(manifest=SimpleNamespace(parts={"test": records}), read_form=lambda record: None)
+    files = {"read_form": lambda record: None, "list_file_doubts": lambda *_: []}
+    data = SimpleNamespace(manifest=SimpleNamespace(parts={"test": records}), **files)
     units = Units("patient", {name: name for name in names})
     return list(evaluate_cases(model, SiteCases(data, {"test": part}, units))), units.unit_of
 
