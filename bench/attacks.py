@@ -93,7 +93,8 @@ def main() -> None:
     print(f"| attack | {' | '.join(rules)} |\n|---{'|---' * len(rules)}|")
     for name in options.attacks.split(";"):
         # Where sites get models of their own one rule is allowed.
-        runs = {rule: run(options, name, rule) for rule in rules if rule in (MEAN_RULE, "clipped") or "own" not in name}
+        allowed = [rule for rule in rules if rule.startswith((MEAN_RULE, "clipped")) or "own" not in name]
+        runs = {rule: run(options, name, rule) for rule in allowed}
         base = run(options, find_base(name), MEAN_RULE)["dice"]
         print(f"| {name} | {' | '.join(describe(runs.get(rule), base) for rule in rules)} |", flush=True)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from runs import JOBS, UNSEEN
 from verdicts import Cell, Claim, Measure, Paper, Row, Table, find_data
 
+from silofl.data.manifest import read_digest
 from silofl.data.phantoms import SITES, make_phantoms
 from silofl.data.pooled import POOLED_SITE, pool_sites
 from silofl.data.site_data import load_site_data
@@ -98,9 +99,13 @@ def _test_unseen(run: Path) -> UnseenTest | None:
     folder, data = run / directory.FOLDER, find_data(run) / JOB
     if not folder.is_dir():
         return None
-    study = directory.read_model_folder(folder).study
+    study, site = directory.read_model_folder(folder).study, data / UNSEEN
     return run_unseen_test(
-        run, UNSEEN, lambda: load_site_data(data / UNSEEN, study, data / ".cache", has_progress=False), Console()
+        run,
+        UNSEEN,
+        read_digest(site),
+        lambda: load_site_data(site, study, data / ".cache", has_progress=False),
+        Console(),
     )
 
 

@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE, JOBS = "custom/silofl/", "jobs/"
+PACKAGE, JOBS, TESTS = "custom/silofl/", "jobs/", "tests/"
+# What an algorithm answers: the server's half and the site's.
+PROTOCOL = {f"{PACKAGE}parts/part.py": "Part", f"{PACKAGE}parts/work.py": "SitePart"}
 # Folders with pages for people.
 ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
 ALGORITHMS = ("harmofl", "fedsm", "adafed", "fedprox", "scaffold", "fedopt")
@@ -42,15 +44,15 @@ def of_commit(commit: str) -> Sources:
 
 def of_tree() -> Sources:
     """Return path -> text of all files of the working tree that are counted."""
-    found = [path for top in (PACKAGE, JOBS) for path in (ROOT / top).rglob("*") if path.is_file()]
+    found = [path for top in (PACKAGE, JOBS, TESTS) for path in (ROOT / top).rglob("*") if path.is_file()]
     found += [path for room in ROOMS for path in (ROOT / room).glob("*.md")]
     paths = {str(path.relative_to(ROOT)) for path in found}
     return {path: (ROOT / path).read_text() for path in sorted(paths) if is_counted(path)}
 
 
 def is_counted(path: str) -> bool:
-    """Return whether a file is source of the package, part of a job, or a page."""
-    return (path.startswith(PACKAGE) and path.endswith(".py")) or path.startswith(JOBS) or is_page(path)
+    """Return whether a file is source of the package or of its tests, part of a job, or a page."""
+    return (path.startswith((PACKAGE, TESTS)) and path.endswith(".py")) or path.startswith(JOBS) or is_page(path)
 
 
 def is_page(path: str) -> bool:
@@ -73,10 +75,14 @@ def figures(sources: Sources) -> dict[str, str]:
     report = [text for path, text in package.items() if path.startswith(f"{PACKAGE}report/")]
     flare = [text for path, text in package.items() if path.startswith(f"{PACKAGE}flare/")]
     jobs = {path: text for path, text in sources.items() if path.startswith(JOBS) and not is_page(path)}
+    tests = sum(len(text.splitlines()) for path, text in sources.items() if path.startswith(TESTS))
+    members = sum(count_members(trees[path], name) for path, name in PROTOCOL.items() if path in trees)
     words = {path: len(text.split()) for path, text in sorted(sources.items()) if is_page(path)}
     return {
         "files of the package": f"{len(sizes)}",
         "lines of the package": f"{sum(sizes)}",
+        "lines of the tests, and by line of the package": f"{tests}, {tests / sum(sizes):.2f}",
+        "members of the protocol of parts": f"{members}",
         "lines of a file, median and 90th percentile": f"{statistics.median(sizes):.0f}, {percentile(sizes)}",
         "lines of a function without docstring, the same": lengths,
         "lines that are comments": f"{100 * comments / len(lines):.1f} %",
@@ -90,6 +96,13 @@ def figures(sources: Sources) -> dict[str, str]:
         "words of all pages, as `wc -w` counts them": f"{sum(words.values())}",
         **{f"words of {path}": f"{count}" for path, count in words.items()},
     }
+
+
+def count_members(tree: ast.Module, name: str) -> int:
+    """Return how many public attributes and functions a class has."""
+    body = next((node.body for node in top_definitions(tree) if node.name == name), [])
+    members = [getattr(node, "name", "") or getattr(getattr(node, "target", None), "id", "") for node in body]
+    return sum(bool(member) and not member.startswith("_") for member in members)
 
 
 def imports_nvflare(text: str) -> bool:

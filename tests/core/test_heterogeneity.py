@@ -47,3 +47,11 @@ def test_a_hospital_without_an_interval_does_not_count_and_one_alone_is_no_compa
     assert pool_estimates(known | lone) == pool_estimates(known)
     assert pool_estimates({"a": estimate(0.8, 0.05)} | lone) is None
     assert pool_estimates({}) is None
+
+
+def test_a_hospital_that_says_it_is_almost_sure_does_not_count_alone():
+    """Of a spread that was a difference of two equal numbers it counted alone, or ended the evaluation."""
+    honest = {name: estimate(value, 0.03) for name, value in {"a": 0.7, "b": 0.8, "c": 0.85, "d": 0.9}.items()}
+    pooled = pool_estimates(honest | {"e": estimate(0.1, 1e-5)})
+    # What hospitals differ by is far above what their cases explain: all five count almost alike.
+    assert pooled.value == pytest.approx((0.7 + 0.8 + 0.85 + 0.9 + 0.1) / 5, abs=0.01)

@@ -34,9 +34,21 @@ def test_the_trimmed_mean_leaves_out_as_many_large_as_small_numbers():
 
 def test_an_array_that_a_site_keeps_back_is_combined_over_the_others():
     updates = numbers(1, 2, 9) | {"d": {"v": np.float32([5])}}
-    assert {name: array.tolist() for name, array in take_median(updates).items()} == {"w": [2], "v": [5]}
+    assert take_median(updates)["w"].tolist() == [2]
     bounded, _ = bound(updates, rule="median")
     assert bounded["d"].keys() == {"v"} and bounded["a"].keys() == {"w"}
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "clipped", "multi_krum"])
+@pytest.mark.parametrize("senders", ["e", "de", "cde"])
+def test_an_array_that_most_sites_keep_back_is_nobodys_to_move(rule, senders):
+    """As BatchNorm's statistics of which hospitals excluded theirs: e attacks, and c and d move by 1 and 2."""
+    updates = numbers(1, 2, 3, 4, 5)
+    for site in senders:
+        updates[site]["mean"] = np.float32([{"c": 1, "d": 2, "e": 1e6}[site]])
+    bounded, _ = bound(updates, {"mean"}, rule=rule)
+    mean = np.mean([bounded[site]["mean"] for site in senders if "mean" in bounded[site]] or [0.0])
+    assert 0 <= mean <= {"e": 0, "de": 2, "cde": 4}[senders]
 
 
 def test_equal_updates_stay_as_they_are_by_every_rule():
@@ -47,29 +59,41 @@ def test_equal_updates_stay_as_they_are_by_every_rule():
             assert arrays["mean"].tolist() == [7] and arrays["w"].dtype == np.float32
 
 
-def test_a_long_update_is_scaled_to_the_factor_times_the_median_length():
+def test_a_pull_is_bounded_by_the_factor_times_the_median():
     # The median of 1, 2, 3, 4 and 100 is 3; twice that is 6.
     lengths = dict(zip("abcde", (1, 2, 3, 4, 100), strict=True))
     assert clip_scales(lengths, 2) == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 0.06}
-    assert clip_scales({"a": 0.0, "b": 0.0, "c": 5.0}, 2) == {"a": 1, "b": 1, "c": 1}
+    # Most stand still: one that moves alone moves nothing.
+    assert clip_scales({"a": 0.0, "b": 0.0, "c": 5.0}, 2) == {"a": 1, "b": 1, "c": 0}
+
+
+def test_a_far_update_is_brought_near_the_median_one():
+    # The median is 3, and the distances from it are 2, 1, 0, 1 and 97, whose median is 1; twice that is 2.
+    updates = numbers(1, 2, 3, 4, 100)
+    bounded, _ = bound(updates, rule="clipped", factor=2)
+    assert [float(arrays["w"][0]) for arrays in bounded.values()] == [1, 2, 3, 4, 5]
+    # Of models of the sites' own there is no median: of the lengths 3 is half of twice their median.
+    own, _ = bound_updates(Robust(rule="clipped", factor=2), updates, SHARES, (), has_median=False)
+    assert [arrays["w"].tolist() for arrays in own.values()] == [[1], [2], [3], [3], [3]]
 
 
 def test_an_update_pulls_by_its_length_and_by_how_much_its_site_counts():
-    # 1 and 1 example by step, and 6 examples by 4 steps: lengths of 1, 1 and 8 pull by 1, 1 and 8 * 6 / 4 = 12. Their
-    # median is 1; with 1.5 at most, c counts 8 * 1.5 / 12 = 1.
-    bounded, _ = bound(numbers(1, 1, 8), shares={"a": 1, "b": 1, "c": 6 / 4}, rule="clipped", factor=1.5)
-    assert [arrays["w"].tolist() for arrays in bounded.values()] == [[1], [1], [1]]
+    # 1, 2 and 3 examples by step lie 2, 0 and 6 from the median of 2, and pull by 2, 0 and 6 * 3 = 18; with the median
+    # pull, 2, c counts 2 + 6 * 2 / 18.
+    bounded, _ = bound(numbers(0, 2, 8), shares={"a": 1, "b": 2, "c": 3}, rule="clipped", factor=1)
+    assert [arrays["w"].tolist() for arrays in bounded.values()] == [[0], [2], [pytest.approx(2 + 2 / 3)]]
 
 
 def test_parameters_cannot_hide_behind_long_buffers():
-    updates = {site: arrays | {"mean": np.float32([1000])} for site, arrays in numbers(1, 1, -50).items()}
-    bounded, _ = bound(updates, {"mean"}, rule="clipped", factor=2)
-    assert bounded["c"] == {"w": np.float32([-2]), "mean": np.float32([1000])}
+    updates = {site: arrays | {"mean": np.float32([1000])} for site, arrays in numbers(0, 1, -50).items()}
+    bounded, _ = bound(updates, {"mean"}, rule="clipped", factor=1)
+    # The median is 0, and the median distance 1.
+    assert bounded["c"] == {"w": np.float32([-1]), "mean": np.float32([1000])}
     wild = {
         site: arrays | {"mean": np.float32([mean])}
-        for site, arrays, mean in zip("abc", updates.values(), (1, 1, 9), strict=True)
+        for site, arrays, mean in zip("abc", updates.values(), (0, 1, 9), strict=True)
     }
-    assert bound(wild, {"mean"}, rule="clipped", factor=2)[0]["c"]["mean"].tolist() == [2]
+    assert bound(wild, {"mean"}, rule="clipped", factor=2)[0]["c"]["mean"].tolist() == [3]
 
 
 def test_krum_sums_the_squared_distances_to_the_nearest_others():

@@ -167,6 +167,14 @@ def test_an_image_that_stands_twice_under_other_paths_is_refused(site, study, pa
         read_manifest(site.write(), study())
 
 
+def test_a_mask_of_two_patients_is_refused(site, study):
+    """As of a line that was copied: one patient would be tested on another one's mask."""
+    first, second = site.content["training"][0], site.content["test"][0]
+    second["label"] = first["label"]
+    with pytest.raises(DataError, match=rf"{first['label']} must belong to one patient, not to .*; correct"):
+        read_manifest(site.write(), study())
+
+
 def test_an_image_of_two_patients_is_refused(site, study):
     volume(site, "test", [5, 9], patient="somebody else")
     site.content["training"][0]["slices"] = [0, 4]
@@ -223,7 +231,7 @@ def test_the_slices_of_a_volume_are_compared_once_each_whatever_their_number(mon
         )
         for part, first in (("training", 0), ("test", 10_000))
     }
-    check_parts(parts, {"v.nii": Path("v.nii")}, "slices")
+    check_parts(parts, {name: Path(name) for name in ("v.nii", "m.nii")}, "slices")
     # Pairs of 20,000 would be 200 million.
     assert next(looked_at) == 20_000
 

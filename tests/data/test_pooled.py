@@ -93,7 +93,7 @@ def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
     series.mkdir()
     for number in range(2):
         (series / f"{number}.dcm").write_bytes(bytes([number]))
-    sites["north"].content["test"].append({"image": "series", "label": "d-mask.png", "patient": "e"})
+    sites["north"].content["test"].append({"image": "series", "label": "d-mask.png", "patient": "d"})
     sites["north"].write()
     assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
 

@@ -66,7 +66,8 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
         compare_images=lambda images, form: [],
     )
     records = [SimpleNamespace(case=name) for name in names]
-    data = SimpleNamespace(manifest=SimpleNamespace(parts={"test": records}), read_form=lambda record: None)
+    files = {"read_form": lambda record: None, "list_file_doubts": lambda *_: []}
+    data = SimpleNamespace(manifest=SimpleNamespace(parts={"test": records}), **files)
     units = Units("patient", {name: name for name in names})
     return list(evaluate_cases(model, SiteCases(data, {"test": part}, units))), units.unit_of
 
@@ -184,6 +185,11 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
 def test_an_unknown_metric_has_its_value_and_no_interval():
     score = Score.of({"a": 0.25, "b": 0.75}, metric="other")
     assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
+
+
+def test_an_area_of_cases_of_one_class_is_none_at_all():
+    score = Score({"a": 1.0}, metric="auroc", probabilities_by_case={0: {"a": (0.75, 0.25)}})
+    assert measure_value(score, {"a": "a"}, {}) == Estimate(None, None, 0)
 
 
 def test_each_finding_is_measured_by_itself(make_study):

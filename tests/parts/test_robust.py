@@ -41,10 +41,28 @@ def test_where_sites_count_alike_few_examples_allow_no_longer_update(play):
     assert moved[1] ** 0.5 < 1.2 * moved[0] ** 0.5
 
 
+def test_statistics_that_all_others_keep_back_are_nobodys_to_move(play):
+    def attack(task, site, answer):
+        buffers = [name for name in answer.arrays if "running" in name or "batches" in name]
+        if site != "west":
+            return Message({name: one for name, one in answer.arrays.items() if name not in buffers}, answer.meta)
+        means = {name: 50 + answer.arrays[name] for name in buffers if name.endswith("running_mean")}
+        return Message(answer.arrays | means, answer.meta)
+
+    game = play(robust="clipped")
+    before = game.models("east")
+    game.round(change=lambda task, site, answer: attack(task, site, answer) if task == "train" else answer)
+    after = game.models("east")
+    names = [name for name in after if name.endswith("running_mean")]
+    assert names and all(np.array_equal(after[name], before[name]) for name in names)
+    assert any(not np.array_equal(after[name], before[name]) for name in after)
+
+
 def test_updates_of_too_few_sites_are_not_clipped(play):
     plain, clipped = play(("east", "west"), "plain"), play(("east", "west"), robust="clipped")
-    for game in (plain, clipped):
-        game.round(change=scaled(20))
+    records = [game.round(change=scaled(20)) for game in (plain, clipped)]
+    notes = ["algorithm.robust bounds no update, as 2 sites answered and it takes more"]
+    assert [list(record.notes) for record in records] == [[], notes]
     for name, array in plain.models("east").items():
         np.testing.assert_array_equal(array, clipped.models("east")[name])
 

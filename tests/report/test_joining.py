@@ -185,6 +185,16 @@ def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_t
 def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
     (doubt,) = describe_problems(results(sites={"east": 0.953, "west": 0.0}))
     assert doubt == ("bad", "west: the model that it keeps is near 0, 0.000")
+    # Poor is not near 0.
+    assert [level for level, _ in describe_problems(results(sites={"east": 0.049, "west": 0.051}))] == ["bad"]
+
+
+def test_an_own_model_of_fewer_rounds_is_no_rival_and_that_is_said(joining):
+    """As of a site that came late, or lost its state."""
+    late = joining(east=joined(local_since=2), west=joined())
+    assert "east: its own model began in round 2 of 2 only" in joining_sentence(late)
+    assert [level for level, sentence in describe_problems(late) if "its own model began" in sentence] == ["warning"]
+    assert "its own model began" not in joining_sentence(joining(east=joined()))
 
 
 def test_a_federated_model_that_only_needs_a_threshold_is_not_called_useless(joining):

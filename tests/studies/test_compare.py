@@ -105,6 +105,16 @@ def test_an_unfinished_run_goes_on(compare, training):
     assert training.carried_out[1:] == ["fedavg_phantoms-seed0", "fedavg_phantoms-seed1"]
 
 
+def test_a_run_on_data_that_were_changed_since_is_refused_and_not_shown_as_of_today(
+    compare, training, phantoms, tmp_path
+):
+    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+    assert compare("--data", data, seeds="0")[0] == 0
+    (data / "north" / "dataset.json").write_text((data / "north" / "dataset.json").read_text() + "\n")
+    code, out, _ = compare("--data", data, seeds="0")
+    assert code == 2 and "must be a run of what is asked for, not one that differs in dataset.json of north" in out
+
+
 @pytest.mark.parametrize(
     ("option", "key"),
     [

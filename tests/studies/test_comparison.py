@@ -166,6 +166,18 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
     assert compare_joining({"local": [results()]}) is None
 
 
+def test_no_more_sites_are_below_alone_after_the_correction_than_before_it(joining):
+    """Five units that are all worse: too few to say, with p 1 / 32."""
+    few = joined(verdict="too few to say", p_below=1 / 32)
+    assert compare_joining({"fedbn": [joining(east=few)]}).table.rows[0][-2:] == ("0 of 1", "0")
+
+
+def test_means_over_other_sites_or_seeds_are_said_to_be_no_rivals(joining):
+    both, one = joining(east=joined(), west=joined()), joining(east=joined())
+    assert "say nothing beside each other" in compare_joining({"fedavg": [both], "fedbn": [one]}).note
+    assert "say nothing beside each other" not in compare_joining({"fedavg": [both], "fedbn": [both]}).note
+
+
 def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
     rows = {"fedbn": [joining(east=joined()), joining(west=LOSING)]}
     (sentence,) = compare_joining(rows).losses

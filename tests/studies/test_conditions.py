@@ -47,6 +47,13 @@ def test_algorithm_seed_and_name_are_what_rows_are_for(made):
     assert list_differences({"a": [made(study={})], "b": [fedsm]}) == []
 
 
+def test_a_robust_rule_goes_with_any_algorithm_and_is_told(made):
+    bounded = made(study={}, recipe={"constants": {"robust": {"rule": "clipped", "factor": 1.0}}})
+    fedbn = made(study={"algorithm": {"name": "fedbn"}}, algorithm="fedbn")
+    found = list_differences({"a": [bounded], "fedbn": [fedbn]})
+    assert found == ["The rows differ in algorithm.robust.rule: clipped (a); not set (fedbn)."]
+
+
 def test_other_pretrained_models_of_one_name_are_a_difference(made):
     adafed = {"algorithm": {"name": "adafed", "preset": "paper"}}
     runs = {"a": [made(study=adafed)], "b": [made(study=adafed)], "c": [made(study=adafed)], "fedavg": [made(study={})]}

@@ -191,6 +191,29 @@ def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evalu
     assert "learnt from this very dataset.json" not in printed
 
 
+def test_what_a_file_does_not_state_is_counted_as_predict_warns_of_it(evaluate, contents, phantoms, tmp_path):
+    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic", ignore=shutil.ignore_patterns(".silofl*"))
+    record = json.loads((folder / "dataset.json").read_text())["test"][0]
+    for name in (record["image"], record["label"]):
+        image = nibabel.load(folder / name)
+        bare = nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header)
+        bare.set_sform(None, 0)
+        bare.set_qform(None, 0)
+        nibabel.save(bare, folder / name)
+    _, found, printed, _ = evaluate(replace(contents, domain=FORM), folder)
+    said = "the file does not state how its axes lie in the body"
+    assert [number for text, number in found.warnings.items() if text.startswith(said)] == [1] and said in printed
+
+
+def test_a_model_that_is_compared_with_must_not_have_learnt_the_data_either(evaluate, contents, phantoms, tmp_path):
+    """As a hospital's own model, beside one of others."""
+    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
+    own = replace(contents, facts={"data": {"coast": dump_record(SiteCounts.of(data))}})
+    _, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, own))
+    assert "the model of --against learnt from this very dataset.json" in printed
+    assert "the model learnt" not in printed
+
+
 def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):
     study = make_study()
     models = {

@@ -50,17 +50,35 @@ def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, resul
 
 def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the_unseen_hospital(chosen_run):
     lost = joined(local=0.75, federated=0.5, kept=0.625, verdict="loses")
+    same = joined(local=0.5, federated=0.75, kept=0.75)
     runs = {
         "fedavg": [chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.25, kept=0.75), south=lost)],
-        "adafed": [chosen_run(unseen=0.625, north=joined(local=0.5, federated=0.75, kept=0.75))],
+        "adafed": [chosen_run(unseen=0.625, north=joined(local=0.5, federated=0.75, kept=0.75), south=same)],
     }
     first, second, third = conclude(runs)
-    # fedavg: 1 of 2 gains, 1 loses; adafed: 1 of 1. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
-    assert "2 of 3" in first and "adafed 1 of 1" in first and "fedavg 1 of 2" in first and "1 loses" in first
+    # fedavg: 1 of 2 gains, 1 loses; adafed: 2 of 2. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
+    assert "3 of 4" in first and "adafed 2 of 2" in first and "fedavg 1 of 2" in first and "1 loses" in first
     assert "adafed has the highest mean: 0.750, against 0.500 alone" in first
     # federated: (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
     assert "1 of 2 federated models" in second and "fedavg 0.375 (alone 0.625)" in second and "adafed" not in second
     assert "coast" in third and "adafed scores highest (0.625)" in third and "fedavg lowest (0.500)" in third
+
+
+def test_no_mean_is_the_highest_beside_those_of_other_hospitals_seeds_or_data(chosen_run):
+    """As found: a method with a choice at its easy hospital alone was said to lead."""
+    both = chosen_run(east=joined(kept=0.9), west=joined(kept=0.5))
+    for other in (chosen_run(east=joined(kept=0.88)), chosen_run(east=joined(kept=0.88), changes={"seed": 7})):
+        first = conclude({"fedavg": [both], "harmofl": [other]})[0]
+        assert "highest mean" not in first and "unlike hospitals, seeds, data or metrics" in first
+
+
+def test_hospitals_that_took_no_part_are_told_apart(chosen_run):
+    fedavg, fedsm = chosen_run(unseen=0.8, east=joined()), chosen_run(unseen=0.6, east=joined())
+    elsewhere = replace(fedsm, unseen=replace(fedsm.unseen, site="hills"))
+    assert conclude({"fedavg": [fedavg], "fedsm": [elsewhere]})[2:] == [
+        "At coast, which took no part in the training, fedavg scores 0.800.",
+        "At hills, which took no part in the training, fedsm scores 0.600.",
+    ]
 
 
 def test_nothing_is_said_of_what_did_not_happen(chosen_run):

@@ -199,21 +199,22 @@ def own_models(tmp_path, request):
 
 
 def test_the_test_is_written_and_made_once(run, load):
-    result = run_unseen_test(run, "coast", load, Console(quiet=True))
+    result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
     assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
     assert (result.site, result.num_cases) == ("coast", 2)
-    assert run_unseen_test(run, "coast", refuse, Console(quiet=True)) == result
+    assert run_unseen_test(run, "coast", "d", refuse, Console(quiet=True)) == result
 
 
-@pytest.mark.parametrize("change", ["site", "super model", "broken file"])
+@pytest.mark.parametrize("change", ["site", "data", "super model", "broken file"])
 def test_an_earlier_test_of_something_else_is_made_anew(run, load, change):
-    run_unseen_test(run, "coast", load, Console(quiet=True))
+    run_unseen_test(run, "coast", "d", load, Console(quiet=True))
     if change == "super model":
         write_model_folder(run / "supermodel", make_contents(gamma=0.8))
     elif change == "broken file":
         (run / "unseen.json").write_text("{")
     site = "shore" if change == "site" else "coast"
-    result = run_unseen_test(run, site, load, Console(quiet=True))
+    result = run_unseen_test(run, site, "other" if change == "data" else "d", load, Console(quiet=True))
+    assert result.digest == ("other" if change == "data" else "d")
     assert result.site == site and result.selector.threshold == (0.8 if change == "super model" else 0.5)
 
 
@@ -223,7 +224,7 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, load, change):
     indirect=["own_models"],
 )
 def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, load, home, capsys):
-    result = run_unseen_test(own_models, "coast", load, Console(soft_wrap=True))
+    result = run_unseen_test(own_models, "coast", "d", load, Console(soft_wrap=True))
     source, out = "the sites' own models (none of lost)", capsys.readouterr().out
     assert f"because {home} stayed at the sites" in out and f"put together from {source}, and all of them" in out
     assert (result.rule, result.assembled_from) == ("mean", source)
@@ -239,7 +240,7 @@ def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, c
     contents = Contents(study, shape, model, "only", domain=domain, calling=Calling(2.0, {1: 0.2}))
     write_model_folder(tmp_path / "supermodel", contents)
     data = load_site_data(windows / "eva", study, tmp_path / "cache", has_progress=False)
-    result = run_unseen_test(tmp_path, "eva", lambda: data, Console(quiet=True))
+    result = run_unseen_test(tmp_path, "eva", "d", lambda: data, Console(quiet=True))
     assert main(["evaluate", f"{tmp_path}/supermodel", f"{windows}/eva", "--out", f"{tmp_path}/out"]) == 0
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == dump_record(result.evaluation)
     # 6 of 16 are
@@ -253,7 +254,7 @@ def test_a_case_that_a_clinic_would_be_refused_does_not_count(tmp_path, load):
     volumes = replace(make_contents("only"), domain=Domain(kinds=("volumes",)))
     write_model_folder(tmp_path / "supermodel", volumes)
     with pytest.raises(DataError, match="must be"):
-        run_unseen_test(tmp_path, "coast", load, Console(quiet=True))
+        run_unseen_test(tmp_path, "coast", "d", load, Console(quiet=True))
 
 
 def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):

@@ -195,6 +195,8 @@ def test_what_differs_is_said_of_each_method(described):
     text = notes(described(), extra)
     assert "Rounds: 2 (fedavg); 2 and 50 extra (fedsm-extra)." in text
     assert "Normalization: batch (fedavg); instance (fedsm-extra)." in text
+    early = "the run ended after round 1 of 2 by federation.patience"
+    assert f"fedsm, seed 0: {early}." in notes(described(), described("fedsm", ended_early=early))
 
 
 def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):
@@ -287,6 +289,14 @@ def test_rows_on_other_data_are_not_compared_however_many_test_cases_they_have(m
         assert not is_comparable(methods)
         assert "the runs differ in metric, regions, split or test data" in notes(*methods)
         assert [row["sites_won"] for row in methods_values(methods)] == [[], []]
+
+
+def test_rows_on_other_data_are_not_compared_where_a_site_has_no_value_in_any_run_either(method):
+    """As an AUROC at a site whose test cases are all of one class."""
+    first, second = twice(method, "a", 0.9, None), twice(method, "b", 0.5, None)
+    here, there = ({0: (folder, "01"), 1: (folder, "01")} for folder in ("here", "there"))
+    assert is_comparable([replace(first, data=here), replace(second, data=here)])
+    assert not is_comparable([replace(first, data=here), replace(second, data=there)])
 
 
 def test_shared_or_excluded_batchnorm_is_said_of_the_methods_it_concerns(described):

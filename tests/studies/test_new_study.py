@@ -70,6 +70,24 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     assert {path.relative_to(target) for path in target.rglob("*")} == files
 
 
+@pytest.mark.parametrize("job", ["fedavg_phantoms", "fedsm_phantoms"])
+def test_a_rule_against_a_bad_site_is_proposed_and_not_yet_chosen(silofl, phantoms, tmp_path, job):
+    assert silofl("new-study", tmp_path / "own", "--from", JOBS / job, "--data", phantoms)[0] == 0
+    path = study_file(tmp_path / "own")
+    assert load_study(path).recipe.robust is None
+    path.write_text(path.read_text().replace("# robust:", "robust:"))
+    assert load_study(path).recipe.robust.rule == "clipped"
+
+
+def test_no_rule_is_proposed_that_the_algorithm_refuses(silofl, windows, tmp_path):
+    job = tmp_path / "job"
+    shutil.copytree(JOBS / "adafed_activity", job)
+    values = yaml.safe_load(study_file(job).read_text())
+    study_file(job).write_text(yaml.safe_dump(values | {"algorithm": {"name": "local"}}))
+    assert silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)[0] == 0
+    assert "robust" not in study_file(tmp_path / "own").read_text()
+
+
 def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_ones(silofl, pictures, tmp_path):
     for path in pictures.rglob("dataset.json"):
         content = json.loads(path.read_text())

@@ -117,6 +117,15 @@ def test_other_data_than_the_run_learnt_from_are_refused(silofl, run, tmp_path):
     assert (run / "run.json").read_text() == settings
 
 
+def test_data_that_were_changed_in_their_place_are_refused_too(silofl, run, tmp_path):
+    settings = json.loads((run / "run.json").read_text())
+    data = shutil.copytree(settings["data"], tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+    (run / "run.json").write_text(json.dumps(settings | {"data": str(data)}))
+    (data / "north" / "dataset.json").write_text((data / "north" / "dataset.json").read_text() + "\n")
+    code, _, error = silofl("resume", run)
+    assert code == 2 and f"site 'north' must have the dataset.json that {run} learnt from, not the one in" in error
+
+
 def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run, begun, tmp_path):
     before = (run / "checkpoint.pt").read_bytes()
     edit(run, training={"learning_rate": 0.5}, seed=9)

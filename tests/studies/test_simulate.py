@@ -134,7 +134,7 @@ def test_the_site_that_is_left_out_is_kept_for_resume_and_older_runs_have_none(t
 
 def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkeypatch):
     seen = []
-    monkeypatch.setattr(simulate, "run_unseen_test", lambda run, site, load, console: seen.append((run, site, load())))
+    monkeypatch.setattr(simulate, "run_unseen_test", lambda run, site, _, load, __: seen.append((run, site, load())))
     monkeypatch.setattr(simulate, "print_unseen", lambda result, console: console.print("the table"))
     run = finished()
     code, out = shown(run)

@@ -198,6 +198,10 @@ def test_dotted_keys_are_put_in_place_and_the_rest_stays():
     wanted = {"rounds": 5, "labels": {1: "b"}, "training": {"momentum": 0.5, "betas": [0, 0]}, "data": {"channels": 3}}
     assert apply_changes(values, changes) == wanted
     assert values["training"]["momentum"] == 0.9
+    # A section and a key within it, of which the next study knows nothing.
+    section = {"training": {"betas": [0, 1]}}
+    assert apply_changes(values, section | {"training.momentum": 0.1})["training"] == {"betas": [0, 1], "momentum": 0.1}
+    assert section == {"training": {"betas": [0, 1]}}
 
 
 def test_another_algorithm_brings_its_own_preset_and_leaves_no_choice_of_the_one_before():

@@ -173,7 +173,10 @@ class ControlPart(Part):
     @cached_property
     def _bounded(self) -> Mapping[str, Arrays]:
         """Site -> what counts of its c_i by a robust rule; empty without one."""
-        return {} if self._rule is None else bound_updates(self._rule, self.own, self.weights_of_sites, ())[0]
+        if self._rule is None:
+            return {}
+        # Clipped around 0, where a c_i keeps its direction: a site subtracts as much of its own as counts.
+        return bound_updates(self._rule, self.own, self.weights_of_sites, (), has_median=False)[0]
 
     def _find_share(self, site: str) -> float:
         """Return the share of its c_i that a site subtracts from its steps: as much as counts in c.

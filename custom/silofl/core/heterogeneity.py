@@ -61,7 +61,9 @@ def pool_estimates(estimates: Mapping[str, Estimate]) -> PooledEstimate | None:
     variances = ((highs - lows) / (2 * NORMAL_95)) ** 2
     weights, excess = 1 / variances, len(values) - 1
     q = float(weights @ (values - weights @ values / weights.sum()) ** 2)
-    tau_squared = max(0.0, (q - excess) / float(weights.sum() - weights @ weights / weights.sum()))
+    # As sum w - sum w^2 / sum w, without a difference of numbers that are alike where one interval is narrow.
+    spread = float(weights @ (weights.sum() - weights) / weights.sum())
+    tau_squared = max(0.0, (q - excess) / spread)
     weights = 1 / (variances + tau_squared)
     mean, margin = float(weights @ values / weights.sum()), NORMAL_95 / sqrt(weights.sum())
     return PooledEstimate(

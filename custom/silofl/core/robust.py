@@ -4,7 +4,9 @@ Coordinate-wise median and trimmed mean: Yin, Chen, Ramchandran and Bartlett, By
 Towards Optimal Statistical Rates, ICML 2018, arXiv:1803.01498, Definitions 1 and 2. Multi-Krum: Blanchard, El Mhamdi,
 Guerraoui and Stainer, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
 arXiv:1703.02757, Section 4. Clipping of updates at a norm: Sun, Kairouz, Suresh and McMahan, Can You Really Backdoor
-Federated Learning?, arXiv:1911.07963; at the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
+Federated Learning?, arXiv:1911.07963; around a centre: Karimireddy, He and Jaggi, Learning from History for Byzantine
+Robust Optimization, ICML 2021, arXiv:2012.10333, whose centre is the round before, here the coordinate-wise median; at
+the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ class Robust(Ingredient):
     Attributes:
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
-            updates ``clipped`` at a length. In all but ``clipped`` every site counts the same.
-        factor: Of ``clipped``: times the sites' median that an update may pull the model, by its length and its site's
-            examples; and times the others' median that a site's examples and steps count. With fewer answers than
-            ``federation.min_sites_for_ratio`` nothing is clipped.
+            updates ``clipped`` at a distance from their median. In all but ``clipped`` every site counts the same.
+        factor: Of ``clipped``: times the sites' median that an update may pull the model, by its distance from the
+            median update and its site's examples, or half as much by its length, where sites get models of their own
+            or a selector learns; and times the others' median that a site's examples and steps count. With fewer
+            answers than ``federation.min_sites_for_ratio`` nothing is clipped.
         attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
     """
@@ -41,7 +44,7 @@ class Robust(Ingredient):
     halves: ClassVar[str] = "silofl.parts.robust"
     is_of_steps: ClassVar[bool] = True
     rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
-    factor: Positive = 1.0
+    factor: Positive = 2.0
     attackers: Count = 1
 
     @property
@@ -54,6 +57,13 @@ class Robust(Ingredient):
         """Answers that a round needs for the rule to hold: an honest majority; for Multi-Krum ``2 f + 3``."""
         needed = {"median": 3, "trimmed_mean": 2 * self.attackers + 1, "multi_krum": 2 * self.attackers + 3}
         return needed.get(self.rule, 1)
+
+    def reach(self, *, has_median: bool) -> float:
+        """Return the factor for updates that are clipped around their median, or half of it for those around 0.
+
+        An attacker as long as the others pulls further there.
+        """
+        return self.factor if has_median else self.factor / 2
 
     def fewest_answers(self, min_sites: int) -> int:
         """Return from how many answers on it bounds them, given from how many on sites are compared."""
@@ -104,9 +114,10 @@ class Robust(Ingredient):
             "median": "Of each number it takes the median of the sites' updates (Yin et al.).",
             "trimmed_mean": "Of each number it takes the mean of the sites' updates without the largest and smallest "
             f"{self.attackers} (Yin et al.).",
-            "clipped": "An update that would pull the model further, by its length and its site's examples, than "
-            f"{self.factor:g} times the sites' median counts as a shorter one; examples and steps beyond "
-            f"{self.factor:g} times the others' median do not count.",
+            "clipped": "An update that would pull the model further, by its site's examples and its distance from the "
+            f"median update, than {self.factor:g} times the sites' median counts as a nearer one (where sites get "
+            "models of their own or a selector learns: by its length, and half as many times); examples and steps "
+            f"beyond {self.factor:g} times the others' median do not count.",
             "multi_krum": f"It takes the mean of all updates but {self.attackers}, those farthest from their nearest "
             "ones (Multi-Krum, Blanchard et al.).",
         }[self.rule]
@@ -128,16 +139,17 @@ def take_median(updates: Mapping[str, Arrays]) -> Arrays:
     """Return the coordinate-wise median; of an even number of sites the mean of both in the middle.
 
     Args:
-        updates: Site -> {name: array}; each array is combined over the sites that have it.
+        updates: Site -> {name: array}; each array is combined over the sites that have it. Of fewer than three, sites
+            without it count as unmoved: one or two senders cannot outvote each other.
     """
-    return _combine(updates, lambda stacked: np.median(stacked, axis=0))
+    return _combine(updates, lambda stacked: np.median(stacked, axis=0), 3)
 
 
 def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
     """Return the coordinate-wise mean without the ``trimmed`` largest and smallest numbers.
 
     Args:
-        updates: Site -> {name: array}; each array is combined over the sites that have it.
+        updates: Site -> {name: array}; as of `take_median`, with ``2 trimmed + 1`` for three.
         trimmed: The paper's ``beta m``; of fewer than ``2 trimmed + 1`` sites as many are left out as leave one or two.
     """
 
@@ -145,7 +157,7 @@ def trim_mean(updates: Mapping[str, Arrays], trimmed: int) -> Arrays:
         ends = min(trimmed, (len(stacked) - 1) // 2)
         return np.sort(stacked, axis=0)[ends : len(stacked) - ends].mean(axis=0)
 
-    return _combine(updates, trim)
+    return _combine(updates, trim, 2 * trimmed + 1)
 
 
 def clip_scales(pulls: Mapping[str, float], factor: float) -> dict[str, float]:
@@ -153,10 +165,10 @@ def clip_scales(pulls: Mapping[str, float], factor: float) -> dict[str, float]:
 
     Args:
         pulls: Site -> length of its update by step, times how much the site counts.
-        factor: Times the sites' median that a pull may be; where most have not moved, nothing is clipped.
+        factor: Times the sites' median that a pull may be.
     """
     bound = factor * float(np.median(list(pulls.values())))
-    return {site: min(1.0, bound / pull) if bound > 0 and pull > 0 else 1.0 for site, pull in pulls.items()}
+    return {site: min(1.0, bound / pull) if pull > 0 else 1.0 for site, pull in pulls.items()}
 
 
 def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.float64]:
@@ -171,7 +183,12 @@ def krum_scores(distances: NDArray[np.float64], attackers: int) -> NDArray[np.fl
 
 
 def bound_updates(
-    rule: Robust, updates: Mapping[str, Arrays], shares: Mapping[str, float], buffers: Collection[str]
+    rule: Robust,
+    updates: Mapping[str, Arrays],
+    shares: Mapping[str, float],
+    buffers: Collection[str],
+    *,
+    has_median: bool = True,
 ) -> tuple[dict[str, Arrays], dict[str, float]]:
     """Return updates whose mean is what the rule makes of these.
 
@@ -179,9 +196,11 @@ def bound_updates(
 
     Args:
         rule: The rule.
-        updates: Site -> {name: array}, all from the same model.
+        updates: Site -> {name: array}.
         shares: Site -> how much a length of its update counts: its examples by training step.
         buffers: Names of arrays that are no parameters.
+        has_median: Whether the updates are of one model that all sites teach the same. They then have a median to be
+            clipped around; others are clipped around 0.
 
     Returns:
         Site -> what counts as its update: equal for all sites but with ``clipped``. Site -> its score, if Multi-Krum
@@ -191,27 +210,45 @@ def bound_updates(
         return _give_all(updates, take_median(updates)), {}
     if rule.rule == "trimmed_mean":
         return _give_all(updates, trim_mean(updates, rule.attackers)), {}
-    products = multiply_updates(updates, buffers)
     if rule.rule == "clipped":
-        return _clip(updates, products, shares, rule.factor, buffers), {}
-    return _select_nearest(updates, products, rule.attackers, buffers)
+        centre = take_median(updates) if has_median else {}
+        return _clip(updates, centre, shares, rule.reach(has_median=has_median), buffers), {}
+    return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
 
 
 def _clip(
     updates: Mapping[str, Arrays],
-    products: Products,
+    centre: Arrays,
     shares: Mapping[str, float],
     factor: float,
     buffers: Collection[str],
 ) -> dict[str, Arrays]:
+    """Return updates near the centre, which is 0 for arrays that it lacks."""
     scales = {}
-    for is_buffer, of_these in ((False, products.parameters), (True, products.buffers)):
-        lengths = products.lengths(of_these)
-        scales[is_buffer] = clip_scales({site: length * shares[site] for site, length in lengths.items()}, factor)
+    for is_buffer in (False, True):
+        pulls = {}
+        for site, arrays in updates.items():
+            of_these = {name: array for name, array in arrays.items() if (name in buffers) == is_buffer}
+            pulls[site] = shares[site] * _measure_distance(of_these, centre)
+        scales[is_buffer] = clip_scales(pulls, factor)
     return {
-        site: {name: _scale(array, scales[name in buffers][site]) for name, array in arrays.items()}
-        for site, arrays in updates.items()
+        site: {name: _bring_near(array, centre.get(name), scales[name in buffers][site]) for name, array in one.items()}
+        for site, one in updates.items()
     }
+
+
+def _measure_distance(arrays: Arrays, centre: Arrays) -> float:
+    """Return the Euclidean distance from a centre; one array at a time, since a model may be large."""
+    away = (array - centre[name] if name in centre else array for name, array in arrays.items())
+    return float(np.sqrt(sum(np.square(one, dtype=np.float64).sum() for one in away)))
+
+
+def _bring_near(array: NDArray, centre: NDArray | None, scale: float) -> NDArray:
+    """Return an array whose distance from a centre is multiplied; the array itself where it is not."""
+    if scale == 1:
+        return array
+    near = scale * array if centre is None else centre + scale * (array - centre)
+    return near.astype(array.dtype)
 
 
 def _select_nearest(
@@ -234,10 +271,14 @@ def _select_nearest(
     return _give_all(updates, mean), left_out
 
 
-def _combine(updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
+def _combine(
+    updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]], NDArray[np.float64]], fewest: int = 1
+) -> Arrays:
+    """Combine each array over its senders; where these are fewer than the fewest, over unmoved sites too."""
     new = {}
     for name in dict.fromkeys(name for arrays in updates.values() for name in arrays):
         sent = [np.asarray(arrays[name]) for arrays in updates.values() if name in arrays]
+        sent += [np.zeros_like(sent[0])] * (min(fewest, len(updates)) - len(sent))
         new[name] = np.asarray(rule(np.stack(sent).astype(np.float64))).astype(sent[0].dtype)
     return new
 
@@ -245,7 +286,3 @@ def _combine(updates: Mapping[str, Arrays], rule: Callable[[NDArray[np.float64]]
 def _give_all(updates: Mapping[str, Arrays], combined: Arrays) -> dict[str, Arrays]:
     """Return the same update for every site, of the arrays that it sent: any mean of equal updates is that update."""
     return {site: {name: combined[name] for name in arrays if name in combined} for site, arrays in updates.items()}
-
-
-def _scale(array: NDArray, scale: float) -> NDArray:
-    return array if scale == 1 else (scale * array).astype(array.dtype)

@@ -212,6 +212,7 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
     firsts: dict[Image, PartRecord] = {}
     of_patient: dict[Image, PartRecord] = {}
     of_slice: dict[tuple[Image, int], PartRecord] = {}
+    masks: dict[Image, PartRecord] = {}
     for part, record in _iterate_records(parts):
         for file in record.files:
             image, mine = (places[file], record.index), (part, record)
@@ -222,6 +223,9 @@ def _check_images(parts: Parts, places: Mapping[str, Path]) -> None:
                 other = of_slice.setdefault((image, number), mine)
                 if other is not mine:
                     raise _overlap_error(file, mine, other)
+        if isinstance(record.label, str) and record.patient is not None:
+            mine = (part, record)
+            _check_one_patient(record.label, mine, masks.setdefault((places[record.label], record.index), mine))
 
 
 def _check_one_patient(file: str, mine: PartRecord, first: PartRecord) -> None:

@@ -146,6 +146,15 @@ def read_content(folder: Path) -> dict[str, object]:
     return _read_with_digest(folder)[0]
 
 
+def read_digest(folder: Path) -> str:
+    """Return the SHA-256 of a folder's dataset.json.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    return _read_with_digest(folder)[1]
+
+
 def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
     name = f"{FILE_NAME} of the data folder {folder.name!r}"
     if not folder.is_dir():

@@ -101,18 +101,30 @@ class PreparedImage:
 
     def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
         """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
-        header = self.form.header
-        doubts = [f"contrast {name} is missing; zeros stand in its place" for name in self.missing]
-        if self.has_several_frames:
-            doubts.append(
-                "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
-                "they may not lie on one another"
-            )
-        if self.form.kind == "volumes" and steps.study.task == "segmentation" and not header.has_spacing:
-            doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
-        if self.form.kind == "volumes" and not header.has_orientation:
-            doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
-        return doubts + domain.doubts(self.images, self.form, steps.is_turning)
+        of_file = list_file_doubts(self.form, self.missing, self.has_several_frames, steps.study)
+        return of_file + domain.doubts(self.images, self.form, steps.is_turning)
+
+
+def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study: Study) -> list[str]:
+    """Return what a case lacks, and what its file does not state, as sentences for people.
+
+    Args:
+        form: Of its image in the file.
+        missing: Contrasts that it lacks.
+        has_frames: Whether its contrasts state different frames of reference.
+        study: The study.
+    """
+    doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
+    if has_frames:
+        doubts.append(
+            "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
+            "they may not lie on one another"
+        )
+    if form.kind == "volumes" and study.task == "segmentation" and not form.header.has_spacing:
+        doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
+    if form.kind == "volumes" and not form.header.has_orientation:
+        doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
+    return doubts
 
 
 def build_preparation(study: Study, has_label_map: bool | None = None) -> Preparation:

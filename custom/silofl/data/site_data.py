@@ -10,6 +10,7 @@ import numpy as np
 
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import is_cached, prune
+from silofl.data.contrasts import has_several_frames, list_missing_contrasts
 from silofl.data.decoder import decode_ahead, end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.header import read_padding_value
@@ -18,7 +19,7 @@ from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_padding
 from silofl.data.parts import Examples, PreparedCase
-from silofl.data.preparation import build_preparation, build_requests, prepare_case
+from silofl.data.preparation import build_preparation, build_requests, list_file_doubts, prepare_case
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
@@ -90,6 +91,12 @@ class SiteData:
             DataError: The image cannot be read any more.
         """
         return self._read_first(record)[0]
+
+    def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
+        """Return what a case lacks, and what its file does not state; as `silofl.data.preparation.list_file_doubts`."""
+        source = self.manifest.source(record)
+        missing = list_missing_contrasts(study.data.channel_names, [source])
+        return list_file_doubts(form, missing, has_several_frames(source), study)
 
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
         form, image = self._read_first(record)

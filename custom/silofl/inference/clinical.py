@@ -22,7 +22,7 @@ from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteC
 from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore, Withheld
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
-from silofl.training.metrics import Score
+from silofl.training.metrics import Score, value_or_none
 from silofl.training.units import Units
 
 Floats = NDArray[np.float64]
@@ -119,7 +119,9 @@ def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, E
         return also[score.metric]
     if score.metric.startswith("dice"):
         return Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
-    return Estimate(score.value if score.num_cases else None, None, score.num_cases)
+    # As an AUROC of cases of one class.
+    value = value_or_none(score)
+    return Estimate(value, None, 0 if value is None else score.num_cases)
 
 
 def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate]:

@@ -123,7 +123,8 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
             try:
                 form = site.data.read_form(records[case])
                 model.contents.domain.check(form, f"case {case!r}")
-                yield _evaluate_case(model, part.select_rows(rows), name, form, site.has_sizes)
+                lacking = site.data.list_file_doubts(records[case], form, model.contents.study)
+                yield _evaluate_case(model, part.select_rows(rows), name, form, lacking, site.has_sizes)
             except DataError as error:
                 yield RefusedCase(case, name, str(error))
     end_decoder()
@@ -157,10 +158,12 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
     return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.calling)
 
 
-def _evaluate_case(model: SuperModel, case: Examples, part: str, form: Form, has_sizes: bool) -> EvaluatedCase:
+def _evaluate_case(
+    model: SuperModel, case: Examples, part: str, form: Form, lacking: Sequence[str], has_sizes: bool
+) -> EvaluatedCase:
     study = model.contents.study
     answer, said = answer_case(model, case)
-    doubts = model.compare_images(np.asarray(case.images), form)
+    doubts = [*lacking, *model.compare_images(np.asarray(case.images), form)]
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     score = score_predictions(said, case, study, answer.probabilities)
     regions = select_regions(case, study) if study.task == "segmentation" else {}

@@ -131,7 +131,8 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
                 f"site {site!r} must send {name} with a share, or a size, the ends of its interval and a number of "
                 f"cases, not {row}"
             )
-        interval = (low, high) if low < high else None
+        # Narrower than numbers of so many digits tell, it is none; a hospital's score would count alone by it.
+        interval = (low, high) if high - low > ROUNDING else None
         found.setdefault(group, {})[name] = Estimate(value, interval, int(cases)) if cases else MISSING
     return found
 

@@ -64,6 +64,7 @@ class UnseenTest:
         selector: Further results of a super model with a selector.
         assembled_from: The source of a super model that the run itself could not write.
         evaluation: All that `evaluate` finds there.
+        digest: SHA-256 of the site's dataset.json; null in a test of an older version.
     """
 
     site: str
@@ -77,6 +78,7 @@ class UnseenTest:
     selector: SelectorTest | None = declare_group(None)
     assembled_from: str | None = declare_optional()
     evaluation: Evaluation | None = declare_optional()
+    digest: str | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a super model with a selector without the values and the thresholds that its tables show."""

@@ -160,6 +160,7 @@ class Part:
         test_score: The class of such a test's score.
         entry: The schema of its entry in an answer's meta data; None where it expects none.
         keeps_second: Whether a site keeps a second super model of it in the end, with one model more.
+        has_median: Whether its sites learn the same, so that a robust rule may clip their updates around a median.
         saved: Its fields that a checkpoint holds.
     """
 
@@ -170,6 +171,7 @@ class Part:
     test_score: ClassVar[type[SiteScore]] = SiteScore
     entry: ClassVar[type[Section] | None] = None
     keeps_second: ClassVar[bool] = False
+    has_median: ClassVar[bool] = True
     saved: ClassVar[tuple[str, ...]] = ()
 
     if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from silofl.core.others import cap_claims
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.narrow import narrow
 from silofl.parts.part import Compared, Part, Run
 from silofl.parts.task import Exchange, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
 ROLE = Robust.section
+UNBOUNDED = "algorithm.robust bounds no update, as {} sites answered and it takes more"
 
 
 @dataclass(frozen=True)
@@ -34,33 +34,37 @@ class RobustPart(Part):
         rule = find_bounding_rule(self.study.recipe, len(answers), self.study.federation.min_sites_for_ratio)
         changed, unlike = dict(answers), {}
         if rule is None:
-            return Compared(answers)
+            return Compared(answers, notes=(UNBOUNDED.format(len(answers)),))
         averaged = [(role, part, names) for role, part in run.parts.items() for names in part.averaged(exchange, run)]
         for role, part, names in averaged:
             updates = {
                 site: {name: array for name, array in arrays.items() if name in names}
                 for site, arrays in Replies(answers).updates_of(role).items()
             }
-            shares = self._share_lengths(role, exchange, answers, run)
-            bounded, left_out = bound_updates(rule, updates, shares, part.buffers)
+            is_mixed_alike = all(
+                one.weights(role, exchange.round, list(answers), run) is None for one in run.parts.values()
+            )
+            has_median = is_mixed_alike and part.has_median
+            shares = self._share_lengths(Replies(answers), rule.reach(has_median=has_median), is_mixed_alike)
+            bounded, left_out = bound_updates(rule, updates, shares, part.buffers, has_median=has_median)
             for site, arrays in bounded.items():
-                changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(role, arrays))
+                # What is not there any more moves nothing, as if the site had kept it back.
+                kept = changed[site].arrays.keys() - add_role(role, updates[site]).keys()
+                others = {name: array for name, array in changed[site].arrays.items() if name in kept}
+                changed[site] = replace(changed[site], arrays=others | add_role(role, arrays))
             if role in self.study.recipe.traveling_roles:
                 unlike = {site: {"distance": score} for site, score in left_out.items()}
         return Compared(changed, unlike)
 
-    def _share_lengths(
-        self, role: str, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run
-    ) -> Mapping[str, float]:
-        """Return how much a length of each site's update counts in a role's mean: its examples, by step."""
-        rule, replies = narrow(self.study.recipe.ingredient(ROLE), Robust), Replies(answers)
-        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
-        if any(part.weights(role, exchange.round, replies.sites, run) is not None for part in run.parts.values()):
-            # Who listens to whom does not hang on examples there.
-            counts = dict.fromkeys(answers, 1.0)
+    def _share_lengths(self, replies: Replies, reach: float, is_mixed_alike: bool) -> Mapping[str, float]:
+        """Return how much a length of each site's update counts in a mean: its examples, by step."""
         # A site that says more steps than it took would otherwise send a longer update.
-        steps = cap_claims(replies.steps, rule.factor)
-        return {site: counts[site] / steps[site] for site in answers}
+        steps = cap_claims(replies.steps, reach)
+        if not is_mixed_alike:
+            # Who listens to whom does not hang on examples where sites get models of their own.
+            return {site: 1 / number for site, number in steps.items()}
+        counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
+        return {site: counts[site] / number for site, number in steps.items()}
 
 
 PART, SITE = RobustPart, SitePart

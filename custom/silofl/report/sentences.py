@@ -241,8 +241,16 @@ def joining_sentence(results: Results) -> str:
     if not joining:
         return without
     verdicts = {site: one.verdict for site, one in joining.items()}
-    sentences = (federation_sentence(verdicts), _threshold_sentence(joining), _unproved_sentence(joining), without)
-    return " ".join(filter(None, sentences))
+    late = [f"{site}: {_late_sentence(one, results)}." for site, one in joining.items() if one.local_since > 1]
+    first = (federation_sentence(verdicts), _threshold_sentence(joining), _unproved_sentence(joining))
+    return " ".join(filter(None, (*first, *late, without)))
+
+
+def _late_sentence(one: Joined, results: Results) -> str:
+    return (
+        f"its own model began in round {one.local_since} of {results.rounds} only, and so learnt less than the "
+        "federated one: what joining gave is not known there"
+    )
 
 
 def _threshold_sentence(joining: Mapping[str, Joined]) -> str:
@@ -279,8 +287,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
     Bad is a model near 0 at a site that keeps it, and a site that loses by joining. A warning is a model that a site
-    keeps and that is below its own where the test proves nothing, a federated model near 0 or below the site's own
-    where the site keeps another one, and a label that no site's test finds.
+    keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated model near
+    0 or below the site's own where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
@@ -293,6 +301,9 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         ("bad" if one.verdict == "loses" else "warning", f"{site}: {_below_own_sentence(one)}")
         for site, one in joining.items()
         if one.verdict == "loses" or _is_below(one, CHOSEN)
+    ]
+    found += [
+        ("warning", f"{site}: {_late_sentence(one, results)}") for site, one in joining.items() if one.local_since > 1
     ]
     for site, one in joining.items():
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != "loses":

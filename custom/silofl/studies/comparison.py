@@ -58,6 +58,7 @@ JOINING_THRESHOLDS = (
     ", each with the decision threshold that the site's validation data favour. At 0.5: the federated model with the "
     "usual one"
 )
+UNLIKE_SITES = "Rows with choices at other sites, or with other seeds, have means that say nothing beside each other."
 Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
@@ -204,6 +205,9 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
     columns = ("run", "what joining gave", *models.values(), "below alone", "after Holm")
     note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if FEDERATED in models else "")
+    tested = {name: {(run.seed, site) for run in runs for site in run.joining or ()} for name, runs in rows.items()}
+    if len({*map(frozenset, filter(None, tested.values()))}) > 1:
+        note += f" {UNLIKE_SITES}"
     return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows), note) if found else None
 
 
@@ -226,7 +230,7 @@ def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowL
         key: BelowLocal(
             len(of_row),
             sum(tested[test].verdict == "loses" for test in of_row),
-            sum(corrected[test] < FAMILY_LEVEL for test in of_row),
+            sum(tested[test].verdict == "loses" and corrected[test] < FAMILY_LEVEL for test in of_row),
         )
         for key, of_row in tests.items()
     }
@@ -275,15 +279,18 @@ def _differences(results: Sequence[Results]) -> list[str]:
         differences.append("the regions that are scored")
     if len({run.split_unit for run in results}) > 1:
         differences.append("how patients are split")
-    if len({_test_cases(run) for run in results}) > 1:
+    if any(len(numbers) > 1 for numbers in _count_test_cases(results).values()):
         differences.append("the number of test cases")
     return differences
 
 
-def _test_cases(results: Results) -> tuple[tuple[str, int], ...]:
-    """Return the number of test cases of each site, counted and excluded ones."""
-    tested = results.tested
-    return tuple((site, tested.cases[site] + tested.excluded_cases.get(site, 0)) for site in sorted(tested.cases))
+def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
+    """Return site -> its numbers of test cases, counted and excluded ones, in the runs that tested there."""
+    numbers: dict[str, set[int]] = {}
+    for tested in (run.tested for run in results):
+        for site, counted in tested.cases.items():
+            numbers.setdefault(site, set()).add(counted + tested.excluded_cases.get(site, 0))
+    return numbers
 
 
 def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:

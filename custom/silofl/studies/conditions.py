@@ -14,6 +14,8 @@ T = TypeVar("T")
 NOT_SET = "not set"
 # Which run it is, and what a row of a comparison exists to show.
 NOT_COMPARED = ("name", "continue_run", "seed", "algorithm")
+# A choice of the study's that goes with any algorithm.
+RULE = "algorithm.robust.rule"
 MEANINGS = {
     "rounds": "more of them are more training",
     "metric": "their values measure different things",
@@ -128,7 +130,9 @@ def list_groups(groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def _compared_settings(run: RunRecords) -> dict[str, str]:
-    settings = {key: text for key, text in all_settings(run).items() if key.partition(".")[0] not in NOT_COMPARED}
+    settings = {
+        key: text for key, text in all_settings(run).items() if key == RULE or key.partition(".")[0] not in NOT_COMPARED
+    }
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
     total = (run.results.rounds or 0) + (run.results.recipe_value("extra_rounds") or 0)
     return settings | ({"rounds": str(total)} if total else {})

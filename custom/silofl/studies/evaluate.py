@@ -2,7 +2,7 @@
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -58,10 +58,7 @@ TITLES = {
 # As many as can be read on a phone.
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
-SEEN = (
-    "the model learnt from this very dataset.json: its training and validation cases are no test of it; give --part "
-    "test"
-)
+SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
             against = compare_answers(cases, others, other_fingerprint, site.units, study)
             record = replace(record, against=against)
         pictures = draw_worst_cases(model, site, cases)
-    doubts = _list_doubts(model, site)
+    doubts = _list_doubts({"the model": model, "the model of --against": other}, site)
     write_json(out / FILE, dump_record(record))
     write_cases(out / CASES, cases, refused, record, model.contents)
     name = options.data.resolve().name
@@ -133,17 +130,21 @@ def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases
     return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
 
 
-def _list_doubts(model: SuperModel, site: SiteCases) -> list[str]:
-    """Return what must be known before a number is believed."""
-    known = (model.contents.facts.get("data") or {}).values()
-    is_seen = site.data.manifest.digest in [one.get("digest") for one in known] and {*site.parts} != {"test"}
-    doubts = [SEEN] if is_seen else []
+def _list_doubts(models: Mapping[str, SuperModel | None], site: SiteCases) -> list[str]:
+    """Return what must be known of the models, by their names in a sentence, before a number is believed."""
+    has_learnt = {*site.parts} != {"test"}
+    doubts = [SEEN.format(name) for name, model in models.items() if model and has_learnt and _has_seen(model, site)]
     if site.units.name != "patient":
         doubts.append(
             f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
             "where a patient has several"
         )
     return doubts
+
+
+def _has_seen(model: SuperModel, site: SiteCases) -> bool:
+    known = (model.contents.facts.get("data") or {}).values()
+    return site.data.manifest.digest in [one.get("digest") for one in known]
 
 
 def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CasePicture]:

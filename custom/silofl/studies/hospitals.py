@@ -1,6 +1,8 @@
 """Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from silofl.core.gain import count_verdicts
 from silofl.federation.results import Results
@@ -88,14 +90,31 @@ def _conclude_kept(rows: RowRuns) -> str:
     ordered = sorted(counts, key=lambda name: -counts[name][0])
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
     losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == "loses")
-    means = {name: average_models(runs) for name, runs in rows.items()}
-    best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
     return (
         f"What a hospital keeps beats its own model{_name_compared(next(iter(rows.values()))[0])} in {total} cases "
         f"({listed}){', and ' * bool(losing)}"
-        f"{''.join(losing)}; {best} has the highest mean: {format_number(means[best][CHOSEN])}, against "
-        f"{format_number(means[best][LOCAL])} alone."
+        f"{''.join(losing)}; {_name_highest(rows)}."
+    )
+
+
+def _name_highest(rows: RowRuns) -> str:
+    """Say which row has the highest mean, where all have tested the same."""
+    if len({_list_tested(runs) for runs in rows.values()}) > 1:
+        return "the methods' means are of unlike hospitals, seeds, data or metrics, so none is the highest"
+    means = {name: average_models(runs) for name, runs in rows.items()}
+    best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
+    kept, own = format_number(means[best][CHOSEN]), format_number(means[best][LOCAL])
+    return f"{best} has the highest mean: {kept}, against {own} alone"
+
+
+def _list_tested(runs: Sequence[RunRecords]) -> frozenset[tuple[str | int | None, ...]]:
+    """Return the metric, seed, hospital and data, as far as they are known, of each test of a kept model."""
+    return frozenset(
+        (run.results.metric, run.results.seed, site, run.data[site].digest if site in run.data else None)
+        for run in runs
+        for site, one in run.results.joining.items()
+        if one.tested(CHOSEN) is not None
     )
 
 
@@ -115,14 +134,17 @@ def _conclude_federated(rows: RowRuns) -> str:
 
 
 def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
-    tests = {name: [run.unseen for run in runs if run.unseen] for name, runs in rows.items()}
-    means = {name: mean_of_known(one.value for one in found) for name, found in tests.items()}
-    values = {name: value for name, value in means.items() if value is not None}
-    if values:
-        best, worst = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-        lowest = f", {worst} lowest ({values[worst]:.3f})" if worst != best else ""
-        site = tests[best][0].site
-        yield f"At {site}, which took no part in the training, {best} scores highest ({values[best]:.3f}){lowest}."
+    """Say of each hospital that took no part which row does best there, by each metric."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for name, runs in rows.items():
+        for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
+            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test.value)
+    for (site, _), values in found.items():
+        means = {name: float(np.mean(several)) for name, several in values.items()}
+        best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+        others = f" highest ({means[best]:.3f}), {worst} lowest ({means[worst]:.3f})"
+        scores = others if worst != best else f" {means[best]:.3f}"
+        yield f"At {site}, which took no part in the training, {best} scores{scores}."
 
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:

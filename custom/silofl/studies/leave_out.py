@@ -61,14 +61,15 @@ HINDSIGHT = "best in hindsight: chosen on the test data, shown and never used"
 _ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
 
 
-def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
+def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
     """Test a finished run's super model on a site that did not take part, write ``unseen.json`` and return it.
 
-    An earlier test of the same super model on the same site is read, not repeated.
+    An earlier test of the same super model on the same data is read, not repeated.
 
     Args:
         run: Folder of the finished run.
         site: The site that was left out.
+        digest: SHA-256 of its dataset.json.
         load: Reads the site's data.
         console: Shows whether a super model had to be put together.
 
@@ -83,7 +84,7 @@ def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console:
         console.print(NO_SUPER_MODEL.format(home=home, source=source))
         directory.write_model_folder(folder, contents)
     fingerprint, known = directory.read_fingerprint(folder), _read_earlier_test(run)
-    if known is not None and (known.site, known.fingerprint) == (site, fingerprint):
+    if known is not None and (known.site, known.fingerprint, known.digest) == (site, fingerprint, digest):
         return known
     contents, data = directory.read_model_folder(folder), load()
     set_threads("auto")
@@ -94,7 +95,7 @@ def run_unseen_test(run: Path, site: str, load: Callable[[], SiteData], console:
     found = measure_unseen(model, [_select_cases(part, answered) for part in site_cases.parts.values()])
     # As a clinic gets them: refused, or called from the model's threshold on.
     found |= {"value": evaluation.value.value, "num_counted": len(answered) - evaluation.num_excluded}
-    found |= {"site": site, "fingerprint": fingerprint, "evaluation": dump_record(evaluation)}
+    found |= {"site": site, "fingerprint": fingerprint, "digest": digest, "evaluation": dump_record(evaluation)}
     result = read_record(UnseenTest, found, "unseen.json")
     write_json(run / "unseen.json", dump_record(result))
     return result

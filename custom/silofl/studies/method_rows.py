@@ -109,12 +109,12 @@ def list_further_averages(methods: Sequence[Method]) -> list[str]:
 def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str, float]:
     """Return key of `AVERAGES_ALSO` -> average of a run over the sites, without those that it does not have.
 
-    An average needs a value of every site; that of the AUROC is over the sites that have one.
+    An average needs a test at every site, and a value; that of the AUROC is over the sites that have one.
     """
     by_site, found = results.by_site, {}
-    for key in METRIC_NAMES:
-        values = [by_site[site].also.get(key) for site in sites if site in by_site]
-        known = [value for value in values if value is not None]
+    tested = [by_site[site].also for site in sites if site in by_site and by_site[site].also]
+    for key in METRIC_NAMES if len(tested) == len(sites) else ():
+        known = [also[key] for also in tested if also.get(key) is not None]
         # A site whose test cases are all of one class has no AUROC, however well it does.
         if known and key != results.metric and (key == "auroc" or len(known) == len(sites)):
             found[key] = float(np.mean(known))

@@ -105,6 +105,7 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         f"Split: {_group_texts(methods, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {_group_texts(methods, lambda run: normalization_label(run.normalization))}.",
         f"Rounds: {_group_texts(methods, _rounds_text)}.",
+        *_early_ends(methods),
         *_reported_rounds(methods),
         *_threshold_notes(methods),
         *_pooling_notes(methods),
@@ -119,10 +120,8 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
 def is_comparable(methods: Sequence[Method]) -> bool:
     """Return whether all runs, without those on pooled data, measure the same on the same test data."""
     federated = [method for method in methods if not method.needs_pool]
-    runs = [(run, method.data.get(seed)) for method in federated for seed, run in method.results.items()]
-    # A run in which a site is missing has no average, and so nothing that is compared.
-    whole = [(run, data) for run, data in runs if None not in run.sites.values()]
-    return are_comparable([run for run, _ in whole]) and len({data for _, data in whole}) < 2
+    data = {method.data.get(seed) for method in federated for seed in method.results}
+    return are_comparable([run for method in federated for run in method.results.values()]) and len(data) < 2
 
 
 def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
@@ -243,6 +242,16 @@ def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
 def _rounds_text(results: Results) -> str:
     extra = results.recipe_value("extra_rounds")
     return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
+
+
+def _early_ends(methods: Sequence[Method]) -> list[str]:
+    """Say which runs ended before their last round, and so learnt less than the others."""
+    return [
+        f"{method.name}, seed {seed}: {run.ended_early}."
+        for method in methods
+        for seed, run in method.results.items()
+        if run.ended_early
+    ]
 
 
 def _threshold_notes(methods: Sequence[Method]) -> list[str]:

@@ -28,6 +28,8 @@ WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.
 LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
+# Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
+ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
 # Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
 MOST_SIDE, SIDE_STEP = 256, 16
 # Task, and whether the data are windows -> a job for such data, named where another one is refused.
@@ -271,7 +273,20 @@ def _study_text(
         "# Think first about rounds, training.learning_rate and the size of the images in data.transforms.",
         "",
     ]
-    return "\n".join(lines + section_lines(values, remarks)) + "\n"
+    lines += section_lines(values, remarks)
+    if _takes_robust(values):
+        lines.insert(lines.index("algorithm:") + 1, ROBUST)
+    return "\n".join(lines) + "\n"
+
+
+def _takes_robust(values: Mapping[str, Any]) -> bool:
+    """Return whether a study without a robust rule may have one."""
+    algorithm = values["algorithm"]
+    try:
+        parse(Study, {**values, "algorithm": {"robust": "clipped", **algorithm}}, "the new study.yaml")
+    except ConfigError:
+        return False
+    return "robust" not in algorithm
 
 
 def section_lines(

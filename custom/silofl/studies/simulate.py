@@ -19,6 +19,7 @@ from rich.console import Console
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.manifest import read_digest
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
@@ -196,8 +197,7 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int
     _check_is_there(simulation)
     with _starting_simulator(simulation) as simulator:
         found = read_data(study, simulation, run)
-        if moved.data is not None:
-            _check_learnt_from(run, simulation, found)
+        _check_learnt_from(run, simulation, found)
         if moved != UNMOVED:
             folders = {"data": simulation.data, "cache": simulation.cache}
             write_json(run / "run.json", read_json(run / "run.json") | folders)
@@ -221,7 +221,7 @@ def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, Sit
         if counts.sites[site].digest != data[site].manifest.digest:
             raise DataError(
                 f"site {site!r} must have the dataset.json that {run} learnt from, not the one in {simulation.data}; "
-                "name the folder to which it was moved"
+                "put it back, name the folder to which it was moved, or start a new run"
             )
 
 
@@ -453,7 +453,8 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
     site = str(simulation.left_out)
     try:
         with announce(f"testing at {site}, which was left out", console):
-            found = run_unseen_test(run, site, lambda: _load_site(study, simulation, run, site), console)
+            digest = read_digest(Path(simulation.data) / site)
+            found = run_unseen_test(run, site, digest, lambda: _load_site(study, simulation, run, site), console)
         print_unseen(found, console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)

@@ -257,7 +257,8 @@ def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> d
     name, earlier = changes.get("algorithm.name"), result.get("algorithm")
     if name is not None and isinstance(earlier, dict) and earlier.get("name") != name:
         del result["algorithm"]
-    for key, value in changes.items():
+    # Copied, since a later key may lie within an earlier one's value.
+    for key, value in deepcopy(dict(changes)).items():
         *sections, last = key.split(".")
         place = result
         for section in sections:

@@ -9,7 +9,7 @@ from torch import nn
 
 from silofl.algorithms.fedsm.selector import AVERAGE, SQUARE, SiteSelector, TrainedEnsemble
 from silofl.errors import AggregationError
-from silofl.files import load_state
+from silofl.files import load_state, save_state
 from silofl.models.roles import add_role, read_role, select_role
 from silofl.parts.load import list_kinds, start_parts
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
@@ -273,7 +273,7 @@ def test_an_absent_site_gets_its_own_personalised_model_back_and_the_shared_glob
 
 
 def test_it_learns_after_the_others_are_done(play):
-    options = {"selector": {"labels": "best_model"}, "extra_rounds": 5, "model": INSTANCE, "rounds": 2}
+    options = {"selector": {"labels": "best_model"}, "extra_rounds": 6, "model": INSTANCE, "rounds": 2}
     game = play(name="fedsm", **options)
     game.rounds(2)
     assert {read_role(name) for name in game.answers["train"]["east"].arrays} == {"global", "personal"}
@@ -289,6 +289,10 @@ def test_it_learns_after_the_others_are_done(play):
     assert best.shape == (5,) and set(best.tolist()) <= set(range(4))
     # Damaged, it is made again; with the whole folder gone, the models come again in the next round.
     path.write_bytes(path.read_bytes()[:-1])
+    assert game.round().answered == list(SITES)
+    assert torch.equal(load_state(path, 4, {"run": "run", "site": "east"})["models"], best)
+    # As of other data, of which a patient was forgotten or a mask corrected: it is made again too.
+    save_state(path, 4, {"run": "run", "site": "east", "data": "other"}, {"models": 9 + best})
     assert game.round().answered == list(SITES)
     assert torch.equal(load_state(path, 4, {"run": "run", "site": "east"})["models"], best)
     shutil.rmtree(game.folder("east"))

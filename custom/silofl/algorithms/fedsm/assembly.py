@@ -14,6 +14,7 @@ from torch import nn
 from silofl.algorithms.fedsm.paper import THRESHOLDS, Selector, tune_threshold
 from silofl.core.mixing import Arrays
 from silofl.data.batches import evaluation_batches
+from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
 from silofl.errors import AggregationError, StateError
 from silofl.files import load_state, save_state
@@ -216,7 +217,10 @@ class SiteSuperModel(SitePart):
 
 def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
     """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
-    path, belongs_to = work.folder / BEST_MODELS, {"run": work.folder.name, "site": work.site}
+    # A patient may have been forgotten since, or a mask corrected.
+    manifest = work.data.manifest
+    data = fingerprint_preparation(describe_source(manifest), work.study) if manifest else ""
+    path, belongs_to = work.folder / BEST_MODELS, {"run": work.folder.name, "site": work.site, "data": data}
     try:
         best = load_state(path, FORMAT, belongs_to)["models"]
     except StateError:

@@ -65,6 +65,8 @@ class SelectorPart(Part):
     role: str = ROLE
     saved = ("outputs", "parameters")
     leaves = (Kind("selector", PURPOSE, RISK, ROLE),)
+    # Each site teaches it its own name.
+    has_median = False
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
