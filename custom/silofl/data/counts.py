@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from silofl.data.manifest import read_digest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
-from silofl.schema import declare_optional
+from silofl.schema import declare_optional, read_file
 
 FILE = "data.json"
 # Of a median; nobody needs more of it.
@@ -87,6 +89,21 @@ class DataCounts:
     """
 
     sites: Mapping[str, SiteCounts]
+
+
+def list_changed_sites(run: Path, data: Path) -> list[str]:
+    """Return the sites whose dataset.json is no longer the one that a run has read; none where it has read none yet.
+
+    Args:
+        run: The run's folder.
+        data: Folder that holds one data folder per site.
+
+    Raises:
+        DataError: A dataset.json cannot be read.
+    """
+    counts = read_file(DataCounts, run / FILE)
+    known = {site: one.digest for site, one in (counts.sites if counts else {}).items() if one.digest}
+    return [site for site, digest in known.items() if (data / site).is_dir() and read_digest(data / site) != digest]
 
 
 def _median_spacing(part: Examples) -> Spacing | None:

@@ -49,8 +49,8 @@ class RobustPart(Part):
             bounded, left_out = bound_updates(rule, updates, shares, part.buffers, has_median=has_median)
             for site, arrays in bounded.items():
                 # What is not there any more moves nothing, as if the site had kept it back.
-                kept = changed[site].arrays.keys() - add_role(role, updates[site]).keys()
-                others = {name: array for name, array in changed[site].arrays.items() if name in kept}
+                sent = add_role(role, updates[site]).keys()
+                others = {name: array for name, array in changed[site].arrays.items() if name not in sent}
                 changed[site] = replace(changed[site], arrays=others | add_role(role, arrays))
             if role in self.study.recipe.traveling_roles:
                 unlike = {site: {"distance": score} for site, score in left_out.items()}

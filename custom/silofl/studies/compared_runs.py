@@ -7,15 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from silofl.data.counts import FILE as DATA_FILE
-from silofl.data.counts import DataCounts
-from silofl.data.manifest import read_digest
+from silofl.data.counts import list_changed_sites
 from silofl.errors import ConfigError
 from silofl.files import is_free
 from silofl.inference.directory import plain_study
 from silofl.options import replaces
 from silofl.report.run_records import flat_settings
-from silofl.schema import read_file
 from silofl.settings import flatten_keys
 from silofl.studies import simulate
 from silofl.studies.methods import find_method_algorithm
@@ -225,13 +222,6 @@ def _check_changes(asked: ComparisonPlan) -> None:
                 )
 
 
-def _list_changed_sites(run: Path, data: Path) -> list[str]:
-    """Return the sites whose dataset.json is no longer the one that a run has read."""
-    counts = read_file(DataCounts, run / DATA_FILE)
-    known = {site: one.digest for site, one in (counts.sites if counts else {}).items() if one.digest}
-    return [site for site, digest in known.items() if (data / site).is_dir() and read_digest(data / site) != digest]
-
-
 def _folder_name(name: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", name)
 
@@ -269,7 +259,7 @@ def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     earlier = read_simulation(run.path)
     compared = ("data", "sites", "left_out", "pretrained", "weights")
     differences += [f"{key} of the run" for key in compared if getattr(earlier, key) != getattr(simulation, key)]
-    differences += [f"dataset.json of {site}" for site in _list_changed_sites(run.path, Path(simulation.data))]
+    differences += [f"dataset.json of {site}" for site in list_changed_sites(run.path, Path(simulation.data))]
     if differences:
         raise ConfigError(
             f"{run.path} must be a run of what is asked for, not one that differs in {', '.join(differences)}; "

@@ -17,7 +17,7 @@ from shlex import quote
 from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts, SiteCounts
+from silofl.data.counts import DataCounts, SiteCounts, list_changed_sites
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.manifest import read_digest
 from silofl.data.padding import describe_padding
@@ -43,7 +43,7 @@ from silofl.parts.load import list_kinds
 from silofl.report.evaluations_page import print_evaluations
 from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
-from silofl.schema import dump_record, read_file
+from silofl.schema import dump_record
 from silofl.site import Server, Site
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
@@ -195,9 +195,9 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _conclude_run(run, simulation, study, console)
     _check_is_there(simulation)
+    _check_learnt_from(run, simulation)
     with _starting_simulator(simulation) as simulator:
         found = read_data(study, simulation, run)
-        _check_learnt_from(run, simulation, found)
         if moved != UNMOVED:
             folders = {"data": simulation.data, "cache": simulation.cache}
             write_json(run / "run.json", read_json(run / "run.json") | folders)
@@ -214,15 +214,13 @@ def _check_is_there(simulation: Simulation) -> None:
             )
 
 
-def _check_learnt_from(run: Path, simulation: Simulation, data: Mapping[str, SiteData]) -> None:
+def _check_learnt_from(run: Path, simulation: Simulation) -> None:
     """Refuse other data than a run has read before; one that has read none yet takes any."""
-    counts = read_file(DataCounts, run / DATA)
-    for site in simulation.sites if counts else ():
-        if counts.sites[site].digest != data[site].manifest.digest:
-            raise DataError(
-                f"site {site!r} must have the dataset.json that {run} learnt from, not the one in {simulation.data}; "
-                "put it back, name the folder to which it was moved, or start a new run"
-            )
+    for site in list_changed_sites(run, Path(simulation.data)):
+        raise DataError(
+            f"site {site!r} must have the dataset.json that {run} learnt from, not the one in {simulation.data}; put "
+            "it back, name the folder to which it was moved, or start a new run"
+        )
 
 
 def prepare_simulator(workspace: Path, job: Path, simulation: Simulation) -> Path:
