@@ -231,6 +231,17 @@ def test_the_rule_bounds_what_travels_beside_the_model_too(play, five_sites, bes
     assert np.linalg.norm(found(attack, robust="clipped")) < 2 * honest
 
 
+def test_a_site_that_says_it_has_one_example_moves_the_amplitude_no_further(play, five_sites):
+    def found(folder, **claims):
+        options = {"name": "harmofl", "preset": "paper", "robust": "clipped", "federation": {"min_sites": 5}}
+        game = play(FIVE, folder, data=five_sites, training={"batch_size": 4}, **options)
+        game.round(change=scaled(50, is_amplitude, **claims))
+        return game.server.parts["amplitude"].amplitude
+
+    # All amplitudes count alike.
+    np.testing.assert_array_equal(found("few", num_examples=1, num_patients=1), found("all"))
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_bounds_scaffolds_control_in_all_rounds(play, five_sites, rule):
     game = play(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Annotated, ClassVar, Literal
@@ -15,8 +15,8 @@ from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
 from silofl.core.mixing import Arrays
 from silofl.core.others import find_unlike
 from silofl.core.recipe import Ingredient
+from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.errors import ConfigError, DataError, TrainingError
-from silofl.models.roles import select_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
 from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
@@ -188,15 +188,13 @@ class AmplitudePart(Part):
         bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
         return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])
 
-    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
-        """Return the amplitude, in the round that asks for it."""
-        names = select_role(ROLE, self.expected("", exchange, run))
-        return [names] if names else []
-
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AmplitudePart:
-        """Average the sites' amplitudes, once."""
-        amplitudes = [answer.arrays[MEAN] for answer in replies.accepted.values() if MEAN in answer.arrays]
-        return replace(self, amplitude=mean_amplitude(amplitudes)) if amplitudes else self
+        """Average the sites' amplitudes, once, as far as the study's robust rule lets each count."""
+        given = {site: {MEAN: one.arrays[MEAN]} for site, one in replies.accepted.items() if MEAN in one.arrays}
+        rule = find_bounding_rule(self.study.recipe, len(given), self.study.federation.min_sites_for_ratio)
+        if rule is not None:
+            given, _ = bound_updates(rule, given, dict.fromkeys(given, 1.0), ())
+        return replace(self, amplitude=mean_amplitude([one[MEAN] for one in given.values()])) if given else self
 
     def to_save(self) -> Arrays:
         """Return the buffers of `AmplitudeNorm` that hold the mean."""
