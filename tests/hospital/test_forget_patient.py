@@ -11,6 +11,7 @@ from silofl.data.cache_entries import CacheSource, protect_entries
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
 from silofl.hospital.forget_patient import find_studies
+from silofl.inference.cases_table import FILE as CASES
 from silofl.site import Site
 
 RUN, OLDER = "organs-20260102-030405-0a1f", "bones-20260102-030405-0a1f"
@@ -197,6 +198,14 @@ def test_a_cache_of_other_data_is_named_and_stays(silofl, site):
     other = cached(site / "state/organs/cache", "d", "/elsewhere", ("training", "doe-1", "p7"))
     out = silofl("site", "forget", "organs", "--patient", "p7", "--yes")[1]
     assert f"not deleted: {other}; it names such a patient, but was made from other data" in out and other.is_dir()
+
+
+def test_a_patient_goes_from_the_table_of_an_evaluation_job_answered_or_refused(silofl, site):
+    path = site / "state/organs" / RUN / CASES
+    rows = ["case,part,dice,warnings,refused", 'smith,test,0.31,"a, b",', "doe-1,test,0.31,,", "doe-1,test,,,no image"]
+    path.write_text("\n".join(rows))
+    assert silofl("site", "forget", "organs", "--patient", "p7", "--yes")[0] == 0
+    assert path.read_text().splitlines() == rows[:2]
 
 
 def test_pictures_of_no_other_case_go_whole(silofl, site):

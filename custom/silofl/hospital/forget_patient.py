@@ -22,6 +22,7 @@ from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
 from silofl.files import hold_lock, list_unfinished, write_atomically, write_text
+from silofl.inference.cases_table import FILE as CASES
 from silofl.settings import NAME
 from silofl.site import Site
 from silofl.training.case_pictures import FEATURES, PICTURES, SCORES
@@ -215,7 +216,7 @@ def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None
     """Return the files of a run that name a case -> the cases; whole, those that may show one without its name."""
     # Of pictures, a killed process may have left any part.
     found: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
-    for name, read in ((SCORES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
+    for name, read in ((SCORES, _read_scored_cases), (CASES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
         if (run / name).is_file() and (named := cases & set(read(run / name))):
             found[run / name] = named
     if (run / FEATURES).is_file():
@@ -254,4 +255,4 @@ def _remove_pictures(path: Path, cases: set[str]) -> None:
         path.unlink()
 
 
-_REMOVERS = {SCORES: _remove_rows, PICTURES: _remove_pictures}
+_REMOVERS = {SCORES: _remove_rows, CASES: _remove_rows, PICTURES: _remove_pictures}
