@@ -215,6 +215,18 @@ def test_pictures_of_no_other_case_go_whole(silofl, site):
     assert not path.exists()
 
 
+def test_folders_that_all_studies_share_are_looked_into_before_any_run_is_there(silofl, refused, site):
+    # As after `site check` alone: nothing there says which study it was.
+    settings = {"data": f"{site}/data/organs", "state_dir": f"{site}/shared"}
+    (site / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
+    entry = cached(site / "shared/cache", "a", site / "data/organs", ("test", "doe-1", "p7"))
+    write_records(site, "organs", "p7")
+    assert "must name the patient no more" in refused("site", "forget", "--patient", "p7", "--yes")
+    write_records(site, "organs", "p1")
+    code, out, _ = silofl("site", "forget", "--patient", "p7", "--yes")
+    assert code == 0 and not entry.exists() and "patient was in: test" in out
+
+
 @pytest.mark.parametrize(
     ("data", "state", "studies"),
     [

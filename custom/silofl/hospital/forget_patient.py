@@ -70,13 +70,13 @@ def find_studies(site: Site, name: str) -> list[str]:
     return sorted(found)
 
 
-def find_traces(site: Site, name: str, studies: Iterable[str], patient: str, cases: Iterable[str]) -> Traces:
+def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cases: Iterable[str]) -> Traces:
     """Return what a site keeps of a patient, without touching it.
 
     Args:
         site: The site's settings.
         name: The site's name.
-        studies: The studies to look into.
+        studies: The studies to look into; where there is none, the folders that all share.
         patient: As dataset.json named the patient.
         cases: The patient's cases, where no cache knows them any more.
 
@@ -84,6 +84,8 @@ def find_traces(site: Site, name: str, studies: Iterable[str], patient: str, cas
         DataError: A dataset.json still names the patient. No sentence of this function does.
     """
     found, patient = Traces(), normalise_name(patient)
+    # A check fills a cache before any run of the study is there.
+    studies = studies or [MARK]
     folders = {study: folder for study in studies if (folder := _data_folder(site, study, name))}
     for folder in folders.values():
         _check_gone(folder, patient, set(cases))
