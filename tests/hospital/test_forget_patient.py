@@ -194,6 +194,25 @@ def test_a_case_that_a_study_still_names_is_refused_with_the_study_to_give(silof
     assert "roe" in scores(site / "state/bones" / OLDER) and "roe" not in scores(site / "state/organs" / RUN)
 
 
+@pytest.mark.parametrize(
+    ("record", "case"),
+    [
+        ({"image": "scans/roe.nii.gz"}, "scans/roe"),
+        ({"image": [None, "roe.png"]}, "roe"),
+        ({"image": "roe.nii.gz", "slices": [0, 4, 2]}, "roe[0-4-2]"),
+        ({"image": "roe.npz", "index": 3}, "roe#3"),
+        ({"image": "roe.png", "case": " scan2 "}, "scan2"),
+    ],
+)
+def test_a_case_that_dataset_json_still_has_is_refused_by_the_name_that_its_image_gives_it(refused, site, record, case):
+    path = site / "data/organs/dataset.json"
+    # The others are no records that a start would take; they name nobody.
+    records = [{"image": ""}, {"image": "roe.png", "index": -1}, {}, record]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_unit": "unknown", "training": records}))
+    error = refused("site", "forget", "organs", "--patient", "p8", "--cases", case, "--yes")
+    assert "must name the patient no more, not in 1 of its records" in error
+
+
 def test_a_cache_of_other_data_is_named_and_stays(silofl, site):
     other = cached(site / "state/organs/cache", "d", "/elsewhere", ("training", "doe-1", "p7"))
     out = silofl("site", "forget", "organs", "--patient", "p7", "--yes")[1]

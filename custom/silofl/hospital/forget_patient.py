@@ -18,6 +18,7 @@ from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.data.patient_names import normalise_name
+from silofl.data.records import find_case_name
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
@@ -188,7 +189,7 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     content = read_content(folder)
     records = [record for part in PARTS for record in _as_list(content.get(part)) if isinstance(record, dict)]
     # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
-    named = [[str(record.get(key, "")).strip() for key in ("patient", "case")] for record in records]
+    named = [(str(record.get("patient", "")).strip(), find_case_name(record)) for record in records]
     count = sum(normalise_name(who) == patient or case in cases for who, case in named)
     if count:
         other = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
