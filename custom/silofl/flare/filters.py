@@ -39,9 +39,7 @@ class BatchNormStaysHome(Filter):
             return shareable
         message = from_model(FLModelUtils.from_shareable(shareable))
         study, names, roles = self._read_job(fl_ctx)
-        scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
-        # Of a job: its filter must not refuse what its algorithm is made of.
-        if scope is None or self not in scope.task_result_filters[FilterKey.OUT]:
+        if self.is_of_job(fl_ctx):
             roles = frozenset()
         found = sorted(
             name
@@ -54,6 +52,11 @@ class BatchNormStaysHome(Filter):
         if reason := left.meta.get("error"):
             self.log_error(fl_ctx, str(reason), fire_event=False)
         return FLModelUtils.to_shareable(to_model(left, is_difference=True))
+
+    def is_of_job(self, fl_ctx: FLContext) -> bool:
+        """Return whether a job has brought this filter, and not the site's ``privacy.json``."""
+        scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+        return scope is None or self not in scope.task_result_filters[FilterKey.OUT]
 
     def replace_answer(self, message: Message, found: list[str], study: Study) -> Message:
         """Return the refusal of an answer.
@@ -92,6 +95,10 @@ class ExcludeBatchNorm(BatchNormStaysHome):
     An answer is refused where the study cannot do without BatchNorm: its algorithm hands out whole models, or sends
     BatchNorm in more than the models.
     """
+
+    def is_of_job(self, fl_ctx: FLContext) -> bool:
+        """Return False: no job at a hospital may name this class."""
+        return False
 
     def replace_answer(self, message: Message, found: list[str], study: Study) -> Message:
         """Return the answer without BatchNorm, or its refusal."""
