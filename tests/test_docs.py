@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
@@ -15,9 +16,11 @@ from provisioning import __main__ as provisioning
 from silofl import cli
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES, Ingredient
+from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
+from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
@@ -29,6 +32,7 @@ from silofl.studies.demo import NEXT, RUNS
 from silofl.studies.methods import VARIANTS, find_method_algorithm
 from silofl.studies.reference import all_ingredients, study_keys
 from silofl.studies.simulation import changed_study
+from silofl.training.site_score import SiteScore
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "jobs"
@@ -327,6 +331,70 @@ def test_the_privacy_page_says_what_numbers_can_tell():
     study = changed_study(CLASSES, PLAIN_SGD)
     risk = Gate.of(study, Site(data="/data", state_dir="/state")).risks["numbers"]
     assert describe_risk(risk) in " ".join(text_of(ROOT / "docs" / "privacy.md").split())
+
+
+# What every answer may hold beside arrays -> the words of the privacy page on it.
+SAID = {
+    **dict.fromkeys(["num_examples", "image_shape"], "number and size of training images"),
+    "num_patients": "patients",
+    "steps": "patients and steps",
+    "loss": "losses",
+    "drift": "the drift",
+    "epsilon": "what was spent",
+    "validation": "the validation score",
+    "round_test": "with `evaluate_every_round` the test score",
+    "test": "**At the end**: the test score",
+    "round": "round",
+    "unreadable": "unreadable cases sends how many and why",
+    "software": "the versions of silofl",
+    "is_recorded": "whether the site's own filter has recorded it",
+    "value": "the study's metric",
+    "num_cases": "numbers of cases that count",
+    "num_excluded": "left out as empty",
+    "labels": "of each label or class",
+    "also": "accuracy, balanced accuracy, AUROC",
+    "label_cases": "number of cases of each class",
+    "areas": "each finding's area under a curve",
+    "models": "of several models",
+    "selector_accuracy": "takes for the site's own",
+    "num_empty": "cases have no label: how many",
+    "num_false_positive": "in how many of these one is predicted",
+    "value_with_truth": "the mean over the others",
+    "surface": "mean surface distances",
+    "extra_metrics": "metric of a package",
+    "calling": "the temperature",
+    "kinds": "their form",
+    "colours": "grey or coloured",
+    "modalities": "the DICOM modality",
+    "axes": "the directions of the axes",
+    "voxels": "voxel sides",
+    "intensities": "of the mean, contrast and roughness",
+}
+# A domain of which something is known throughout.
+FORMED = {
+    "kinds": ("volumes",),
+    "colours": ("grey",),
+    "modalities": ("CT",),
+    "axes": ("LPS",),
+    "intensities": (Range("mean", 0.0, 1.0),),
+    "voxels": VoxelSizes((1.0, 1.0, 1.0), (1.0, 1.0, 2.0)),
+}
+
+
+def test_the_privacy_page_names_every_number_of_an_answer():
+    page = " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text_of(ROOT / "docs" / "privacy.md")).split())
+    numbers = page.partition("## Numbers that leave ")[2].partition("## ")[0]
+    names = {*Numbers.model_fields, *Metrics.model_fields, *get_type_hints(SiteScore), *get_type_hints(Domain)}
+    assert names - {"metrics"} == SAID.keys()
+    assert {words for words in SAID.values() if words not in numbers} == set()
+
+
+def test_the_privacy_page_says_which_numbers_few_patients_and_differential_privacy_keep_at_home():
+    text = " ".join(text_of(ROOT / "docs" / "privacy.md").split())
+    withheld = {name for name in FORMED if FORMED[name] != getattr(Domain(**FORMED).bare, name)}
+    assert withheld == {"intensities", "voxels"}
+    only = text.partition("Only if the site has at least `min_patients` patients")[2].partition(" With FedSM")[0]
+    assert {SAID[name] for name in FORMED if SAID[name] in only} == {SAID[name] for name in withheld}
 
 
 # --- The worked example of docs/new-algorithm.md

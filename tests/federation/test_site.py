@@ -235,6 +235,30 @@ def test_a_site_whose_state_another_version_wrote_says_so_in_one_sentence(play):
     assert record.answered == ["north", "west"]
 
 
+def test_what_the_site_itself_refuses_is_in_its_record_and_its_log_with_the_reason(play, caplog):
+    game = play(sites=("east",))
+    may_leave = game.settings.model_copy(update={"may_leave": ("weights",)})
+    task = game.upcoming("train")["east"]
+    with caplog.at_level(logging.ERROR):
+        left = SiteRounds("east", game.study, may_leave).answer("train", task)
+    reason = left.meta["error"]
+    assert "lets only weights leave, not batchnorm" in reason
+    assert f"train of round 1 is refused: {reason}" in caplog.text
+    records = [json.loads(line) for line in (game.folder("east") / "egress.jsonl").read_text().splitlines()]
+    assert {record["name"] for record in records} == {*task.arrays, "numbers"}
+    assert {(record["task"], record["refused"], record["reason"]) for record in records} == {("train", True, reason)}
+    assert "| refused | train | batchnorm |" in (game.folder("east") / "egress.md").read_text()
+
+
+def test_what_the_site_itself_refuses_and_cannot_record_does_not_leave_either(play):
+    game = play(sites=("east",))
+    settings = game.settings.model_copy(update={"may_leave": ()})
+    task = game.upcoming("train")["east"]
+    (game.folder("east") / "egress.jsonl").mkdir(parents=True)
+    left = SiteRounds("east", game.study, settings).answer("train", task)
+    assert left.arrays == {} and "the site's system said 'Is a directory'" in left.meta["error"]
+
+
 def test_the_site_itself_refuses_what_no_task_asks_for_without_any_filter(play, monkeypatch):
     game, answer = play(rounds=1), Work.answer
     monkeypatch.setattr(Work, "answer", lambda work: answer(work) | Message({"model/image": np.zeros(9)}))

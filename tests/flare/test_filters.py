@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -25,14 +25,14 @@ from silofl.study import Study, load_study
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
-def make_study(algorithm="fedavg"):
-    settings = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 1}
+def make_study(algorithm="fedavg", **constants):
+    settings = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2}
     settings |= {
         "metric": "accuracy",
         "model": {"name": "lenet5"},
         "training": {"loss": "cross_entropy", "optimizer": "sgd", "momentum": 0},
     }
-    return parse(Study, settings | {"algorithm": {"name": algorithm}}, "study.yaml")
+    return parse(Study, settings | {"algorithm": {"name": algorithm, **constants}}, "study.yaml")
 
 
 @pytest.fixture
@@ -42,12 +42,13 @@ def study():
 
 @pytest.fixture
 def passed(study, monkeypatch):
-    """Send a message through a filter of a site that takes part in the study; returns what leaves."""
-    context = SimpleNamespace(get_job_id=lambda: "job")
+    """Send a message through a filter of a site, or of a job, that takes part in the study; returns what leaves."""
 
-    def send(message, kind=BatchNormStaysHome, study=study):
+    def send(message, kind=BatchNormStaysHome, study=study, is_of_job=False):
         monkeypatch.setattr(filters, "read_job_study", lambda fl_ctx: study)
         guard = kind()
+        scope = SimpleNamespace(task_result_filters={FilterKey.OUT: [] if is_of_job else [guard]})
+        context = SimpleNamespace(get_job_id=lambda: "job", get_prop={FLContextKey.SCOPE_OBJECT: scope}.get)
         guard.log_error = lambda fl_ctx, text, fire_event: None
         shareable = FLModelUtils.to_shareable(to_model(message, is_difference=True))
         return from_model(FLModelUtils.from_shareable(guard.process(shareable, context)))
@@ -125,6 +126,32 @@ def test_a_study_that_needs_batchnorm_is_told_so_in_place_of_an_answer(passed, a
     assert reason.startswith(f"the site's filter takes BatchNorm out, and this study needs it: {why}")
     # Whole, as the last filter lets it out.
     assert reason == plain_text(reason) and len(reason) < 200
+
+
+STATISTICS = {"statistics/0/mean": np.zeros(6), "statistics/0/variance": np.ones(6)}
+
+
+@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+def test_batchnorms_own_statistics_do_not_leave_by_another_name_either(passed, kind):
+    study = make_study("adafed")
+    assert study.recipe.ingredient("statistics").source == "running"
+    left = passed(Message(STATISTICS, {"round": 1}), kind, study)
+    assert left.arrays == {} and "BatchNorm" in left.meta["error"] and "'statistics" in left.meta["error"]
+    assert left.meta["error"] == plain_text(left.meta["error"])
+
+
+@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+def test_statistics_of_a_pretrained_models_layers_are_none_of_batchnorm(passed, kind):
+    study = make_study("adafed", statistics={"source": "pretrained"})
+    assert passed(Message(STATISTICS, {"round": 1}), kind, study).arrays.keys() == STATISTICS.keys()
+
+
+def test_the_filter_that_a_job_brings_lets_the_statistics_leave_that_its_study_compares_sites_by(passed):
+    study = make_study("adafed")
+    assert passed(Message(STATISTICS), study=study, is_of_job=True).arrays.keys() == STATISTICS.keys()
+    assert passed(Message(update_of(make_study())), study=study, is_of_job=True).arrays == {}
+    # It is no job's at a hospital, and does the same wherever it is tried.
+    assert passed(Message(STATISTICS), ExcludeBatchNorm, study, is_of_job=True).arrays == {}
 
 
 def test_a_job_whose_algorithm_is_replaced_has_the_filter_where_batchnorm_stays_home(tmp_path):

@@ -11,6 +11,7 @@ from silofl.data.cache_entries import CacheSource, protect_entries
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
 from silofl.hospital.forget_patient import find_studies
+from silofl.inference.cases_table import FILE as CASES
 from silofl.site import Site
 
 RUN, OLDER = "organs-20260102-030405-0a1f", "bones-20260102-030405-0a1f"
@@ -193,10 +194,37 @@ def test_a_case_that_a_study_still_names_is_refused_with_the_study_to_give(silof
     assert "roe" in scores(site / "state/bones" / OLDER) and "roe" not in scores(site / "state/organs" / RUN)
 
 
+@pytest.mark.parametrize(
+    ("record", "case"),
+    [
+        ({"image": "scans/roe.nii.gz"}, "scans/roe"),
+        ({"image": [None, "roe.png"]}, "roe"),
+        ({"image": "roe.nii.gz", "slices": [0, 4, 2]}, "roe[0-4-2]"),
+        ({"image": "roe.npz", "index": 3}, "roe#3"),
+        ({"image": "roe.png", "case": " scan2 "}, "scan2"),
+    ],
+)
+def test_a_case_that_dataset_json_still_has_is_refused_by_the_name_that_its_image_gives_it(refused, site, record, case):
+    path = site / "data/organs/dataset.json"
+    # The others are no records that a start would take; they name nobody.
+    records = [{"image": ""}, {"image": "roe.png", "index": -1}, {}, record]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_unit": "unknown", "training": records}))
+    error = refused("site", "forget", "organs", "--patient", "p8", "--cases", case, "--yes")
+    assert "must name the patient no more, not in 1 of its records" in error
+
+
 def test_a_cache_of_other_data_is_named_and_stays(silofl, site):
     other = cached(site / "state/organs/cache", "d", "/elsewhere", ("training", "doe-1", "p7"))
     out = silofl("site", "forget", "organs", "--patient", "p7", "--yes")[1]
     assert f"not deleted: {other}; it names such a patient, but was made from other data" in out and other.is_dir()
+
+
+def test_a_patient_goes_from_the_table_of_an_evaluation_job_answered_or_refused(silofl, site):
+    path = site / "state/organs" / RUN / CASES
+    rows = ["case,part,dice,warnings,refused", 'smith,test,0.31,"a, b",', "doe-1,test,0.31,,", "doe-1,test,,,no image"]
+    path.write_text("\n".join(rows))
+    assert silofl("site", "forget", "organs", "--patient", "p7", "--yes")[0] == 0
+    assert path.read_text().splitlines() == rows[:2]
 
 
 def test_pictures_of_no_other_case_go_whole(silofl, site):
@@ -204,6 +232,18 @@ def test_pictures_of_no_other_case_go_whole(silofl, site):
     np.savez_compressed(path, images=np.ones((1, 2)), values=np.ones(1), cases=np.array(["doe-1"]))
     silofl("site", "forget", "organs", "--patient", "p7", "--yes")
     assert not path.exists()
+
+
+def test_folders_that_all_studies_share_are_looked_into_before_any_run_is_there(silofl, refused, site):
+    # As after `site check` alone: nothing there says which study it was.
+    settings = {"data": f"{site}/data/organs", "state_dir": f"{site}/shared"}
+    (site / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
+    entry = cached(site / "shared/cache", "a", site / "data/organs", ("test", "doe-1", "p7"))
+    write_records(site, "organs", "p7")
+    assert "must name the patient no more" in refused("site", "forget", "--patient", "p7", "--yes")
+    write_records(site, "organs", "p1")
+    code, out, _ = silofl("site", "forget", "--patient", "p7", "--yes")
+    assert code == 0 and not entry.exists() and "patient was in: test" in out
 
 
 @pytest.mark.parametrize(

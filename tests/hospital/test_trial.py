@@ -190,6 +190,13 @@ def test_a_filter_that_a_study_cannot_do_with_is_found_before_joining(candidate,
     assert "it sends BatchNorm under 'control' too" in answer.sentence
 
 
+@pytest.mark.parametrize("name", ["ExcludeBatchNorm", "BatchNormStaysHome"])
+def test_batchnorms_statistics_under_another_name_are_found_before_joining(candidate, kit, name):
+    add_filter(kit, name)
+    answer = check_leaving(candidate(algorithm={"name": "adafed"}))
+    assert answer.status == "failed" and "BatchNorm" in answer.sentence and "'statistics" in answer.sentence
+
+
 def test_what_may_leave_is_judged_before_filters_take_anything_out(candidate, kit):
     add_filter(kit, "ExcludeBatchNorm")
     path = kit / "local" / "site.yaml"

@@ -194,9 +194,18 @@ def test_a_lab_runs_code_of_its_own_people_alone():
 
 @pytest.mark.parametrize("kind", KINDS_OF_SITE)
 def test_a_lead_submits_studies_and_the_projects_administrator_runs_the_network(kind):
-    assert is_permitted(kind, LEAD, "submit_job")
+    assert is_permitted(kind, LEAD, "submit_job") and is_permitted(kind, LEAD, "clone_job")
     assert is_permitted(kind, Person("admin", "study", "project_admin"), "operate")
-    assert not is_permitted(kind, Person("someone", "study", "member"), "submit_job")
+    for role in ("project_admin", "org_admin", "member"):
+        for right in ("submit_job", "clone_job"):
+            assert not is_permitted(kind, Person("someone", "north", role), right)
+
+
+@pytest.mark.parametrize("command", ["shutdown", "restart", "remove_client"])
+@pytest.mark.parametrize("kind", SITES)
+def test_a_lead_stops_no_site_of_the_own_organisation_either_and_its_it_does(kind, command):
+    lead, it = (Person("someone", "north", role) for role in ("lead", "org_admin"))
+    assert not is_permitted(kind, lead, command) and is_permitted(kind, it, command)
 
 
 @pytest.mark.parametrize("command", ["cat", "ls", "grep", "shutdown", "restart", "remove_client", "disable_client"])

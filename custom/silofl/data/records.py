@@ -1,6 +1,6 @@
 """One record of dataset.json: an image, its label and its patient."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -97,6 +97,18 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     patient = _parse_name(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
     recording = _parse_name(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
     return Record(case, images, label, patient, slices, index, recording)
+
+
+def find_case_name(value: Mapping[str, object]) -> str:
+    """Return the case of a record in its JSON form, of which nothing is checked yet; nothing where it names none."""
+    if "case" in value:
+        return str(value["case"]).strip()
+    try:
+        image = next(path for path in _parse_images(value.get("image"), "") if path is not None)
+        slices, index = _parse_slices(value.get("slices"), ""), _parse_index(value.get("index"), image, "")
+        return _default_case_name(image, slices, index)
+    except DataError:
+        return ""
 
 
 def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = None) -> Path:

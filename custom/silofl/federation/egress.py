@@ -40,8 +40,9 @@ OTHERS = {
     UNKNOWN: "not a part of the study's model",
 }
 NUMBERS_RISK = (
-    "they show the server how many patients and images there are and how good the models are on them, and where only "
-    "one case has a number, that case's score; more cases, or no validation and test data in dataset.json"
+    "they show the server how many patients, images and cases of each class there are and how good the models are on "
+    "them, and where only one case has a number, that case's score; more cases, or no validation and test data in "
+    "dataset.json"
 )
 
 

@@ -12,6 +12,7 @@ from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
 from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
+from silofl.federation.egress_log import EgressLog
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
@@ -74,7 +75,7 @@ class SiteRounds:
 
         Returns:
             The site's answer; where the task could not be done, no arrays and ``meta["error"]`` with a reason that
-            names no case. The full reason is in the site's own log.
+            names no case. The full reason is in the site's own log. What must not leave is in the run's record too.
         """
         # In the site's log, whatever the server calls them.
         what = one_line(f"{task} of round {message.meta.get('round')}")
@@ -83,8 +84,15 @@ class SiteRounds:
             answer = self.carry_out(task, message)
             # Again, because training takes its time: from the pause on nothing leaves.
             self.check_paused()
-            reason = self.gate.refusal(Request.of(task, message), answer)
-            return message.failed(reason) if reason else answer
+            request = Request.of(task, message)
+            if reason := self.gate.refusal(request, answer):
+                logger.error("%s is refused: %s", what, reason)
+                # Here, because a job's last filter gets the refusal alone.
+                folder = self.site.run_folder(self.study.name, self.name, request.run)
+                log = EgressLog(folder, self.name, self.study.name, self.gate.risks)
+                log.write(self.gate.records(task, answer, reason))
+                return message.failed(reason)
+            return answer
         except PauseError as pause:
             logger.warning("%s is not answered: %s", what, pause)
             return message.failed(public_reason(pause))

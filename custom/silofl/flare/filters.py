@@ -1,7 +1,7 @@
 """Filters that keep BatchNorm at the site, whatever the job asks for: one takes it out, one refuses the answer."""
 
 from nvflare.apis.filter import Filter
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -14,6 +14,7 @@ from silofl.models.names import batchnorm_names
 from silofl.models.networks import build_models
 from silofl.models.roles import read_role
 from silofl.parts.answer import plain_text
+from silofl.parts.load import list_kinds
 from silofl.parts.task import Message
 from silofl.study import Study
 
@@ -23,25 +24,39 @@ class BatchNormStaysHome(Filter):
 
     For ``task_result_filters`` of a job or of a site's ``privacy.json``. The server gets the refusal as the reason why
     the site could not do its task; nothing of the answer leaves.
+
+    In a site's ``privacy.json`` it also refuses what a part of the study sends of BatchNorm under other names, as
+    AdaFed its running statistics. The filter of a job lets that leave, because the job's own algorithm asks for it.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._jobs: dict[str, tuple[Study, frozenset[str]]] = {}
+        self._jobs: dict[str, tuple[Study, frozenset[str], frozenset[str]]] = {}
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Return the answer where it holds no BatchNorm, else what is sent in its place."""
         if shareable.get_return_code() != ReturnCode.OK:
             return shareable
         message = from_model(FLModelUtils.from_shareable(shareable))
-        study, names = self._read_job(fl_ctx)
-        found = sorted(name for name in message.arrays if name.removeprefix(f"{read_role(name)}/") in names)
+        study, names, roles = self._read_job(fl_ctx)
+        if self.is_of_job(fl_ctx):
+            roles = frozenset()
+        found = sorted(
+            name
+            for name in message.arrays
+            if read_role(name) in roles or name.removeprefix(f"{read_role(name)}/") in names
+        )
         if not found:
             return shareable
         left = self.replace_answer(message, found, study)
         if reason := left.meta.get("error"):
             self.log_error(fl_ctx, str(reason), fire_event=False)
         return FLModelUtils.to_shareable(to_model(left, is_difference=True))
+
+    def is_of_job(self, fl_ctx: FLContext) -> bool:
+        """Return whether a job has brought this filter, and not the site's ``privacy.json``."""
+        scope = fl_ctx.get_prop(FLContextKey.SCOPE_OBJECT)
+        return scope is None or self not in scope.task_result_filters[FilterKey.OUT]
 
     def replace_answer(self, message: Message, found: list[str], study: Study) -> Message:
         """Return the refusal of an answer.
@@ -53,17 +68,18 @@ class BatchNormStaysHome(Filter):
         """
         reason = (
             f"the site's filter lets no BatchNorm leave; the answer held {len(found)} such arrays, the first "
-            f"{found[0]!r}: choose stays_home: batchnorm"
+            f"{found[0]!r}: choose stays_home: batchnorm, or another algorithm"
         )
-        return message.failed(reason)
+        return message.failed(plain_text(reason))
 
     def begin(self, job: str, study: Study) -> None:
-        """Take a job's study, with BatchNorm's names in its network, whatever role they travel under."""
+        """Take a job's study, BatchNorm's names in its network, and the roles under which it has names of others."""
         models = build_models(study, None).values()
-        self._jobs = {job: (study, frozenset(name for model in models for name in batchnorm_names(model)))}
+        names = frozenset(name for model in models for name in batchnorm_names(model))
+        self._jobs = {job: (study, names, frozenset(kind.role for kind in list_kinds(study) if kind.is_batchnorm))}
 
-    def _read_job(self, fl_ctx: FLContext) -> tuple[Study, frozenset[str]]:
-        """Return the running job's study and BatchNorm's names, read once a job."""
+    def _read_job(self, fl_ctx: FLContext) -> tuple[Study, frozenset[str], frozenset[str]]:
+        """Return the running job's study with BatchNorm's names and roles, read once a job."""
         job = fl_ctx.get_job_id()
         if job not in self._jobs:
             self.begin(job, read_job_study(fl_ctx))
@@ -79,6 +95,10 @@ class ExcludeBatchNorm(BatchNormStaysHome):
     An answer is refused where the study cannot do without BatchNorm: its algorithm hands out whole models, or sends
     BatchNorm in more than the models.
     """
+
+    def is_of_job(self, fl_ctx: FLContext) -> bool:
+        """Return False: no job at a hospital may name this class."""
+        return False
 
     def replace_answer(self, message: Message, found: list[str], study: Study) -> Message:
         """Return the answer without BatchNorm, or its refusal."""

@@ -18,10 +18,12 @@ from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.data.patient_names import normalise_name
+from silofl.data.records import find_case_name
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
 from silofl.files import hold_lock, list_unfinished, write_atomically, write_text
+from silofl.inference.cases_table import FILE as CASES
 from silofl.settings import NAME
 from silofl.site import Site
 from silofl.training.case_pictures import FEATURES, PICTURES, SCORES
@@ -69,13 +71,13 @@ def find_studies(site: Site, name: str) -> list[str]:
     return sorted(found)
 
 
-def find_traces(site: Site, name: str, studies: Iterable[str], patient: str, cases: Iterable[str]) -> Traces:
+def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cases: Iterable[str]) -> Traces:
     """Return what a site keeps of a patient, without touching it.
 
     Args:
         site: The site's settings.
         name: The site's name.
-        studies: The studies to look into.
+        studies: The studies to look into; where there is none, the folders that all share.
         patient: As dataset.json named the patient.
         cases: The patient's cases, where no cache knows them any more.
 
@@ -83,6 +85,8 @@ def find_traces(site: Site, name: str, studies: Iterable[str], patient: str, cas
         DataError: A dataset.json still names the patient. No sentence of this function does.
     """
     found, patient = Traces(), normalise_name(patient)
+    # A check fills a cache before any run of the study is there.
+    studies = studies or [MARK]
     folders = {study: folder for study in studies if (folder := _data_folder(site, study, name))}
     for folder in folders.values():
         _check_gone(folder, patient, set(cases))
@@ -185,7 +189,7 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     content = read_content(folder)
     records = [record for part in PARTS for record in _as_list(content.get(part)) if isinstance(record, dict)]
     # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
-    named = [[str(record.get(key, "")).strip() for key in ("patient", "case")] for record in records]
+    named = [(str(record.get("patient", "")).strip(), find_case_name(record)) for record in records]
     count = sum(normalise_name(who) == patient or case in cases for who, case in named)
     if count:
         other = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
@@ -215,7 +219,7 @@ def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None
     """Return the files of a run that name a case -> the cases; whole, those that may show one without its name."""
     # Of pictures, a killed process may have left any part.
     found: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
-    for name, read in ((SCORES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
+    for name, read in ((SCORES, _read_scored_cases), (CASES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
         if (run / name).is_file() and (named := cases & set(read(run / name))):
             found[run / name] = named
     if (run / FEATURES).is_file():
@@ -254,4 +258,4 @@ def _remove_pictures(path: Path, cases: set[str]) -> None:
         path.unlink()
 
 
-_REMOVERS = {SCORES: _remove_rows, PICTURES: _remove_pictures}
+_REMOVERS = {SCORES: _remove_rows, CASES: _remove_rows, PICTURES: _remove_pictures}

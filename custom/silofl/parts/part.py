@@ -45,6 +45,7 @@ class Kind:
             there were few.
         role: The role of its arrays.
         names: Their names within the role; None for all.
+        is_batchnorm: Whether it is BatchNorm's, under names that are none of the network's.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Kind:
     role: str
     is_of_images: bool = False
     names: frozenset[str] | None = None
+    is_batchnorm: bool = False
 
     def holds(self, role: str, name: str) -> bool:
         """Return whether an array is of this kind."""

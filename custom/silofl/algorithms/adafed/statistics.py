@@ -84,6 +84,12 @@ class StatisticsPart(Part):
             )
         return [cls(study, sizes)]
 
+    @classmethod
+    def kinds(cls, study: Study) -> Sequence[Kind]:
+        """Return the kind of the statistics, which may be BatchNorm's own."""
+        is_batchnorm = study.recipe.ingredient(ROLE).source == "running"
+        return [replace(kind, is_batchnorm=is_batchnorm) for kind in cls.leaves]
+
     @property
     def settings(self) -> Similarity:
         """The recipe's answer."""
