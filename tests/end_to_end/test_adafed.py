@@ -58,6 +58,8 @@ def test_no_batchnorm_leaves_a_site_even_where_the_job_asks_for_it(windows, writ
     path = job / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(study | {"algorithm": {"name": "fedavg"}}))
+    for config in path.parent.glob("config_fed_*.json"):
+        config.write_text(config.read_text().replace("flare.adafed.AdaFed", "flare.fedavg.FedAvg"))
     done = silofl("simulate", job, "--data", windows, "--out", tmp_path / "run", check=False)
     assert done.returncode == 1
     assert "the site's filter lets no BatchNorm leave" in done.stdout
