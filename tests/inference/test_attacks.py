@@ -172,6 +172,23 @@ def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes
     assert any("does not state how its axes lie" in one for one in prediction.warnings)
 
 
+@pytest.mark.parametrize(
+    ("task", "end"), [("classification", ""), ("multilabel", ""), ("segmentation", "; no millilitres are given")]
+)
+def test_a_volume_that_was_resampled_by_a_size_that_its_file_does_not_state_is_warned_of(
+    make_contents, make_study, write_volume, tmp_path, task, end
+):
+    study = make_study(task, data=RESIZE | {"volume_transforms": [{"Spacing": {"pixdim": [2, 2, 2]}}]})
+    model = SuperModel(replace(make_contents("only", study=study), domain=SCANS), CPU)
+    nibabel.save(nibabel.Nifti1Image(smooth_volume(), None), tmp_path / "bare.nii.gz")
+    sentence = (
+        "the file does not state the size of its voxels in mm; it was resampled as if they were 1 mm, or by "
+        f"uncertain numbers{end}"
+    )
+    assert sentence in model.predict(tmp_path / "bare.nii.gz").warnings
+    assert not any("resampled" in one for one in model.predict(write_volume()).warnings)
+
+
 # --- images of another kind
 
 

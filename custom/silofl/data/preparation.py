@@ -120,8 +120,13 @@ def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study
             "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
             "they may not lie on one another"
         )
-    if form.kind == "volumes" and study.task == "segmentation" and not form.header.has_spacing:
-        doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
+    if form.kind == "volumes" and not form.header.has_spacing:
+        results = ["the file does not state the size of its voxels in mm"]
+        if any(step.name == "Spacing" for step in study.data.volume_transforms):
+            results.append("it was resampled as if they were 1 mm, or by uncertain numbers")
+        if study.task == "segmentation":
+            results.append("no millilitres are given")
+        doubts += ["; ".join(results)] if len(results) > 1 else []
     if form.kind == "volumes" and not form.header.has_orientation:
         doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
     return doubts
