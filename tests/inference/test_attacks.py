@@ -217,6 +217,34 @@ def test_another_modality_is_refused_where_the_file_states_it(make, write_dicom,
     assert make().predict(folder).label_map is not None
 
 
+TWO = {"channels": 2, "channel_names": ["T1", "T2"]}
+
+
+@pytest.mark.parametrize("data", [{}, {"neighbours": 1}, {"intensity": "raw"}])
+def test_a_contrast_that_shows_nothing_is_refused_and_one_that_is_not_there_is_answered(
+    make_contents, make_study, write_volume, data
+):
+    study = make_study(data=RESIZE | TWO | data)
+    model = SuperModel(make_contents("only", study=study, shape=(study.data.in_channels, 32, 32)), CPU)
+    # 0.1 is interpolated to neighbours of 0.1.
+    blank = np.full((37, 53, 3), 0.1)
+    files = {"T1": write_volume("t1.nii.gz", blank.shape), "T2": write_volume("t2.nii.gz", array=blank)}
+    with pytest.raises(
+        DataError, match="t1.nii.gz must show something, .* alone in T2; export it again, or leave that"
+    ):
+        model.predict(files)
+    assert "contrast T2 is missing; zeros stand in its place" in model.predict({"T1": files["T1"]}).warnings
+
+
+def test_one_file_is_not_two_contrasts(make_contents, make_study, write_volume, tmp_path):
+    model = SuperModel(make_contents("only", study=make_study(data=RESIZE | TWO), shape=(2, 32, 32)), CPU)
+    scan, link = write_volume(), tmp_path / "link.nii.gz"
+    link.symlink_to(scan)
+    for other in (scan, tmp_path / ".." / tmp_path.name / scan.name, link):
+        with pytest.raises(DataError, match=f"scan.nii.gz and {other.name} must be different files, a contrast each"):
+            model.predict({"T1": scan, "T2": other})
+
+
 def test_noise_is_answered_with_a_warning(make, write_volume):
     # Neighbours of smooth images are alike; those of noise differ as much as any two pixels.
     domain = replace(SCANS, intensities=(Range("roughness", 0.0, 0.3),))

@@ -45,12 +45,12 @@ def answering(study, shape, *biases):
     return model.state_dict()
 
 
-def make_study():
+def make_study(**more):
     settings = {"name": "organs", "task": "segmentation", "labels": {1: "organ", 2: "lesion"}, "rounds": 1}
     data = {
         "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
         "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
-    }
+    } | more
     model = {"features": [4, 4, 4, 4, 4, 4], "normalization": "instance"}
     rest = {"device": "cpu", "data": data, "model": model, "algorithm": {"name": "fedavg"}}
     return parse(Study, settings | rest, "study.yaml")
@@ -174,6 +174,30 @@ def test_a_case_that_predict_refuses_is_left_out_and_named(evaluate, contents, p
     assert (
         "must have voxels of at most 50 mm" in row["refused"] and row["case"] in (out / "evaluation.html").read_text()
     )
+
+
+def test_a_case_with_a_contrast_that_shows_nothing_is_refused_as_predict_refuses_it(evaluate, tmp_path):
+    names, shape, folder = ["T1", "T2"], (2, 32, 32), tmp_path / "clinic"
+    study, rng = make_study(channels=2, channel_names=names, intensity="percentiles"), np.random.default_rng(0)
+    folder.mkdir()
+
+    def write(name, array):
+        nibabel.save(nibabel.Nifti1Image(array.astype(np.float32), np.eye(4)), folder / f"{name}.nii.gz")
+        return f"{name}.nii.gz"
+
+    scans = {name: write(name, rng.random((32, 32, 3))) for name in ("full-T1", "full-T2", "half-T1", "odd-T1")}
+    scans["odd-T2"] = write("odd-T2", np.full((32, 32, 3), 7.0))
+    cases = [
+        {"image": [scans.get(f"{one}-{name}") for name in names], "case": one, "patient": one}
+        | {"label": write(f"{one}-label", np.eye(32)[..., None].repeat(3, axis=2))}
+        for one in ("full", "half", "odd")
+    ]
+    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "channel_names": names, "test": cases}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    both = Contents(study, shape, {"global": answering(study, shape, 0.0, 9.0, 0.0)}, "only", domain=FORM)
+    _, record, printed, _ = evaluate(both, folder, "--part", "test")
+    assert (record.num_cases, record.num_refused) == (2, 1) and "contrast T2 is missing" in printed
+    assert "case 'odd' must show something, not one intensity alone in T2" in printed
 
 
 def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evaluate, contents, phantoms, tmp_path):

@@ -94,9 +94,12 @@ class SiteData:
 
     def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
         """Return what a case lacks, and what its file does not state; as `silofl.data.preparation.list_file_doubts`."""
-        source = self.manifest.source(record)
-        missing = list_missing_contrasts(study.data.channel_names, [source])
-        return list_file_doubts(form, missing, has_several_frames(source), study)
+        has_frames = has_several_frames(self.manifest.source(record))
+        return list_file_doubts(form, self.list_missing(record, study), has_frames, study)
+
+    def list_missing(self, record: Record, study: Study) -> list[str]:
+        """Return which of the study's contrasts a case lacks."""
+        return list_missing_contrasts(study.data.channel_names, [self.manifest.source(record)])
 
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
         form, image = self._read_first(record)

@@ -117,14 +117,17 @@ class SiteCases:
 
 def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
     """Answer each case as `SuperModel.predict` does, and score it on its prepared images."""
+    study = model.contents.study
     for name, part in site.parts.items():
         records = {record.case: record for record in site.data.manifest.parts[name]}
         for case, rows in group_positions(part.cases).items():
             try:
-                form = site.data.read_form(records[case])
+                form, examples = site.data.read_form(records[case]), part.select_rows(rows)
                 model.contents.domain.check(form, f"case {case!r}")
-                lacking = site.data.list_file_doubts(records[case], form, model.contents.study)
-                yield _evaluate_case(model, part.select_rows(rows), name, form, lacking, site.has_sizes)
+                missing = site.data.list_missing(records[case], study)
+                check_is_not_blank(examples.images, f"case {case!r}", study.data.channel_names, missing)
+                lacking = site.data.list_file_doubts(records[case], form, study)
+                yield _evaluate_case(model, examples, name, form, lacking, site.has_sizes)
             except DataError as error:
                 yield RefusedCase(case, name, str(error))
     end_decoder()
@@ -149,10 +152,9 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
     """Return a model's answer to the examples of one case, and their labels, classes or sets of findings.
 
     Raises:
-        DataError: The images are blank, or have not the form of the training images.
+        DataError: The images have not the form of the training images.
     """
     images = np.asarray(case.images)
-    check_is_not_blank(images, f"case {case.cases[0]!r}")
     model.check_is_not_alone(images)
     answer = model.answer(images, model.contents.study.training.batch_size)
     return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.calling)
