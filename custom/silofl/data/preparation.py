@@ -177,7 +177,7 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
             algorithm needs, is of another kind than the training images, or is a picture where the study trained on
             volumes: a picture does not say how its axes lie in the body.
     """
-    settings, (first, called) = steps.study.data, source.first
+    settings, called = steps.study.data, source.first[1]
     lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
     for one in steps.study.recipe.ingredients:
         one.check_data((), lacking)
@@ -187,7 +187,7 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
                 f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
             )
     image = read_source(source, settings)
-    form = read_form(first, image, called)
+    form = read_form(source, image)
     domain.check(form, called)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(

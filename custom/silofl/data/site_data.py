@@ -106,10 +106,10 @@ class SiteData:
         return form, measure_padding(image.array, read_padding_value(self.manifest.source(record).first[0]))
 
     def _read_first(self, record: Record) -> tuple[Form, Image]:
-        # Of the first file alone: the contrasts of a case lie on one grid.
-        path, name = self.manifest.source(record).first
-        image = read_image(path, name, record.index, self.background)
-        return read_form(path, image, name), image
+        # The pixels of the first file alone: the contrasts of a case lie on one grid.
+        source = self.manifest.source(record)
+        image = read_image(*source.first, record.index, self.background)
+        return read_form(source, image), image
 
 
 def load_site_data(
