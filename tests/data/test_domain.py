@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.data.contrasts import ImageFiles
 from silofl.data.domain import Domain, Form, Range, VoxelSizes, measure_domain, measure_images, read_form
 from silofl.data.header import Header
 from silofl.data.images import Image
@@ -12,6 +13,14 @@ from silofl.schema import dump_record, read_record
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))
 THICK = VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0))
 MR = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
+
+
+SCAN = replace(VOLUME, header=Header("CT", True, True))
+CT_AND_PET = Domain(("volumes",), modalities=("CT", "PT"), contrasts={"CT": ("CT",), "PET": ("PT",)})
+
+
+def one_file(path):
+    return ImageFiles(((path, path.name),))
 
 
 def ramp(low=0.0, high=1.0, size=16):
@@ -95,6 +104,40 @@ def test_axes_that_are_no_directions_are_refused(bad):
 def test_an_image_of_another_kind_is_refused(form, reason):
     with pytest.raises(DataError, match=reason):
         MR.check(form, "scan")
+
+
+@pytest.mark.parametrize("contrasts", [{"CT": "CT", "PET": "PT"}, {"PET": "PT", "CT": "CT"}, {"CT": "CT"}])
+def test_contrasts_of_their_own_modalities_are_taken_in_any_order(contrasts):
+    for first in ("CT", "PT"):
+        form = replace(SCAN, header=Header(first, True, True), contrasts=contrasts)
+        CT_AND_PET.check(form, "scan")
+        assert CT_AND_PET.doubts(ramp(), form, False) == []
+
+
+def test_a_contrast_of_another_modality_is_refused_whichever_it_is():
+    exchanged = replace(SCAN, contrasts={"CT": "CT", "PET": "CT"})
+    with pytest.raises(DataError, match="scan must have a file of PT as PET, like the training images, not of CT"):
+        CT_AND_PET.check(exchanged, "scan")
+    # Of models that know the first file's alone, as older versions made them.
+    Domain(modalities=("CT",)).check(exchanged, "scan")
+    with pytest.raises(DataError, match="which are MR, not CT"):
+        Domain(modalities=("MR",)).check(exchanged, "scan")
+
+
+def test_a_contrast_of_which_no_training_file_stated_its_modality_is_doubted():
+    both = replace(SCAN, contrasts={"T1": "MR", "T2": "CT"})
+    sentence = "the file of T2 states CT; no training file of T2 stated its modality to compare it with"
+    assert Domain(modalities=("MR",), contrasts={"T1": ("MR",)}).doubts(ramp(), both, False) == [sentence]
+    assert sentence in Domain(("volumes",)).doubts(ramp(), both, False)
+
+
+def test_the_modalities_of_contrasts_are_joined_by_their_names():
+    forms = [replace(SCAN, contrasts=one) for one in ({"PET": "PT", "CT": "CT"}, {"CT": "MR"}, {})]
+    found = measure_domain(forms, [])
+    assert found.contrasts == {"CT": ("CT", "MR"), "PET": ("PT",)} and found.modalities == ("CT", "MR", "PT")
+    assert found == measure_domain(forms[:1], []) | measure_domain(forms[1:], [])
+    assert read_record(Domain, dump_record(found), "model.json") == found
+    assert measure_domain([SCAN], []).contrasts is None
 
 
 def test_what_is_not_known_refuses_nothing():
@@ -181,22 +224,22 @@ def test_a_case_is_measured_by_the_mean_over_its_slices():
 )
 def test_colour_is_three_channels_that_differ(tmp_path, shape, wanted):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
-    assert read_form(tmp_path / "a.png", Image(array, None, 255), "a").colour == wanted
+    assert read_form(one_file(tmp_path / "a.png"), Image(array, None, 255)).colour == wanted
     same = np.broadcast_to(array[:1], shape)
-    assert read_form(tmp_path / "a.png", Image(same, None, 255), "a").colour in ("grey", None)
+    assert read_form(one_file(tmp_path / "a.png"), Image(same, None, 255)).colour in ("grey", None)
 
 
 def test_windows_have_neither_colours_nor_axes(tmp_path):
     window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
-    assert read_form(tmp_path / "a.npz", window, "a") == Form("windows")
+    assert read_form(one_file(tmp_path / "a.npz"), window) == Form("windows")
 
 
 def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
     volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
     sides = (1.0, 1.0, 2.0)
-    assert read_form(folder, volume, "series") == Form("volumes", "grey", "LPS", Header("CT", True, True), sides)
-    unknown = read_form(tmp_path / "a.png", volume, "a")
+    assert read_form(one_file(folder), volume) == Form("volumes", "grey", "LPS", Header("CT", True, True), sides)
+    unknown = read_form(one_file(tmp_path / "a.png"), volume)
     assert unknown.axes is None and unknown.voxel_mm is None
 
 
@@ -204,5 +247,5 @@ def test_the_sides_of_voxels_are_the_same_however_a_volume_is_stored(write_dicom
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
     # 3 mm along the first axis, which runs to the head, 0.6 and 0.8 in a plane that is turned by its own 3-4-5.
     affine = np.array([[0, 0.36, -0.64, 0], [0, 0.48, 0.48, 0], [3, 0, 0, 0], [0, 0, 0, 1]])
-    found = read_form(folder, Image(np.zeros((1, 4, 4, 4)), affine, None), "series")
+    found = read_form(one_file(folder), Image(np.zeros((1, 4, 4, 4)), affine, None))
     assert found.voxel_mm == pytest.approx((0.6, 0.8, 3))

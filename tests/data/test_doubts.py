@@ -39,6 +39,19 @@ def test_images_of_one_value_are_counted_and_not_named(site, asked):
     assert sentence.startswith("images must differ from pixel to pixel; 2 of 6 cases hold one value alone: look at")
 
 
+def test_a_contrast_of_one_value_is_counted_and_a_missing_one_is_not(site, study, tmp_path):
+    for records in (site.content[part] for part in ("training", "validation", "test")):
+        for one in records:
+            one["image"] = [one["image"], None]
+    site.picture("more.png")
+    site.content["test"][0]["image"][1] = "more.png"
+    site.picture("blank.png", np.full((8, 8), 7, np.uint8))
+    site.content["training"][1]["image"][1] = "blank.png"
+    small = study(channels=2, channel_names=["T1", "T2"])
+    (sentence,) = find_doubts(load_site_data(site.write(channel_names=["T1", "T2"]), small, tmp_path / "cache"), small)
+    assert "1 of 6 cases hold one value alone in a contrast: look at them, and give null for its file" in sentence
+
+
 def add_volume(site, part, name, sizes=(1, 1, 3), unit=2, first=1):
     """Add a volume of 8 x 8 x 2 whose first slice may be empty."""
     voxels = site.rng.integers(1, 1000, (8, 8, 2)).astype(np.int16)

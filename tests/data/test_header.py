@@ -178,6 +178,34 @@ def test_nifti_with_two_sizes_of_its_voxels_states_none(tmp_path, size, has_spac
     assert read_header(tmp_path / "a.nii") == Header(None, has_spacing, True)
 
 
+@pytest.mark.parametrize(
+    ("turn", "has_orientation"),
+    [
+        (np.eye(3), True),
+        (np.diag([-1, 1, 1]), False),
+        (np.diag([-1, -1, 1]), False),
+        (np.eye(3)[[1, 2, 0]], False),
+        # By 20 degrees, as a scan that was turned to an atlas, and by 60.
+        ([[0.94, -0.342, 0], [0.342, 0.94, 0], [0, 0, 1]], True),
+        ([[0.5, -0.866, 0], [0.866, 0.5, 0], [0, 0, 1]], False),
+    ],
+)
+def test_nifti_whose_two_grids_run_otherwise_does_not_state_how_its_axes_lie(tmp_path, turn, has_orientation):
+    image = nibabel.Nifti1Image(VOLUME, None)
+    image.set_sform(np.diag([2, 2, 2, 1]), code=2)
+    image.set_qform(nibabel.affines.from_matvec(2 * np.asarray(turn)), code=1)
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read_header(tmp_path / "a.nii") == Header(None, True, has_orientation)
+
+
+def test_nifti_with_a_quaternion_that_is_none_has_one_grid(tmp_path):
+    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
+    image.set_qform(image.affine, code=1)
+    image.header["quatern_b"] = image.header["quatern_c"] = 0.8
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read_header(tmp_path / "a.nii") == Header(None, True, True)
+
+
 def test_nifti_without_a_grid_may_give_the_size_of_its_voxels(tmp_path):
     image = nibabel.Nifti1Image(VOLUME, None)
     image.header.set_zooms((2, 2, 3))
@@ -232,6 +260,18 @@ def test_nrrd_in_a_unit_that_nobody_knows_does_not_state_the_size_of_its_voxels(
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
     path.write_bytes(path.read_bytes().replace(b"encoding", units + b"\nencoding", 1))
     assert read_header(path) == Header(None, has_spacing, True)
+
+
+@pytest.mark.parametrize(
+    ("space", "has_orientation"),
+    [("RAS", True), ("left-anterior-superior", True), ("3D-right-handed", False), ("scanner-xyz", False)],
+)
+def test_nrrd_states_how_its_axes_lie_only_in_a_space_of_the_body(tmp_path, space, has_orientation):
+    path = tmp_path / "a.nrrd"
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
+    path.write_bytes(path.read_bytes().replace(b"left-posterior-superior", space.encode(), 1))
+    assert read_image(path).affine is not None
+    assert read_header(path) == Header(None, True, has_orientation)
 
 
 def test_a_picture_states_nothing(tmp_path):

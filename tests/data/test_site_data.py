@@ -15,6 +15,7 @@ from silofl.data.importers import import_layout
 from silofl.data.padding import Padding
 from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import load_site_data
+from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import ModelSettings
 
@@ -460,6 +461,27 @@ def test_a_value_that_dicom_states_to_be_padding_is_found(empty_site, study, tmp
         empty_site.content[part].append(record)
     data = load_site_data(empty_site.write(), study(intensity="raw"), tmp_path / "cache")
     assert data.padding == Padding(3000.0, 0.25, is_stated=True)
+
+
+@pytest.mark.parametrize("names", [["CT", "PET"], ["PET", "CT"]])
+def test_the_modality_of_each_contrast_is_known_in_any_order(empty_site, study, tmp_path, write_dicom, names):
+    for part in ("training", "validation", "test"):
+        for name, code in (("CT", "CT"), ("PET", "PT")):
+            image = empty_site.rng.integers(0, 50, (4, 4, 4)).astype(np.int16)
+            for file in write_dicom(empty_site.folder / f"{part}-{name}", image).iterdir():
+                data = pydicom.dcmread(file)
+                data.Modality = code
+                data.save_as(file)
+        affine = read_image(empty_site.folder / f"{part}-CT").affine
+        nibabel.save(nibabel.Nifti1Image(np.ones((4, 4, 4), np.uint8), affine), empty_site.folder / f"{part}.nii.gz")
+        images = [f"{part}-{name}" for name in names]
+        empty_site.content[part] = [{"image": images, "label": f"{part}.nii.gz", "patient": part}]
+    small = study(channels=2, channel_names=["CT", "PET"], intensity="raw")
+    site = load_site_data(empty_site.write(channel_names=names), small, tmp_path / "cache")
+    assert site.domain.contrasts == {"CT": ("CT",), "PET": ("PT",)} and site.domain.modalities == ("CT", "PT")
+    for (record,) in site.manifest.parts.values():
+        site.domain.check(site.read_form(record), record.case)
+    assert survey_sites(empty_site.folder).modality is None
 
 
 def test_pictures_have_no_padding_and_are_not_read_again_for_it(site, load, no_decoding):

@@ -172,6 +172,23 @@ def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes
     assert any("does not state how its axes lie" in one for one in prediction.warnings)
 
 
+@pytest.mark.parametrize(
+    ("task", "end"), [("classification", ""), ("multilabel", ""), ("segmentation", "; no millilitres are given")]
+)
+def test_a_volume_that_was_resampled_by_a_size_that_its_file_does_not_state_is_warned_of(
+    make_contents, make_study, write_volume, tmp_path, task, end
+):
+    study = make_study(task, data=RESIZE | {"volume_transforms": [{"Spacing": {"pixdim": [2, 2, 2]}}]})
+    model = SuperModel(replace(make_contents("only", study=study), domain=SCANS), CPU)
+    nibabel.save(nibabel.Nifti1Image(smooth_volume(), None), tmp_path / "bare.nii.gz")
+    sentence = (
+        "the file does not state the size of its voxels in mm; it was resampled as if they were 1 mm, or by "
+        f"uncertain numbers{end}"
+    )
+    assert sentence in model.predict(tmp_path / "bare.nii.gz").warnings
+    assert not any("resampled" in one for one in model.predict(write_volume()).warnings)
+
+
 # --- images of another kind
 
 
@@ -198,6 +215,47 @@ def test_another_modality_is_refused_where_the_file_states_it(make, write_dicom,
         make().predict(folder)
     edited(folder, Modality="MR")
     assert make().predict(folder).label_map is not None
+
+
+TWO = {"channels": 2, "channel_names": ["T1", "T2"]}
+
+
+@pytest.mark.parametrize("data", [{}, {"neighbours": 1}, {"intensity": "raw"}])
+def test_a_contrast_that_shows_nothing_is_refused_and_one_that_is_not_there_is_answered(
+    make_contents, make_study, write_volume, data
+):
+    study = make_study(data=RESIZE | TWO | data)
+    model = SuperModel(make_contents("only", study=study, shape=(study.data.in_channels, 32, 32)), CPU)
+    # 0.1 is interpolated to neighbours of 0.1.
+    blank = np.full((37, 53, 3), 0.1)
+    files = {"T1": write_volume("t1.nii.gz", blank.shape), "T2": write_volume("t2.nii.gz", array=blank)}
+    with pytest.raises(
+        DataError, match="t1.nii.gz must show something, .* alone in T2; export it again, or leave that"
+    ):
+        model.predict(files)
+    assert "contrast T2 is missing; zeros stand in its place" in model.predict({"T1": files["T1"]}).warnings
+
+
+def test_one_file_is_not_two_contrasts(make_contents, make_study, write_volume, tmp_path):
+    model = SuperModel(make_contents("only", study=make_study(data=RESIZE | TWO), shape=(2, 32, 32)), CPU)
+    scan, link = write_volume(), tmp_path / "link.nii.gz"
+    link.symlink_to(scan)
+    for other in (scan, tmp_path / ".." / tmp_path.name / scan.name, link):
+        with pytest.raises(DataError, match=f"scan.nii.gz and {other.name} must be different files, a contrast each"):
+            model.predict({"T1": scan, "T2": other})
+
+
+@pytest.mark.parametrize("order", [("CT", "PET"), ("PET", "CT")])
+def test_each_contrast_must_be_of_its_own_modality(make_contents, make_study, write_dicom, tmp_path, order):
+    study = make_study(data=RESIZE | TWO | {"channel_names": ["CT", "PET"]})
+    known = Domain(("volumes",), modalities=("CT", "PT"), contrasts={"CT": ("CT",), "PET": ("PT",)})
+    model = SuperModel(replace(make_contents("only", study=study, shape=(2, 32, 32)), domain=known), CPU)
+    folders = {name: write_dicom(tmp_path / name, smooth_volume() + i) for i, name in enumerate(("CT", "PET", "more"))}
+    edited(folders["PET"], Modality="PT")
+    assert model.predict({name: folders[name] for name in order}).warnings == ()
+    wrong = {"CT": folders["CT"], "PET": folders["more"]}
+    with pytest.raises(DataError, match="must have a file of PT as PET, like the training images, not of CT"):
+        model.predict({name: wrong[name] for name in order})
 
 
 def test_noise_is_answered_with_a_warning(make, write_volume):

@@ -66,7 +66,7 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
         compare_images=lambda images, form: [],
     )
     records = [SimpleNamespace(case=name) for name in names]
-    files = {"read_form": lambda record: None, "list_file_doubts": lambda *_: []}
+    files = {"read_form": lambda record: None, "list_file_doubts": lambda *_: [], "list_missing": lambda *_: []}
     data = SimpleNamespace(manifest=SimpleNamespace(parts={"test": records}), **files)
     units = Units("patient", {name: name for name in names})
     return list(evaluate_cases(model, SiteCases(data, {"test": part}, units))), units.unit_of

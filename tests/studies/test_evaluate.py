@@ -45,12 +45,12 @@ def answering(study, shape, *biases):
     return model.state_dict()
 
 
-def make_study():
+def make_study(**more):
     settings = {"name": "organs", "task": "segmentation", "labels": {1: "organ", 2: "lesion"}, "rounds": 1}
     data = {
         "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
         "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
-    }
+    } | more
     model = {"features": [4, 4, 4, 4, 4, 4], "normalization": "instance"}
     rest = {"device": "cpu", "data": data, "model": model, "algorithm": {"name": "fedavg"}}
     return parse(Study, settings | rest, "study.yaml")
@@ -100,6 +100,7 @@ def test_the_value_is_that_of_a_left_out_sites_test(evaluate, contents, phantoms
     )
     # every voxel is organ
     assert record.size_unit == "ml" and record.labels["organ"].size_error.bias > 0
+    assert record.labels["organ"].cut_away is None and "The study crops" not in printed
     page = (out / "evaluation.html").read_text()
     assert all(sentence in page for sentence in ("Worst cases", "Sizes", "no medical device", "organ"))
     assert "no medical device" in printed
@@ -174,6 +175,65 @@ def test_a_case_that_predict_refuses_is_left_out_and_named(evaluate, contents, p
     assert (
         "must have voxels of at most 50 mm" in row["refused"] and row["case"] in (out / "evaluation.html").read_text()
     )
+
+
+def test_a_case_with_a_contrast_that_shows_nothing_is_refused_as_predict_refuses_it(evaluate, tmp_path):
+    names, shape, folder = ["T1", "T2"], (2, 32, 32), tmp_path / "clinic"
+    study, rng = make_study(channels=2, channel_names=names, intensity="percentiles"), np.random.default_rng(0)
+    folder.mkdir()
+
+    def write(name, array):
+        nibabel.save(nibabel.Nifti1Image(array.astype(np.float32), np.eye(4)), folder / f"{name}.nii.gz")
+        return f"{name}.nii.gz"
+
+    scans = {name: write(name, rng.random((32, 32, 3))) for name in ("full-T1", "full-T2", "half-T1", "odd-T1")}
+    scans["odd-T2"] = write("odd-T2", np.full((32, 32, 3), 7.0))
+    cases = [
+        {"image": [scans.get(f"{one}-{name}") for name in names], "case": one, "patient": one}
+        | {"label": write(f"{one}-label", np.eye(32)[..., None].repeat(3, axis=2))}
+        for one in ("full", "half", "odd")
+    ]
+    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "channel_names": names, "test": cases}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    both = Contents(study, shape, {"global": answering(study, shape, 0.0, 9.0, 0.0)}, "only", domain=FORM)
+    _, record, printed, _ = evaluate(both, folder, "--part", "test")
+    assert (record.num_cases, record.num_refused) == (2, 1) and "contrast T2 is missing" in printed
+    assert "case 'odd' must show something, not one intensity alone in T2" in printed
+
+
+CROP, PAD_OR_CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}, {"ResizeWithPadOrCrop": {"spatial_size": [32, 32]}}
+
+
+FINE = {
+    "volume_transforms": [{"Spacing": {"pixdim": [0.5, 0.5, 1]}}, {"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]
+}
+
+
+# A voxel of 0.5 mm at each side of 64 mm may go to either.
+@pytest.mark.parametrize(
+    ("data", "slack"), [({"transforms": [CROP]}, 1e-9), ({"transforms": [PAD_OR_CROP]}, 1e-9), (FINE, 0.03)]
+)
+def test_what_the_study_crops_away_of_the_truth_is_said(evaluate, tmp_path, data, slack):
+    study, folder, rng = make_study(**data), tmp_path / "clinic", np.random.default_rng(0)
+    folder.mkdir()
+    # In a margin of 16 pixels lie 3/4 of the image, and all of the lesion; case b has one in the middle.
+    labels = np.ones((64, 64, 3), np.uint8)
+    labels[:8, :8] = 2
+    maps, cases = {"a": labels, "b": np.pad(labels[:8, :8], ((28, 28), (28, 28), (0, 0)))}, []
+    for name, array in maps.items():
+        for end, values in (("", rng.integers(0, 255, array.shape, np.uint8)), ("-label", array)):
+            nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), folder / f"{name}{end}.nii.gz")
+        cases.append({"image": f"{name}.nii.gz", "label": f"{name}-label.nii.gz", "patient": name})
+    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    model = Contents(study, SHAPE, {"global": answering(study, SHAPE, 0.0, 9.0, 0.0)}, "only", domain=FORM)
+    _, record, printed, _ = evaluate(model, folder, "--part", "test")
+    organ, lesion = record.labels["organ"], record.labels["lesion"]
+    # Of organ 64 x 64 - 8 x 8 pixels, of which 32 x 32 are left.
+    assert (organ.num_cut, organ.cut_away) == (1, pytest.approx(1 - 32**2 / (64**2 - 8**2), abs=slack))
+    assert (lesion.num_cut, lesion.cut_away, lesion.num_lesions) == (1, 1, 1)
+    assert f"no number counts: {organ.cut_away:.1%} of organ in 1 of 2 cases, 100.0% of lesion in 1 of 2" in printed
+    assert "The study crops images: all numbers" in printed
 
 
 def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evaluate, contents, phantoms, tmp_path):

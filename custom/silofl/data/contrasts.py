@@ -1,5 +1,6 @@
 """Contrasts of one case, as T1 and T2 of a patient: files of their own, or channels of one, joined to one image."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,7 +131,7 @@ def read_images(source: ImageFiles, settings: DataSettings) -> list[Image | None
 
 def join_contrasts(images: Sequence[Image | None], source: ImageFiles, settings: DataSettings) -> Image:
     """Return what `read_images` has read of a source as one image; as `read_source`."""
-    _check_one_patient(source)
+    _check_files(source)
     if not settings.channel_names:
         (image,) = images
         if image.has_contrasts:
@@ -173,8 +174,13 @@ def _align_contrasts(images: Sequence[Image | None], source: ImageFiles, is_resa
     return found
 
 
-def _check_one_patient(source: ImageFiles) -> None:
+def _check_files(source: ImageFiles) -> None:
     files = [file for file in source.files if file is not None]
+    if len({os.path.realpath(path) for path, _ in files}) < len(files):
+        raise DataError(
+            f"{' and '.join(name for _, name in files)} must be different files, a contrast each, not one twice; leave "
+            "out a contrast that is not there"
+        )
     # Of one file its reader has looked.
     patients = {read_patient_id(path) for path, _ in files} - {None} if len(files) > 1 else ()
     if len(patients) > 1:

@@ -1,5 +1,6 @@
 """Doubts about a site's data that can be read and learnt from, and should be looked at all the same."""
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from silofl.data.site_data import SiteData
 from silofl.study import Study
 
 PIECE = 256
+Sides = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def find_doubts(data: SiteData, study: Study) -> list[str]:
@@ -40,20 +42,32 @@ def find_doubts(data: SiteData, study: Study) -> list[str]:
         labels = [places[record.label] for records in data.manifest.parts.values() for record in records]
         found += find_turned(zip((source.first[0] for source in sources), labels, strict=True))
     parts = (data.training, data.validation, data.test)
-    ranges = [_measure_ranges(part) for part in parts]
-    blank = sum(low == high for cases in ranges for low, high in cases.values())
-    if blank:
-        found.append(
-            f"images must differ from pixel to pixel; {blank} of {len(sources)} cases hold one value alone: look at "
-            "them, and take them out of dataset.json where nothing is on them"
-        )
-    highest = max((high for _, high in ranges[0].values()), default=0.0)
+    ranges = [_measure_ranges(part, len(study.data.channel_names) or 1) for part in parts]
+    found += _find_blank(data, study, ChainMap(*ranges))
+    highest = max((float(high.max()) for _, high in ranges[0].values()), default=0.0)
     if study.data.intensity == "dtype" and 0 < highest < LEAST_RANGE:
         found.append(
             "images must use the range of their files' type, which data.intensity 'dtype' divides by; the brightest "
             f"training image reaches {highest:.2g} of it: set the study's data.intensity to percentiles"
         )
     return found + _find_size_doubts(sources, study, parts)
+
+
+def _find_blank(data: SiteData, study: Study, ranges: Mapping[str, Sides]) -> list[str]:
+    """Return a sentence where cases hold one value alone, or do so in a contrast that they are said to have."""
+    names, records = study.data.channel_names, [one for part in data.manifest.parts.values() for one in part]
+    blank = 0
+    for record in records:
+        missing, (low, high) = data.list_missing(record, study), ranges[record.case]
+        blank += any(low[i] == high[i] and name not in missing for i, name in enumerate(names or ("",)))
+    if not blank:
+        return []
+    remedy = "take them out of dataset.json where nothing is on them"
+    where, remedy = (" in a contrast", "give null for its file where nothing is on it") if names else ("", remedy)
+    return [
+        f"images must differ from pixel to pixel; {blank} of {len(records)} cases hold one value alone{where}: look at "
+        f"them, and {remedy}"
+    ]
 
 
 def _find_unreadable(data: SiteData) -> list[str]:
@@ -144,15 +158,15 @@ def count_labels(part: Examples, study: Study) -> dict[str, int]:
     return {study.labels[label]: count for label, count in counts.items()}
 
 
-def _measure_ranges(part: Examples) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest value of each case."""
-    found: dict[str, tuple[float, float]] = {}
+def _measure_ranges(part: Examples, num_contrasts: int) -> dict[str, Sides]:
+    """Return the least and the largest values of each case, each (num_contrasts,)."""
+    found: dict[str, Sides] = {}
     for piece in _yield_pieces(part):
         images: NDArray = np.asarray(part.images[piece])
-        rows = images.reshape(len(images), -1)
-        for case, low, high in zip(part.cases[piece], rows.min(axis=1), rows.max(axis=1), strict=True):
+        rows = images.reshape(len(images), -1, num_contrasts, np.prod(images.shape[2:]))
+        for case, low, high in zip(part.cases[piece], rows.min(axis=(1, 3)), rows.max(axis=(1, 3)), strict=True):
             least, most = found.get(case, (low, high))
-            found[case] = (min(low, least), max(high, most))
+            found[case] = (np.minimum(low, least), np.maximum(high, most))
     return found
 
 

@@ -18,8 +18,8 @@ from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.metaimage import SYNONYMS
 from silofl.data.mgh import read_mgh_header
-from silofl.data.nifti import affine_mm, read_nifti_header, unit_mm
-from silofl.data.nrrd import QUOTED
+from silofl.data.nifti import affine_mm, has_two_directions, read_nifti_header, unit_mm
+from silofl.data.nrrd import BODY, QUOTED
 from silofl.data.raw_volume import UNITS_MM
 from silofl.errors import DataError
 from silofl.study_sections import Modality
@@ -185,14 +185,14 @@ def _read_nifti_header(path: Path) -> Header:
     # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
     lengths = np.linalg.norm(affine[:3, : len(sizes)], axis=0)
     is_one = factor is not None and np.allclose(lengths, np.multiply(sizes, factor), rtol=SAME_SIZE)
-    return Header(None, is_given and is_one, has_grid)
+    return Header(None, is_given and is_one, has_grid and not has_two_directions(header))
 
 
 def _parse_nrrd_fields(fields: Mapping[str, str]) -> Header:
     units = {unit.lower() for key in ("space units", "units") for unit in QUOTED.findall(fields.get(key, ""))}
     # The numbers of another unit are read as millimetres.
     has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= UNITS_MM.keys()
-    return Header(None, has_spacing, {"space", "space directions"} <= fields.keys())
+    return Header(None, has_spacing, fields.get("space", "").lower() in BODY and "space directions" in fields)
 
 
 def _fields(path: Path, end: bytes, separator: str) -> dict[str, str]:

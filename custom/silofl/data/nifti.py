@@ -26,6 +26,8 @@ EXTENSION_BYTES = 4
 SPACE_BITS, MILLIMETRES = 7, {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
 # Of a quaternion, whose three numbers are rounded: beyond it they are wrong.
 ROUNDING = 0.01
+# Of one axis by both grids: 45 degrees. A scan that was turned to an atlas lies nearer to what it was.
+LEAST_COSINE = 0.7
 # The ending of a header whose voxels lie in an .img file, and how such a header ends.
 PAIR, PAIR_MAGIC = ".hdr", (b"ni1", b"ni2")
 # Where NIfTI-1 has it; the same bytes of Analyze have no meaning.
@@ -53,6 +55,18 @@ def affine_mm(header: Any) -> NDArray[np.float64]:  # noqa: ANN401 (as above)
     """Return voxel indices to millimetres (right, front, head), (4, 4): by sform, by qform, or by sizes alone."""
     factor = unit_mm(header) or 1.0
     return np.diag([factor, factor, factor, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
+
+
+def has_two_directions(header: Any) -> bool:  # noqa: ANN401 (as above)
+    """Return whether sform and qform are both stated, and an axis of one runs far from the other's."""
+    if min(int(header["sform_code"]), int(header["qform_code"])) <= 0:
+        return False
+    try:
+        sform, qform = header.get_sform()[:3, :3], header.get_qform()[:3, :3]
+    except ValueError:  # of a quaternion that is none, which states nothing
+        return False
+    lengths = np.linalg.norm(sform, axis=0) * np.linalg.norm(qform, axis=0)
+    return bool(np.any(np.sum(sform * qform, axis=0) < LEAST_COSINE * lengths))
 
 
 def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) -> Decoded:

@@ -40,13 +40,14 @@ TYPES = {
     "f8": ("double",),
 }
 DTYPES = {name: dtype for dtype, names in TYPES.items() for name in names}
-# Each world's signs to (left, back, head); of the others no way is known, and ITK takes them as they are.
-WORLDS = {
+# Each world's signs to (left, back, head).
+BODY = {
     **dict.fromkeys(("left-posterior-superior", "lps"), (1, 1, 1)),
     **dict.fromkeys(("right-anterior-superior", "ras"), (-1, -1, 1)),
     **dict.fromkeys(("left-anterior-superior", "las"), (1, -1, 1)),
-    **dict.fromkeys(("scanner-xyz", "3d-right-handed", "3d-left-handed"), (1, 1, 1)),
 }
+# Of the others no way in the body is known; ITK takes them as they are.
+WORLDS = {**BODY, **dict.fromkeys(("scanner-xyz", "3d-right-handed", "3d-left-handed"), (1, 1, 1))}
 DETACHED = ("data file", "datafile")
 PLACED = ("axis mins", "axismins", "axis maxs", "axismaxs")
 SKIPS = ("line skip", "lineskip", "byte skip", "byteskip")

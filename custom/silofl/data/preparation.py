@@ -120,8 +120,13 @@ def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study
             "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
             "they may not lie on one another"
         )
-    if form.kind == "volumes" and study.task == "segmentation" and not form.header.has_spacing:
-        doubts.append("the file does not state the size of its voxels in mm; no millilitres are given")
+    if form.kind == "volumes" and not form.header.has_spacing:
+        results = ["the file does not state the size of its voxels in mm"]
+        if any(step.name == "Spacing" for step in study.data.volume_transforms):
+            results.append("it was resampled as if they were 1 mm, or by uncertain numbers")
+        if study.task == "segmentation":
+            results.append("no millilitres are given")
+        doubts += ["; ".join(results)] if len(results) > 1 else []
     if form.kind == "volumes" and not form.header.has_orientation:
         doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
     return doubts
@@ -172,7 +177,7 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
             algorithm needs, is of another kind than the training images, or is a picture where the study trained on
             volumes: a picture does not say how its axes lie in the body.
     """
-    settings, (first, called) = steps.study.data, source.first
+    settings, called = steps.study.data, source.first[1]
     lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
     for one in steps.study.recipe.ingredients:
         one.check_data((), lacking)
@@ -182,7 +187,7 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
                 f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
             )
     image = read_source(source, settings)
-    form = read_form(first, image, called)
+    form = read_form(source, image)
     domain.check(form, called)
     if image.array.ndim != 4 and steps.volume_steps is not None:
         raise DataError(

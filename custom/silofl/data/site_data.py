@@ -94,19 +94,22 @@ class SiteData:
 
     def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
         """Return what a case lacks, and what its file does not state; as `silofl.data.preparation.list_file_doubts`."""
-        source = self.manifest.source(record)
-        missing = list_missing_contrasts(study.data.channel_names, [source])
-        return list_file_doubts(form, missing, has_several_frames(source), study)
+        has_frames = has_several_frames(self.manifest.source(record))
+        return list_file_doubts(form, self.list_missing(record, study), has_frames, study)
+
+    def list_missing(self, record: Record, study: Study) -> list[str]:
+        """Return which of the study's contrasts a case lacks."""
+        return list_missing_contrasts(study.data.channel_names, [self.manifest.source(record)])
 
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
         form, image = self._read_first(record)
         return form, measure_padding(image.array, read_padding_value(self.manifest.source(record).first[0]))
 
     def _read_first(self, record: Record) -> tuple[Form, Image]:
-        # Of the first file alone: the contrasts of a case lie on one grid.
-        path, name = self.manifest.source(record).first
-        image = read_image(path, name, record.index, self.background)
-        return read_form(path, image, name), image
+        # The pixels of the first file alone: the contrasts of a case lie on one grid.
+        source = self.manifest.source(record)
+        image = read_image(*source.first, record.index, self.background)
+        return read_form(source, image), image
 
 
 def load_site_data(

@@ -99,8 +99,9 @@ class Survey:
 
     @property
     def modality(self) -> str | None:
-        """DICOM's code of all images; None where they differ or one states none."""
-        codes = {read_header(sample.source.first[0]).modality for sample in self.samples}
+        """DICOM's code of all files; None where they differ or one states none."""
+        files = [file for sample in self.samples for file in sample.source.files if file is not None]
+        codes = {read_header(path).modality for path, _ in files}
         return codes.pop() if len(codes) == 1 else None
 
     @property

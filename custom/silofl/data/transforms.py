@@ -40,6 +40,7 @@ LABEL_MODE = {
     "RandAffine": "nearest",
 }
 PADDING = frozenset(("ResizeWithPadOrCrop", "SpatialPad"))
+CROPS = frozenset(("ResizeWithPadOrCrop", "CenterSpatialCrop"))
 SIZES = ("Resize", "ResizeWithPadOrCrop", "CenterSpatialCrop", "SpatialPad")
 ALLOWED: Mapping[Kind, tuple[str, ...]] = {
     "volume_transforms": ("Orientation", "Spacing", *SIZES),

@@ -103,7 +103,7 @@ class FilePredictor:
         stem = input_stem(path)
         source = build_source(case, self.study.data)
         prepared = prepare_with_way_back(source, steps, self.domain)
-        check_is_not_blank(prepared.images, source.first[1])
+        check_is_not_blank(prepared.images, source.first[1], self.study.data.channel_names, prepared.missing)
         check_images(prepared.images, self.image_shape, bool(self.study.data.patches))
         with torch.inference_mode():
             probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()

@@ -159,6 +159,7 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
     dice = np.array([case.score.labels_by_case.get(key, {}).get(case.case, np.nan) for case in cases])
     true, found = collect(lambda one: one.lesions.num_true), collect(lambda one: one.lesions.num_found)
     has_any: list[LabelMeasures] = [one for one in known if one is not None and (one.predicted or one.true)]
+    cut = [one.cut_away for one in known if one is not None and one.cut_away]
     return LabelScore(
         dice=sample.mean(dice),
         hd95=sample.mean(collect(lambda one: one.distances and one.distances[0])),
@@ -167,6 +168,8 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
         lesion_sensitivity=sample.ratio(np.nan_to_num(found), np.nan_to_num(true)),
         false_lesions=sample.mean(collect(lambda one: one.lesions.num_false)),
         size_error=measure_agreement([one.predicted for one in has_any], [one.true for one in has_any]),
+        num_cut=len(cut),
+        cut_away=float(np.mean(cut)) if cut else None,
     )
 
 

@@ -1,7 +1,7 @@
 """A model's answers to a site's labelled cases, each as a clinic would get it, with its score."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -10,16 +10,24 @@ from numpy.typing import NDArray
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.data.decoder import end_decoder
 from silofl.data.domain import Form
+from silofl.data.images import Image
+from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
+from silofl.data.preparation import Preparation, build_preparation, prepare_with_way_back, read_label_map
+from silofl.data.records import Record
 from silofl.data.site_data import SiteData
+from silofl.data.transforms import CROPS
 from silofl.errors import DataError
-from silofl.inference.geometry import check_is_not_blank, decide_answers
+from silofl.inference.geometry import check_is_not_blank, decide_answers, map_to_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
 from silofl.inference.super_model import SuperModel
 from silofl.training.evaluation import score_predictions, select_regions
 from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
 from silofl.training.surface import surface_by_case
 from silofl.training.units import Units, find_units
+
+# Of a voxel that went through a study's transforms and back: what is below it was cropped away.
+HALF = 0.5
 
 
 @dataclass(frozen=True)
@@ -31,12 +39,14 @@ class LabelMeasures:
         predicted: Its predicted size, in millilitres, or in pixels where a voxel's size is not known.
         true: Its true size.
         distances: HD95 and surface Dice; None where truth or prediction lacks it.
+        cut_away: Share of its true voxels in the file that the study's transforms crop away; nothing else counts them.
     """
 
     lesions: LesionCounts
     predicted: float
     true: float
     distances: tuple[float, float] | None
+    cut_away: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,14 +127,19 @@ class SiteCases:
 
 def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
     """Answer each case as `SuperModel.predict` does, and score it on its prepared images."""
+    study = model.contents.study
+    steps = build_preparation(study, has_label_map=False)
     for name, part in site.parts.items():
         records = {record.case: record for record in site.data.manifest.parts[name]}
         for case, rows in group_positions(part.cases).items():
             try:
-                form = site.data.read_form(records[case])
+                form, examples = site.data.read_form(records[case]), part.select_rows(rows)
                 model.contents.domain.check(form, f"case {case!r}")
-                lacking = site.data.list_file_doubts(records[case], form, model.contents.study)
-                yield _evaluate_case(model, part.select_rows(rows), name, form, lacking, site.has_sizes)
+                missing = site.data.list_missing(records[case], study)
+                check_is_not_blank(examples.images, f"case {case!r}", study.data.channel_names, missing)
+                lacking = site.data.list_file_doubts(records[case], form, study)
+                found = _evaluate_case(model, examples, name, form, lacking, site.has_sizes)
+                yield _count_cut_away(found, records[case], site.data.manifest, steps)
             except DataError as error:
                 yield RefusedCase(case, name, str(error))
     end_decoder()
@@ -149,10 +164,9 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
     """Return a model's answer to the examples of one case, and their labels, classes or sets of findings.
 
     Raises:
-        DataError: The images are blank, or have not the form of the training images.
+        DataError: The images have not the form of the training images.
     """
     images = np.asarray(case.images)
-    check_is_not_blank(images, f"case {case.cases[0]!r}")
     model.check_is_not_alone(images)
     answer = model.answer(images, model.contents.study.training.batch_size)
     return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.calling)
@@ -170,6 +184,29 @@ def _evaluate_case(
     said = leave_out_ignored(said, case.targets) if case.has_ignored else said
     labels = {name: _measure_label(said, labels, case, has_sizes) for name, labels in regions.items()}
     return EvaluatedCase(case.cases[0], part, answer.model, warnings, score, labels, do_not_use)
+
+
+def _count_cut_away(found: EvaluatedCase, record: Record, manifest: Manifest, steps: Preparation) -> EvaluatedCase:
+    """Return a case with the share of each label that its preparation crops away."""
+    study = steps.study
+    crops, volume_crops = (
+        [step for step in one if step.name in CROPS] for one in (study.data.transforms, study.data.volume_transforms)
+    )
+    # Of some slices of a volume another part is cropped than of all.
+    is_unknown = bool(volume_crops) and record.numbers is not None
+    if not found.labels or not [*crops, *volume_crops] or is_unknown:
+        return found
+    prepared = prepare_with_way_back(manifest.source(record), steps)
+    shape = (len(prepared.images), *prepared.images.shape[2:])
+    is_cut = map_to_input(np.ones(shape, np.float32), prepared, steps) < HALF
+    # Its voxels are not looked at: the label map is laid on their grid.
+    grid = Image(np.broadcast_to(np.uint8(0), (1, *prepared.shape)), prepared.affine, None)
+    truth = read_label_map(record, manifest, grid, study)[0]
+    if record.numbers is not None:
+        truth, is_cut = truth[..., record.numbers], is_cut[..., record.numbers]
+    masks = {key: mask_labels(truth, study.scored[key]) for key in found.labels}
+    shares = {key: float(is_cut[mask].mean()) if mask.any() else 0.0 for key, mask in masks.items()}
+    return replace(found, labels={key: replace(one, cut_away=shares[key]) for key, one in found.labels.items()})
 
 
 def _measure_label(said: NDArray, labels: tuple[int, ...], case: Examples, has_sizes: bool) -> LabelMeasures:

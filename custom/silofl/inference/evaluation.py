@@ -28,6 +28,8 @@ class LabelScore:
         lesion_sensitivity: Share of them of which at least one voxel is predicted.
         false_lesions: Predicted components without a voxel of a true one, per case.
         size_error: Predicted minus true size of each case, in `size_unit`; null where no case has it.
+        num_cut: Cases of whose true voxels the study crops some away, which no other number counts.
+        cut_away: The share of them there, mean over these cases.
     """
 
     dice: Estimate
@@ -37,6 +39,8 @@ class LabelScore:
     lesion_sensitivity: Estimate
     false_lesions: Estimate
     size_error: Agreement | None
+    num_cut: int = declare_optional(0)
+    cut_away: float | None = declare_optional()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from silofl.training.evaluation import most_likely
 if TYPE_CHECKING:
     from monai.transforms import Compose
 
+# Of one value that a transform has interpolated.
+ROUNDING = 1e-6
 # What MONAI calls linear interpolation, by the name of the transform whose inverse interpolates.
 LINEAR = {"Resize": {2: "bilinear", 3: "trilinear"}}
 LINEAR_ON_A_GRID = "bilinear"
@@ -49,18 +51,23 @@ def check_images(images: NDArray, image_shape: Sequence[int], is_in_patches: boo
         raise DataError("the prepared images must be finite, not NaN or infinite; repair the image")
 
 
-def check_is_not_blank(images: NDArray, name: str) -> None:
-    """Refuse the prepared images of a case that shows nothing, to which no answer means anything.
+def check_is_not_blank(images: NDArray, name: str, names: Sequence[str], missing: Sequence[str]) -> None:
+    """Refuse the prepared images of a case that shows nothing, or nothing in a contrast; no answer means anything then.
 
     Args:
-        images: (n, C, *spatial).
+        images: (n, C, *spatial); where contrasts have names, all of one slice, then those of the next.
         name: What messages call the input.
+        names: The study's contrasts; empty where it names none.
+        missing: Those that the case is known to lack.
 
     Raises:
-        DataError: They are of one intensity.
+        DataError: They, or one of the other contrasts, are of one intensity.
     """
-    if images.min() == images.max():
-        raise DataError(f"{name} must show something, not one intensity alone; export it again")
+    for place, contrast in enumerate(names or ("",)):
+        shown = images[:, place :: len(names) or 1]
+        if contrast not in missing and np.isclose(shown.min(), shown.max(), rtol=ROUNDING, atol=0):
+            where, remedy = (f" in {contrast}", ", or leave that contrast out") if contrast else ("", "")
+            raise DataError(f"{name} must show something, not one intensity alone{where}; export it again{remedy}")
 
 
 def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:

@@ -357,7 +357,8 @@ class SuperModel:
     def _prepare_case(self, case: Case) -> PreparedImage:
         source = build_source(case, self.contents.study.data)
         prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
-        check_is_not_blank(prepared.images, source.first[1])
+        names = self.contents.study.data.channel_names
+        check_is_not_blank(prepared.images, source.first[1], names, prepared.missing)
         return prepared
 
     def _weigh_models(

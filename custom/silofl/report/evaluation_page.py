@@ -33,6 +33,9 @@ LABELS_NOTE = (
     "lesions are predicted components that touch none. Size error: predicted minus true size, mean and 95 % limits of "
     "agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in which truth and prediction have the label."
 )
+CROP_NOTE = (
+    "The study crops images: all numbers, and sizes in ml, are of what is left, and what lies outside is not missed."
+)
 CLASSES_NOTE = "Each class against all others; of two classes the second."
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
 THRESHOLD_NOTE = (
@@ -181,7 +184,8 @@ def list_notes(record: Evaluation) -> list[str]:
     auroc = "" if record.labels is not None else "; of an AUROC by DeLong"
     notes = [metric_sentence(record.metric, record.has_findings), INTERVALS.format(unit=record.unit, auroc=auroc)]
     if record.labels is not None:
-        return [*notes, LABELS_NOTE.format(unit=record.distance_unit)]
+        notes.append(LABELS_NOTE.format(unit=record.distance_unit))
+        return [*notes, CROP_NOTE] if _list_cut(record) else notes
     notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
     if any(one.called_from is not None for one in (record.classes or {}).values()):
         notes.append(CALLED_NOTE.format(share=_name_class(record)[1]))
@@ -200,8 +204,16 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
 
 
 def warning_lines(record: Evaluation) -> list[str]:
-    """Return what `predict` would warn of, with the number of cases."""
-    return [f"{sentence}: {count} of {record.num_cases} cases" for sentence, count in record.warnings.items()]
+    """Return what `predict` would warn of, with the number of cases, and what of the truth the study crops away."""
+    counts = [f"{sentence}: {count} of {record.num_cases} cases" for sentence, count in record.warnings.items()]
+    cut = _list_cut(record)
+    return [*counts, f"the study crops away true voxels, which no number counts: {', '.join(cut)}"] if cut else counts
+
+
+def _list_cut(record: Evaluation) -> list[str]:
+    """Return how many cases lose how much of each label."""
+    found = [(name, one) for name, one in (record.labels or {}).items() if one.cut_away is not None]
+    return [f"{one.cut_away:.1%} of {name} in {one.num_cut} of {record.num_cases} cases" for name, one in found]
 
 
 def make_evaluation_page(

@@ -95,7 +95,8 @@ def plan_sites(study: Study, simulation: Simulation) -> Plan:
             manifest = read_manifest(Path(simulation.data) / site, study)
             # Nothing leaves this machine, and many public sets know no patients.
             fingerprints[site] = measure_site(manifest, study, min_patients=0)
-            stated.add(read_header(manifest.source(manifest.training[0]).first[0]).modality)
+            files = filter(None, manifest.source(manifest.training[0]).files)
+            stated |= {read_header(path).modality for path, _ in files}
         except DataError as error:
             raise DataError(f"site {site!r}: {error}") from None
     # What the study says comes first; then what all sites' files state.
