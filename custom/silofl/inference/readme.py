@@ -94,7 +94,7 @@ print(prediction.model, prediction.scores, prediction.is_fallback, prediction.vo
 
 
 def _hospital_note(contents: Contents) -> str:
-    """Return what the folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
+    """Return what a folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
     if contents.rule == "selector":
         return SELECTOR
     return MODELS if len(contents.sites) > 1 and "candidate" not in contents.facts else ""
@@ -153,7 +153,7 @@ def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
     return BUNDLE_README.format(
         name=study.name,
         programs=programs,
-        selector_note=SELECTOR if len(members) > 1 else "",
+        selector_note=_hospital_note(contents),
         calling_note=CALLING.format(sentences=" ".join(calling), read=read) if calling else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
