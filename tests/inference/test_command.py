@@ -320,6 +320,19 @@ def test_a_picture_is_drawn_when_asked_for(predict, picture, write_volume, tmp_p
         assert Image.open(tmp_path / "out" / record["picture"]).width > 100
 
 
+def test_a_picture_shows_what_the_study_makes_of_the_background(tmp_path, make_contents, make_study, write_volume):
+    data = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}], "background": {"nan": 0}}
+    write_model_folder(tmp_path / "padded", make_contents(study=make_study(data=data)))
+    array = np.random.default_rng(0).random((20, 24, 3), dtype=np.float32)
+    array[:3] = np.nan
+    options, console = Options(device="cpu", has_picture=True), Console(file=io.StringIO())
+    code, (record,) = predict_inputs(
+        tmp_path / "padded", [write_volume(array=array)], tmp_path / "out", options, console
+    )
+    assert code == ExitCode.COMPLETE
+    assert Image.open(tmp_path / "out" / record["picture"]).width > 100
+
+
 def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict, picture, monkeypatch):
     titles = []
     monkeypatch.setattr("silofl.inference.picture.draw_overlay", lambda *arguments: titles.append(arguments[-2]) or b"")

@@ -261,7 +261,7 @@ class _Runner:
         title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
         warnings = [*forbid_use(prediction.do_not_use), *(f"warning: {warning}" for warning in prediction.warnings)]
         title = "\n".join([title, "for research, no medical device", *warnings])
-        image = read_image(one.first)
+        image = read_image(one.first, background=study.data.background)
         shown = image.array[:1] if image.has_contrasts else image.array
         is_oriented = read_header(one.first).has_orientation
         return draw_overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
