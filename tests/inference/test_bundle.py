@@ -7,7 +7,7 @@ import yaml
 from PIL import Image
 from torch import nn
 
-from silofl.errors import DataError
+from silofl.errors import ConfigError, DataError
 from silofl.inference.bundle import FilePredictor
 from silofl.inference.directory import plain_study
 
@@ -69,6 +69,18 @@ def test_a_class_is_called_from_the_bundles_threshold_on(tmp_path, make_predicto
     # odds of 4 and 9 become 2 and 3
     assert found["label"] == 0 and found["class_scores"]["tumour"] == pytest.approx(2 / 3)
     assert found["called_from"] == {"tumour": pytest.approx(3 / 4)}
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+def test_an_answer_is_never_replaced_as_it_may_be_another_patients(tmp_path, make_predictor, picture, task):
+    predictor, out = make_predictor(task), tmp_path / "out"
+    before = predictor(str(tmp_path / "a.png"), str(out)).read_bytes()
+    (tmp_path / "other").mkdir()
+    Image.fromarray(255 - picture).save(tmp_path / "other" / "a.png")
+    with pytest.raises(ConfigError, match="out must hold no answer by the name of the input, not a_.*; name another"):
+        predictor(str(tmp_path / "other" / "a.png"), str(out))
+    (answer,) = out.iterdir()
+    assert answer.read_bytes() == before
 
 
 def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):

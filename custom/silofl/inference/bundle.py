@@ -16,10 +16,11 @@ from silofl.data.access import input_name
 from silofl.data.contrasts import build_source, list_case_files, parse_case
 from silofl.data.domain import Domain
 from silofl.data.preparation import build_preparation, prepare_with_way_back
+from silofl.errors import ConfigError
 from silofl.files import write_json
 from silofl.inference.contents import unpack_calling
 from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
-from silofl.inference.output import input_stem, write_map
+from silofl.inference.output import SUFFIXES, input_stem, write_map
 from silofl.inference.prediction import call_case
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import shift_foreground, to_probabilities
@@ -28,6 +29,8 @@ from silofl.schema import read_record
 from silofl.study import load_study
 
 logger = logging.getLogger(__name__)
+# Of the file of a class.
+CLASS = "_class.json"
 
 
 class VolumeNetwork(nn.Module):
@@ -94,13 +97,15 @@ class FilePredictor:
             out: Folder of the answer: ``<name>_labels.nii.gz`` or ``.png``, or ``<name>_class.json``.
 
         Raises:
+            ConfigError: The folder holds an answer by this name.
             DataError: The image cannot be read or prepared, is blank, is of another kind than the training images, or
                 its answer is not finite.
         """
         steps = build_preparation(self.study, has_label_map=False)
         case = parse_case(image)
         path = list_case_files(case)[0]
-        stem = input_stem(path)
+        stem, folder = input_stem(path), Path(out)
+        _check_is_new(folder, stem)
         source = build_source(case, self.study.data)
         prepared = prepare_with_way_back(source, steps, self.domain)
         check_is_not_blank(prepared.images, source.first[1])
@@ -110,10 +115,19 @@ class FilePredictor:
         check_probabilities(probabilities, self.study.name)
         for doubt in prepared.doubts(self.domain, steps):
             logger.warning("%s: %s", input_name(path), doubt)
-        folder = Path(out)
         if self.study.task != "segmentation":
             read = call_case(probabilities, self.calling, self.study)
-            write_json(folder / f"{stem}_class.json", {name: one for name, one in read.items() if one is not None})
-            return folder / f"{stem}_class.json"
+            write_json(folder / f"{stem}{CLASS}", {name: one for name, one in read.items() if one is not None})
+            return folder / f"{stem}{CLASS}"
         label_map = decide_on_input(probabilities, prepared, steps)
         return folder / write_map(folder, stem, path, label_map, prepared.affine)
+
+
+def _check_is_new(folder: Path, stem: str) -> None:
+    """Refuse to replace an answer, which may be another patient's whose file has the same name."""
+    for suffix in (CLASS, *SUFFIXES):
+        if (folder / f"{stem}{suffix}").exists():
+            raise ConfigError(
+                f"{folder.name} must hold no answer by the name of the input, not {stem}{suffix}; name another folder, "
+                "or move that file away"
+            )
