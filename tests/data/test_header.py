@@ -247,18 +247,22 @@ def test_what_the_reader_knows_by_another_word_is_stated_too(tmp_path, name, old
 
 
 @pytest.mark.parametrize(
-    ("units", "has_spacing"),
+    ("name", "units", "has_spacing"),
     [
-        (b'space units: "um" "um" "um"', True),
-        (b'Space Units: "mm" "mm" "cm"', True),
-        (b'units: "m" "m" "m"', True),
-        (b'space units: "furlong" "mm" "mm"', False),
+        ("a.nrrd", b'space units: "um" "um" "um"', True),
+        ("a.nrrd", b'Space Units: "mm" "mm" "cm"', True),
+        ("a.nrrd", b'units: "m" "m" "m"', True),
+        ("a.nrrd", b'space units: "furlong" "mm" "mm"', False),
+        ("a.mha", b"DistanceUnits = MM", True),
+        ("a.mha", b"DistanceUnits = um", True),
+        ("a.mha", b"DistanceUnits = inch", False),
     ],
 )
-def test_nrrd_in_a_unit_that_nobody_knows_does_not_state_the_size_of_its_voxels(tmp_path, units, has_spacing):
-    path = tmp_path / "a.nrrd"
+def test_a_unit_that_nobody_knows_does_not_state_the_size_of_the_voxels(tmp_path, name, units, has_spacing):
+    path = tmp_path / name
     SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
-    path.write_bytes(path.read_bytes().replace(b"encoding", units + b"\nencoding", 1))
+    before = b"encoding" if name.endswith(".nrrd") else b"ElementSpacing"
+    path.write_bytes(path.read_bytes().replace(before, units + b"\n" + before, 1))
     assert read_header(path) == Header(None, has_spacing, True)
 
 

@@ -34,7 +34,8 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
     printed = carried_out("predict", run / "supermodel", scan, "-o", out, "--picture")
     (record,) = json.loads((out / "prediction.json").read_text())
     assert record["model"] in ("global", "north", "south") and record["model"] in printed
-    assert {path.name for path in out.iterdir()} == {"prediction.json", record["label_map"], record["picture"]}
+    names = {"prediction.json", "prediction.lock", record["label_map"], record["picture"]}
+    assert {path.name for path in out.iterdir()} == names
 
 
 @pytest.mark.slow

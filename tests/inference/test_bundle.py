@@ -7,17 +7,19 @@ import yaml
 from PIL import Image
 from torch import nn
 
-from silofl.errors import DataError
+from silofl.errors import ConfigError, DataError
 from silofl.inference.bundle import FilePredictor
 from silofl.inference.directory import plain_study
+from silofl.inference.super_model import FALLBACK
+from silofl.study_sections import DoNotUseSettings
 
 
 class Bright(nn.Module):
-    """Says organ where the image is bright, or a fixed class."""
+    """Says organ where the image is bright, or a fixed class; the members' weights are given."""
 
-    def __init__(self, is_map):
+    def __init__(self, is_map, weights=(1.0,)):
         super().__init__()
-        self.is_map = is_map
+        self.is_map, self.weigher = is_map, lambda images: torch.tensor(weights)
 
     def forward(self, images):
         bright = (images[:, :1] > 0.5).float()
@@ -36,9 +38,11 @@ def picture(tmp_path):
 
 @pytest.fixture
 def make_predictor(tmp_path, make_study):
-    def make(task, shape=(1, 8, 12), network=None, domain=None, calling=None):
-        study = make_study(task, data={"intensity": "dtype"})
+    def make(task, shape=(1, 8, 12), network=None, domain=None, calling=None, rule=None, about=None, **settings):
+        study = make_study(task, data={"intensity": "dtype"}, **settings)
+        study = study.model_copy(update={"do_not_use": rule and DoNotUseSettings(**rule)})
         (tmp_path / "study.yaml").write_text(yaml.safe_dump(plain_study(study)))
+        (tmp_path / "metadata.json").write_text(json.dumps({"super_model": {"members": ["global"], **(about or {})}}))
         network = network or Bright(task == "segmentation")
         return FilePredictor(network, str(tmp_path / "study.yaml"), shape, torch.device("cpu"), domain, calling)
 
@@ -71,6 +75,18 @@ def test_a_class_is_called_from_the_bundles_threshold_on(tmp_path, make_predicto
     assert found["called_from"] == {"tumour": pytest.approx(3 / 4)}
 
 
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+def test_an_answer_is_never_replaced_as_it_may_be_another_patients(tmp_path, make_predictor, picture, task):
+    predictor, out = make_predictor(task), tmp_path / "out"
+    before = predictor(str(tmp_path / "a.png"), str(out)).read_bytes()
+    (tmp_path / "other").mkdir()
+    Image.fromarray(255 - picture).save(tmp_path / "other" / "a.png")
+    with pytest.raises(ConfigError, match="out must hold no answer by the name of the input, not a_.*; name another"):
+        predictor(str(tmp_path / "other" / "a.png"), str(out))
+    (answer,) = out.iterdir()
+    assert answer.read_bytes() == before
+
+
 def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):
     with pytest.raises(DataError, match="as in training"):
         make_predictor("segmentation", (1, 8, 8))(str(tmp_path / "a.png"), str(tmp_path / "out"))
@@ -95,11 +111,51 @@ def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a
     assert "a.png: its intensities are unlike the training images': mean 0.188 after the preparation" in caplog.text
 
 
+SCORES = {"north": {"value": 0.4, "labels": {"1": 0.8, "2": 0.06}}, "south": {"value": 0.4, "labels": {"2": 0.04}}}
+NOT_LEARNT = "lesion was not learnt: its validation Dice is 0.06 at the best site; to find it, or none, means nothing"
+LOW = "lesion has a mean validation Dice of 0.05, and the study asks for 0.50"
+
+
+@pytest.mark.parametrize(
+    ("weights", "threshold", "model", "is_fallback"),
+    [
+        ((1.0, 0.0, 0.0), 0.6, "global", True),
+        ((0.0, 0.0, 1.0), 0.6, "south", False),
+        # the hospital's own model has a share of every answer
+        ((0.7, 0.3, 0.0), 0.6, "ensemble", True),
+        ((0.0, 0.3, 0.7), 0.6, "ensemble", False),
+        # no threshold decides
+        ((1.0, 0.0, 0.0), None, "global", False),
+    ],
+)
+def test_a_bundle_says_what_the_studys_rule_forbids_as_its_super_model_does(
+    tmp_path, make_predictor, picture, caplog, weights, threshold, model, is_fallback
+):
+    about = {"members": ["global", "north", "south"], "threshold": threshold, "facts": {"validation": SCORES}}
+    rule = {"on_fallback": True, "label_below": 0.5}
+    predictor = make_predictor("segmentation", network=Bright(True, weights), rule=rule, about=about)
+    answer = predictor.model.answer(np.zeros((1, 1, 8, 12), np.float32))
+    assert (answer.model, answer.is_fallback) == (model, is_fallback)
+    wanted = (FALLBACK,) if is_fallback else ()
+    assert predictor.model.list_warnings(answer, []) == (*wanted, NOT_LEARNT)
+    assert predictor.model.list_reasons_against_use(answer, []) == (*wanted, LOW)
+    predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged[0] == f"a.png: DO NOT USE this answer: {'; '.join([*wanted, LOW])}"
+    assert f"a.png: {NOT_LEARNT}" in logged
+
+
+def test_a_bundle_refuses_a_single_image_where_the_answer_depends_on_others(tmp_path, make_predictor, picture):
+    predictor = make_predictor("segmentation", model={"normalization": "batch_stateless"})
+    with pytest.raises(DataError, match="a single image must not be predicted alone by a network with"):
+        predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+
+
 def test_an_answer_that_is_not_finite_is_refused(tmp_path, make_predictor, picture):
-    class Broken(nn.Module):
+    class Broken(Bright):
         def forward(self, images):
             return torch.full((len(images), 3, *images.shape[2:]), torch.nan)
 
     with pytest.raises(DataError, match="the model 'small' must answer with finite probabilities"):
-        make_predictor("segmentation", network=Broken())(str(tmp_path / "a.png"), str(tmp_path / "out"))
+        make_predictor("segmentation", network=Broken(True))(str(tmp_path / "a.png"), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -128,7 +128,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_of_an_answer(predict, picture, 
         "its answer must be written to out; the system said 'No space left on device': make room, or name another "
         "folder"
     )
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["prediction.json"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"prediction.json", "prediction.lock"}
 
 
 def test_what_is_done_is_kept_when_the_run_is_interrupted(predict, picture, write_volume, monkeypatch, tmp_path):
@@ -204,7 +204,7 @@ def test_a_second_prediction_leaves_no_file_without_its_record(predict, picture,
         ("pic.png", "south"),
         ("scan.nii.gz", "north"),
     ]
-    names = {"pic_labels.png", "pic_picture.png", "scan_labels.nii.gz", "prediction.json"}
+    names = {"pic_labels.png", "pic_picture.png", "scan_labels.nii.gz", "prediction.json", "prediction.lock"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     assert code == ExitCode.COMPLETE and text.splitlines()[-1] == f"1 answered, 0 failed; results in {tmp_path / 'out'}"
 
@@ -240,7 +240,44 @@ def test_an_earlier_answer_goes_whatever_its_capitals(predict, write_volume, tmp
     predict(tmp_path / "Scan.nii.gz")
     records = predict(scan)[1]
     assert [record["input"] for record in records] == ["scan.nii.gz"]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"scan_labels.nii.gz", "prediction.json"}
+    names = {"scan_labels.nii.gz", "prediction.json", "prediction.lock"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+
+
+def test_two_predictions_do_not_write_one_folder_at_once(predict, picture, write_volume, tmp_path, monkeypatch):
+    right, scan = command._Runner.predict, write_volume()
+
+    def predict_meanwhile(self, one):
+        if one.name == picture.name:
+            with pytest.raises(ConfigError, match="out must not be in use; another run still writes it"):
+                predict(scan)
+        return right(self, one)
+
+    monkeypatch.setattr(command._Runner, "predict", predict_meanwhile)
+    assert [record["input"] for record in predict(picture)[1]] == ["pic.png"]
+    # As after a stop before the first answer.
+    (tmp_path / "out" / "prediction.json").unlink()
+    assert [record["input"] for record in predict(scan)[1]] == ["scan.nii.gz"]
+
+
+def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents, make_study, write_volume):
+    data = {"channels": 2, "channel_names": ["T1", "T2"], "transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
+    write_model_folder(tmp_path / "two", make_contents("only", study=make_study(data=data), shape=(2, 32, 32)))
+    paths = {}
+    for seed, (patient, name) in enumerate((p, n) for p in ("p1", "p2") for n in ("T1", "T2")):
+        (tmp_path / patient).mkdir(exist_ok=True)
+        paths[patient, name] = write_volume(f"{patient}/{name}.nii.gz", seed=seed)
+
+    def predict(first, second):
+        case = {"T1": paths[first, "T1"], "T2": paths[second, "T2"]}
+        options, console = Options(device="cpu"), Console(file=io.StringIO())
+        return predict_inputs(tmp_path / "two", [case], tmp_path / "out", options, console)[1]
+
+    (wanted,) = predict("p1", "p1")
+    for first, second in (("p2", "p1"), ("p1", "p2")):
+        with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
+            predict(first, second)
+    assert predict("p1", "p1") == [wanted]
 
 
 def test_each_contrast_has_its_checksum_whatever_its_files_are_called(tmp_path, make_contents, make_study):
@@ -318,6 +355,19 @@ def test_options_are_handed_on(predict, picture):
 def test_a_picture_is_drawn_when_asked_for(predict, picture, write_volume, tmp_path):
     for record in predict(write_volume(), picture, has_picture=True)[1]:
         assert Image.open(tmp_path / "out" / record["picture"]).width > 100
+
+
+def test_a_picture_shows_what_the_study_makes_of_the_background(tmp_path, make_contents, make_study, write_volume):
+    data = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}], "background": {"nan": 0}}
+    write_model_folder(tmp_path / "padded", make_contents(study=make_study(data=data)))
+    array = np.random.default_rng(0).random((20, 24, 3), dtype=np.float32)
+    array[:3] = np.nan
+    options, console = Options(device="cpu", has_picture=True), Console(file=io.StringIO())
+    code, (record,) = predict_inputs(
+        tmp_path / "padded", [write_volume(array=array)], tmp_path / "out", options, console
+    )
+    assert code == ExitCode.COMPLETE
+    assert Image.open(tmp_path / "out" / record["picture"]).width > 100
 
 
 def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict, picture, monkeypatch):

@@ -154,6 +154,31 @@ def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_
         assert one.SegmentDescription == "Research only: model of north (0.70); axes"
 
 
+@pytest.mark.parametrize(
+    ("letters", "name"),
+    [
+        (None, "Doe^Jane"),
+        ("ISO_IR 100", "M\u00fcller^J\u00f6rg"),
+        ("ISO_IR 144", "\u041b\u044e\u043a^\u0410"),
+        (["", "ISO 2022 IR 87"], "Yamada^Tarou=\u5c71\u7530^\u592a\u90ce"),
+    ],
+)
+def test_labels_have_their_names_whatever_letters_the_series_can_hold(tmp_path, series, make_study, letters, name):
+    labels, names = random_labels(), {1: "L\u00e4sion", 2: "\u80bf\u7624"}
+    folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
+    for path in folder.iterdir():
+        header = pydicom.dcmread(path)
+        header.SpecificCharacterSet, header.PatientName = letters, name
+        pydicom.dcmwrite(path, header)
+    image, target = read_image(folder), tmp_path / "seg.dcm"
+    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=names), "abc", "model of Z\u00fcrich")
+    found = pydicom.dcmread(target)
+    assert [one.SegmentLabel for one in found.SegmentSequence] == list(names.values())
+    assert found.SegmentSequence[0].SegmentDescription == "Research only: model of Z\u00fcrich"
+    assert str(found.PatientName) == name
+    np.testing.assert_array_equal(read_label(target, labels=names, image=image).array[0], labels)
+
+
 def test_an_answer_without_any_label_is_a_segmentation_too(tmp_path, series, make_study):
     labels = np.zeros((7, 6, 5), np.uint8)
     folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
@@ -206,6 +231,13 @@ def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="must have the package highdicom; it is missing: pip install"):
         check_can_write(make_study())
+
+
+@pytest.mark.parametrize("label", ["x" * 65, "left\\right", "lesion "])
+def test_a_label_that_no_segment_can_be_called_by_is_refused_before_any_work(make_study, label):
+    check_can_write(make_study(labels={1: "x" * 64}))
+    with pytest.raises(ConfigError, match="labels of at most 64 letters, without a backslash .* the NIfTI label map"):
+        check_can_write(make_study(labels={1: "organ", 2: label}))
 
 
 def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import nibabel
@@ -14,11 +15,14 @@ import torch
 
 from silofl.cli import main
 from silofl.core.calling import MOST_PROBABLE
+from silofl.data.manifest import PARTS
 from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.export import _channel_names, export_bundle
+from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
+from silofl.study_sections import DoNotUseSettings
 
 pytestmark = pytest.mark.long
 
@@ -111,7 +115,8 @@ def test_a_bundle_names_its_contrasts(make_study, normalised, sentence):
     study = make_study(data=data, input=normalised)
     names = [f"{name} of slice {place}" for place in ("z-1", "z", "z+1") for name in ("T1", "T2")]
     assert _channel_names(study.data) == names
-    contents = SimpleNamespace(study=study, image_shape=(6, 32, 32), calling=MOST_PROBABLE)
+    about = {"rule": "only", "sites": (), "facts": {}}
+    contents = SimpleNamespace(study=study, image_shape=(6, 32, 32), calling=MOST_PROBABLE, **about)
     assert sentence in " ".join(bundle_readme(contents, ["global"]).split())
 
 
@@ -208,6 +213,28 @@ def test_volumes_have_a_bundle_that_monai_runs_and_code_that_needs_no_silofl(
     found = torch.load(tmp_path / "own.pt")
     wanted = super_model.answer(found["volume"].numpy()).probabilities
     np.testing.assert_allclose(found["probabilities"].numpy(), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("scores", [(0.3, 0.7), (0.05, 0.95)])
+def test_a_bundle_warns_and_forbids_as_the_super_model_does(tmp_path, make_contents, make_study, scores):
+    study = make_study().model_copy(update={"do_not_use": DoNotUseSettings(on_fallback=True, label_below=0.5)})
+    score = {"value": 0.4, "labels": {"1": 0.8, "2": 0.05}}
+    counts = dict.fromkeys(PARTS, {"patients": 1, "cases": 1, "examples": 3})
+    facts = {"validation": {"north": score, "south": score}, "data": {"north": counts | {"digest": "abc"}}}
+    contents = replace(make_contents(scores=scores, threshold=0.9, study=study), facts=facts)
+    write_model_folder(tmp_path / "super", contents)
+    export_bundle(tmp_path / "super", tmp_path / "bundle")
+    wanted, found = (open_model(tmp_path / name, torch.device("cpu"))[0] for name in ("super", "bundle"))
+    images = np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
+    answers = [model.answer(images) for model in (wanted, found)]
+    assert {(answer.model, answer.is_fallback) for answer in answers} == {
+        ("global", True) if scores[1] < 0.9 else ("south", False)
+    }
+    for say in (SuperModel.list_warnings, SuperModel.list_reasons_against_use):
+        assert say(found, answers[1], []) == say(wanted, answers[0], [])
+    assert found.quality == wanted.quality
+    # By which `evaluate` knows a data set that was learnt.
+    assert found.contents.facts["data"] == {"north": {"digest": "abc"}}
 
 
 def test_a_place_that_is_taken_is_refused(bundle, super_model):

@@ -13,8 +13,9 @@ def readme(study, sites=(), shape=(1, 32, 32), domain=None, rule="selector", fac
     return super_model_readme(SimpleNamespace(study=study, **about), "Somebody answers.")
 
 
-def bundled(study, members=("a",), shape=(1, 32, 32), calling=MOST_PROBABLE):
-    return bundle_readme(SimpleNamespace(study=study, image_shape=shape, calling=calling), members)
+def bundled(study, members=("a",), shape=(1, 32, 32), calling=MOST_PROBABLE, rule="selector", facts=()):
+    about = {"sites": members, "image_shape": shape, "calling": calling, "rule": rule, "facts": dict(facts)}
+    return bundle_readme(SimpleNamespace(study=study, **about), members)
 
 
 def test_a_readme_names_labels_sites_and_size(make_study):
@@ -82,4 +83,5 @@ def test_a_readme_says_what_answers_and_what_the_folder_tells_of_hospitals(make_
     sites = ("federated",) if rule == "only" else ("federated", "local")
     text = readme(make_study(), sites, rule=rule, facts=facts)
     assert "Somebody answers. This is a research tool" in text
-    assert ("Give it to nobody" in text) == (words is not None) and (words or "") in text
+    for one in (text, bundled(make_study(), sites, rule=rule, facts=facts)):
+        assert ("Give it to nobody" in one) == (words is not None) and (words or "") in one

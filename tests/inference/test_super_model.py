@@ -307,6 +307,14 @@ def test_a_picture_is_refused_where_training_saw_neighbours(tmp_path, make, make
         model.predict(tmp_path / "a.png")
 
 
+def test_files_of_contrasts_may_be_named_by_text(make, make_study, write_volume):
+    study = make_study(data={"channels": 2, "channel_names": ["T1", "T2"]})
+    case = {name: write_volume(f"{name}.nii.gz", seed=seed) for seed, name in enumerate(("T1", "T2"))}
+    model = make("only", study=study, shape=(2, 32, 32))
+    wanted, found = model.predict(case), model.predict({name: str(path) for name, path in case.items()})
+    np.testing.assert_array_equal(found.label_map, wanted.label_map)
+
+
 def test_an_image_that_comes_out_in_another_size_is_refused(make, write_volume):
     with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(3, 1, 30, 32\)"):
         make().predict(write_volume(shape=(30, 32, 3)))

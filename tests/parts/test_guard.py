@@ -184,6 +184,18 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
+def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(play, monkeypatch, name):
+    stubbed(monkeypatch, 1.0)
+    game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
+    game.finish()
+    domains = {site: game.sites[site].data.domain for site in ("east", "north")}
+    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    assert contents.domain == domains["east"] != domains["east"] | domains["north"]
+    of_the_run = {"rounds", "reported_round", "run", "validation"}
+    assert not of_the_run & contents.facts.keys() and contents.facts["candidate"] == "local"
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
 def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, monkeypatch, name):
     found, choice = [], GuardChoice(0.9, 0.7, 0.5, 0.0, 0.3, 2)
     monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)

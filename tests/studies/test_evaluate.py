@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from silofl.cli import main
-from silofl.core.calling import Calling
+from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
@@ -27,7 +27,7 @@ from silofl.schema import dump_record, read_record
 from silofl.settings import dump_yaml, parse
 from silofl.studies.leave_out import measure_unseen
 from silofl.study import Study
-from silofl.study_sections import DoNotUseSettings
+from silofl.study_sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -274,6 +274,16 @@ def test_a_model_that_is_compared_with_must_not_have_learnt_the_data_either(eval
     assert "the model learnt" not in printed
 
 
+def test_a_model_that_names_no_data_sets_may_have_learnt_this_one(evaluate, contents, phantoms, tmp_path):
+    for part, is_said in (("all", True), ("test", False)):
+        *_, printed, out = evaluate(contents, phantoms / UNSEEN_SITE, "--part", part)
+        assert ("the model does not say which data it learnt from: if these are among" in printed) == is_said
+        shutil.rmtree(out)
+    other = replace(SiteCounts.of(load(phantoms / UNSEEN_SITE, contents.study, tmp_path)), digest="0")
+    *_, printed, out = evaluate(replace(contents, facts={"data": {"x": dump_record(other)}}), phantoms / UNSEEN_SITE)
+    assert "learnt from" not in printed
+
+
 def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):
     study = make_study()
     models = {
@@ -344,6 +354,19 @@ def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help
         assert {row["answer"] for row in read_cases(out)} == {answer}
         assert float(read_cases(out)[0]["probability of slow"]) == pytest.approx(sure, abs=1e-6)
         assert "called from" in (out / "evaluation.html").read_text()
+        shutil.rmtree(out)
+
+
+def test_a_model_without_the_studys_threshold_is_said_to_answer_from_one_half_on(evaluate, windows):
+    study, shape = (
+        make_classes().model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)}),
+        (3, 1, 64),
+    )
+    model = {"global": answering(study, shape, 1.0, 0.0)}
+    contents = Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
+    for calling, is_said in ((MOST_PROBABLE, True), (Calling(1.0, {1: 0.2}), False)):
+        *_, printed, out = evaluate(replace(contents, calling=calling), windows / "eva")
+        assert ("the model holds no threshold for the study's operating_point: it answers from" in printed) == is_said
         shutil.rmtree(out)
 
 

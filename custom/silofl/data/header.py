@@ -68,8 +68,11 @@ def read_header(path: Path) -> Header:
         has_grid = read_mgh_header(path).has_grid
         return Header(None, has_grid, has_grid)
     if name.endswith((".mha", ".mhd")):
-        fields = {SYNONYMS.get(key, key) for key in _fields(path, b"ElementDataFile", "=")}
-        return Header(None, bool({"ElementSpacing", "ElementSize"} & fields), "TransformMatrix" in fields)
+        fields = {SYNONYMS.get(key, key): value for key, value in _fields(path, b"ElementDataFile", "=").items()}
+        # The numbers of another unit are read as millimetres.
+        is_known = fields.get("DistanceUnits", "mm").lower() in UNITS_MM
+        has_spacing = is_known and bool({"ElementSpacing", "ElementSize"} & fields.keys())
+        return Header(None, has_spacing, "TransformMatrix" in fields)
     if name.endswith((".nrrd", ".nhdr")):
         return _parse_nrrd_fields({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
     return Header()

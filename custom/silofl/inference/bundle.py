@@ -8,26 +8,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
 from silofl.data.access import input_name
-from silofl.data.contrasts import build_source, list_case_files, parse_case
+from silofl.data.contrasts import list_case_files, parse_case
 from silofl.data.domain import Domain
-from silofl.data.preparation import build_preparation, prepare_with_way_back
-from silofl.files import write_json
-from silofl.inference.contents import unpack_calling
-from silofl.inference.geometry import check_images, check_is_not_blank, check_probabilities, decide_on_input
-from silofl.inference.output import input_stem, write_map
-from silofl.inference.prediction import call_case
+from silofl.errors import ConfigError
+from silofl.files import read_json, write_json
+from silofl.inference.contents import Contents, check_threshold, unpack_calling
+from silofl.inference.geometry import check_images, check_probabilities
+from silofl.inference.output import SUFFIXES, forbid_use, input_stem, write_map
+from silofl.inference.prediction import CaseAnswer
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
-from silofl.inference.super_model import shift_foreground, to_probabilities
+from silofl.inference.super_model import BATCH_SIZE, ENSEMBLE, SuperModel, shift_foreground, to_probabilities
 from silofl.models.networks import apply_by_windows
+from silofl.models.roles import GLOBAL
 from silofl.schema import read_record
-from silofl.study import load_study
+from silofl.study import Study, load_study
 
 logger = logging.getLogger(__name__)
+# The file of a class, and what it holds of a prediction.
+CLASS = "_class.json"
+CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from")
 
 
 class VolumeNetwork(nn.Module):
@@ -61,16 +67,79 @@ class VolumeNetwork(nn.Module):
         return shift_foreground(mean, self.bias)
 
 
+def unpack_contents(
+    about: Mapping[str, Any],
+    study: Study,
+    image_shape: Sequence[int],
+    domain: Mapping[str, Any],
+    calling: Mapping[str, Any],
+) -> Contents:
+    """Return what a bundle says of its super model, without the weights.
+
+    Args:
+        about: ``super_model`` of its metadata; in a bundle of an older version without threshold, and of facts the test
+            alone. Of another kind, a key raises KeyError, TypeError or AttributeError, as of the other arguments.
+        study: Its study.
+        image_shape: (C, *spatial) of the training images, or of their patches.
+        domain: The images that the models learnt from, as plain values.
+        calling: How a classification's probabilities are read, as `silofl.inference.contents.pack_calling` packs it.
+
+    Raises:
+        ConfigError: They do not fit together.
+    """
+    facts, threshold = about.get("facts", {"test": about.get("test")}), about.get("threshold")
+    check_threshold(threshold)
+    known = {"domain": read_record(Domain, domain, "domain"), "calling": unpack_calling(calling, study)}
+    return Contents(study, tuple(image_shape), {GLOBAL: {}}, "only", threshold=threshold, facts=facts, **known)
+
+
+class BundleModel(SuperModel):
+    """A bundle's own network, as whoever has the bundle runs it.
+
+    Args:
+        contents: Of `unpack_contents`; its threshold is that of a selector's choice.
+        network: One case's prepared images (n, C, *spatial) to probabilities; its ``weigher`` to the members' weights.
+        members: The members' names.
+        device: Where it computes.
+    """
+
+    def __init__(self, contents: Contents, network: nn.Module, members: Sequence[str], device: torch.device) -> None:
+        # Not the base class's, which builds the networks of weights.
+        self.contents, self.device, self.selector, self._models = contents, device, None, {}
+        self._network, self._members = network, members
+
+    @property
+    def rule(self) -> str:
+        """Which of its models answers."""
+        several = f"the {len(self._members)} models in it" if len(self._members) > 1 else "the model in it"
+        return f"The network of a MONAI bundle answers, by its own rule for {several}."
+
+    def answer(
+        self, images: NDArray, batch_size: int = BATCH_SIZE, threshold: float | None = None, site: str | None = None
+    ) -> CaseAnswer:
+        """Return what the bundle says of one case; the arguments after it are the rule's, which is fixed here."""
+        check_images(images, self.contents.image_shape, bool(self.contents.study.data.patches))
+        with torch.inference_mode():
+            given = torch.from_numpy(np.array(images, np.float32)).to(self.device)
+            probabilities, weights = self._network(given).cpu().numpy(), self._network.weigher(given).tolist()
+        check_probabilities(probabilities, self.contents.study.name)
+        named = dict(zip(self._members, weights, strict=True))
+        name = next((name for name, one in named.items() if one == 1), ENSEMBLE)
+        # A selector that chooses by a threshold gives the global model weight below it alone.
+        is_fallback = self.contents.threshold is not None and named.get(GLOBAL, 0) > 0
+        return CaseAnswer(name, named, {}, is_fallback, probabilities)
+
+
 class FilePredictor:
     """Prepares a file as the study did, runs the network on all its images, and writes the answer.
 
     Args:
-        network: A super model, from one case's prepared images to probabilities.
-        study_file: The bundle's ``configs/study.yaml``.
-        image_shape: (C, *spatial) of the training images, or of their patches.
+        network: Of `BundleModel`.
+        study_file: The bundle's ``configs/study.yaml``, beside its ``metadata.json``.
+        image_shape: As `unpack_contents`, and so are domain and calling.
         device: Where the network computes.
-        domain: The images that the models learnt from, as plain values.
-        calling: How a classification's probabilities are read, as `silofl.inference.contents.pack_calling` packs it.
+        domain: The images that the models learnt from.
+        calling: How a classification's probabilities are read.
     """
 
     def __init__(
@@ -82,38 +151,42 @@ class FilePredictor:
         domain: Mapping[str, Any] | None = None,
         calling: Mapping[str, Any] | None = None,
     ) -> None:
-        self.network, self.device, self.image_shape = network, device, tuple(image_shape)
-        self.study, self.domain = load_study(Path(study_file)), read_record(Domain, domain or {}, "domain")
-        self.calling = unpack_calling(calling or {}, self.study)
+        study, about = load_study(Path(study_file)), read_json(Path(study_file).with_name("metadata.json"))
+        contents = unpack_contents(about["super_model"], study, image_shape, domain or {}, calling or {})
+        self.model = BundleModel(contents, network, about["super_model"]["members"], device)
 
     def __call__(self, image: str, out: str) -> Path:
         """Predict an image file or the folder of a DICOM series and return the file that was written.
+
+        What `silofl predict` warns of, and that an answer must not be used, is in the log.
 
         Args:
             image: The input, ``FILE``, or ``T1=FILE,T2=FILE`` for contrasts in files of their own.
             out: Folder of the answer: ``<name>_labels.nii.gz`` or ``.png``, or ``<name>_class.json``.
 
         Raises:
-            DataError: The image cannot be read or prepared, is blank, is of another kind than the training images, or
-                its answer is not finite.
+            ConfigError: The folder holds an answer by this name.
+            DataError: As `SuperModel.predict`.
         """
-        steps = build_preparation(self.study, has_label_map=False)
         case = parse_case(image)
         path = list_case_files(case)[0]
-        stem = input_stem(path)
-        source = build_source(case, self.study.data)
-        prepared = prepare_with_way_back(source, steps, self.domain)
-        check_is_not_blank(prepared.images, source.first[1], self.study.data.channel_names, prepared.missing)
-        check_images(prepared.images, self.image_shape, bool(self.study.data.patches))
-        with torch.inference_mode():
-            probabilities = self.network(torch.from_numpy(prepared.images).to(self.device)).cpu().numpy()
-        check_probabilities(probabilities, self.study.name)
-        for doubt in prepared.doubts(self.domain, steps):
-            logger.warning("%s: %s", input_name(path), doubt)
-        folder = Path(out)
-        if self.study.task != "segmentation":
-            read = call_case(probabilities, self.calling, self.study)
-            write_json(folder / f"{stem}_class.json", {name: one for name, one in read.items() if one is not None})
-            return folder / f"{stem}_class.json"
-        label_map = decide_on_input(probabilities, prepared, steps)
-        return folder / write_map(folder, stem, path, label_map, prepared.affine)
+        stem, folder = input_stem(path), Path(out)
+        _check_is_new(folder, stem)
+        prediction = self.model.predict(case)
+        for sentence in (*forbid_use(prediction.do_not_use), *prediction.warnings):
+            logger.warning("%s: %s", input_name(path), sentence)
+        if prediction.label_map is not None:
+            return folder / write_map(folder, stem, path, prediction.label_map, prediction.affine)
+        read = {key: one for key in CLASS_KEYS if (one := getattr(prediction, key)) is not None}
+        write_json(folder / f"{stem}{CLASS}", read)
+        return folder / f"{stem}{CLASS}"
+
+
+def _check_is_new(folder: Path, stem: str) -> None:
+    """Refuse to replace an answer, which may be another patient's whose file has the same name."""
+    for suffix in (CLASS, *SUFFIXES):
+        if (folder / f"{stem}{suffix}").exists():
+            raise ConfigError(
+                f"{folder.name} must hold no answer by the name of the input, not {stem}{suffix}; name another folder, "
+                "or move that file away"
+            )

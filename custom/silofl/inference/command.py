@@ -19,7 +19,7 @@ from silofl.data.contrasts import Case, list_case_files, parse_case
 from silofl.data.header import is_dicom
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.files import is_free, write_atomically, write_json
+from silofl.files import hold_lock, is_free, make_folder, write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import read_fingerprint, read_versions
 from silofl.inference.output import (
@@ -38,7 +38,7 @@ from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.options import make_console
 
-RECORD = "prediction.json"
+RECORD, LOCK = "prediction.json", "prediction.lock"
 
 
 @dataclass(frozen=True)
@@ -135,34 +135,46 @@ def predict_inputs(
         prediction.json, these inputs last.
 
     Raises:
-        ConfigError: The super model, an option, two inputs of one name or the folder is wrong, or the folder holds the
-            answer to another image by an input's name; nothing was done then.
+        ConfigError: The super model, an option, two inputs of one name or the folder is wrong, another prediction still
+            writes it, or it holds the answer to another image by an input's name; nothing was done then.
         DataError: An input has no name that files can be named after; nothing was done then either.
     """
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
-    records = _read_earlier_records(out)
-    _check_same_images(inputs, records, out)
-    runner, failed = _Runner(super_model, out, options), 0
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for one in progress.track(inputs, description="predicting"):
-            records = _remove_earlier(records, one.stem, out)
-            record, line = runner.predict(one)
-            records.append(record)
-            failed += "error" in record
-            # After every input, so that a stop loses none that were predicted.
-            write_json(out / RECORD, records)
-            console.print(line, markup=False)
-            for sentence in forbid_use(record.get("do_not_use")):
-                console.print(f"  {sentence}", style="bold red", markup=False)
-            for warning in record.get("warnings", ()):
-                console.print(f"  warning: {warning}", style="yellow", markup=False)
+    _check_folder(out)
+    runner = _Runner(super_model, out, options)
+    make_folder(out)
+    # Two at once would each write the record without the other's answers.
+    with hold_lock(out / LOCK):
+        records = _read_earlier_records(out)
+        _check_same_images(inputs, records, out)
+        records = _predict_each(inputs, records, runner, console)
+    failed = sum("error" in record for record in records[len(records) - len(inputs) :])
     if runner.model.quality:
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
     console.print(f"{len(inputs) - failed} answered, {failed} failed; results in {out}", markup=False)
     if failed:
         return (ExitCode.FAILED if failed == len(inputs) else ExitCode.INCOMPLETE), records
     return ExitCode.COMPLETE, records
+
+
+def _predict_each(
+    inputs: Sequence[Input], records: list[dict[str, Any]], runner: _Runner, console: Console
+) -> list[dict[str, Any]]:
+    """Predict inputs and return the records with theirs, which are last."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        for one in progress.track(inputs, description="predicting"):
+            records = _remove_earlier(records, one.stem, runner.out)
+            record, line = runner.predict(one)
+            records.append(record)
+            # After every input, so that a stop loses none that were predicted.
+            write_json(runner.out / RECORD, records)
+            console.print(line, markup=False)
+            for sentence in forbid_use(record.get("do_not_use")):
+                console.print(f"  {sentence}", style="bold red", markup=False)
+            for warning in record.get("warnings", ()):
+                console.print(f"  warning: {warning}", style="yellow", markup=False)
+    return records
 
 
 class _Runner:
@@ -261,7 +273,7 @@ class _Runner:
         title = f"{one.name}: {said(prediction, threshold=self.threshold)}"
         warnings = [*forbid_use(prediction.do_not_use), *(f"warning: {warning}" for warning in prediction.warnings)]
         title = "\n".join([title, "for research, no medical device", *warnings])
-        image = read_image(one.first)
+        image = read_image(one.first, background=study.data.background)
         shown = image.array[:1] if image.has_contrasts else image.array
         is_oriented = read_header(one.first).has_orientation
         return draw_overlay(shown, prediction.label_map, prediction.affine, study.labels, title, is_oriented)
@@ -294,10 +306,10 @@ def _check_same_images(inputs: Sequence[Input], records: Sequence[dict[str, Any]
 
 
 def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
-    """Return whether a case has a file in common with that of a record."""
+    """Return whether a case has the files of a record, and no others."""
     sums = record.get("sha256")
     try:
-        return isinstance(sums, dict) and any(digest in sums.values() for digest in _checksums(case).values())
+        return isinstance(sums, dict) and sorted(map(str, sums.values())) == sorted(_checksums(case).values())
     except DataError:  # what cannot be read is not what was answered
         return False
 
@@ -330,16 +342,19 @@ def _delete_files(out: Path, stems: Iterable[str]) -> None:
             (out / f"{stem}{suffix}").unlink(missing_ok=True)
 
 
+def _check_folder(out: Path) -> None:
+    if not is_free(out) and not any((out / name).is_file() for name in (RECORD, LOCK)):
+        raise ConfigError(
+            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
+        )
+
+
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
     """Return the records of an earlier prediction in the folder; none of a new one.
 
     Raises:
-        ConfigError: It holds something else.
+        ConfigError: They are no records.
     """
-    if not is_free(out) and not (out / RECORD).is_file():
-        raise ConfigError(
-            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
-        )
     found = read_json_document(out / RECORD)
     records = [] if found is ABSENT else found
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):

@@ -16,7 +16,7 @@ from silofl import __version__
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
-from silofl.errors import ConfigError, DataError, one_line
+from silofl.errors import ConfigError, DataError, one_line, quote_value
 from silofl.files import write_atomically
 from silofl.study import Study
 
@@ -38,12 +38,19 @@ def check_can_write(study: Study) -> None:
     """Refuse to write segmentations before any work.
 
     Raises:
-        ConfigError: highdicom is not installed, or the study's answers are classes.
+        ConfigError: highdicom is not installed, the study's answers are classes, or a segment cannot have a label's
+            name.
     """
     if study.task != "segmentation":
         raise ConfigError(f"--dicom-seg must go with a segmentation, not with the {study.task} of {study.name}")
     if importlib.util.find_spec("highdicom") is None:
         raise ConfigError("--dicom-seg must have the package highdicom; it is missing: pip install 'silofl[dicom]'")
+    for label in study.labels.values():
+        if len(label) > MOST_LETTERS or "\\" in label or label != label.strip():
+            raise ConfigError(
+                f"--dicom-seg must have labels of at most {MOST_LETTERS} letters, without a backslash and without "
+                f"blanks at an end, not {quote_value(label)}; leave it out and take the NIfTI label map"
+            )
 
 
 def write_dicom_seg(
@@ -102,6 +109,8 @@ def write_dicom_seg(
                 device_serial_number=fingerprint[:MOST_LETTERS],
                 series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
                 content_description=f"{RESEARCH}, no medical device",
+                # UTF-8: the series' own set may lack letters of a label's name, which would be written as "?".
+                specific_character_set="ISO_IR 192",
             )
             stream = io.BytesIO()
             segmentation.save_as(stream, enforce_file_format=True)
@@ -142,7 +151,6 @@ def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):
     )
     # A study names its labels in words, and no code of an anatomy; every viewer knows a tissue.
     tissue = codes.SCT.Tissue
-    label = study.labels[number][:MOST_LETTERS]
-    described = SegmentDescription(number, label, tissue, tissue, "AUTOMATIC", algorithm)
+    described = SegmentDescription(number, study.labels[number], tissue, tissue, "AUTOMATIC", algorithm)
     described.SegmentDescription = f"{RESEARCH}: {remark}"[:MOST_IN_A_TEXT]
     return described

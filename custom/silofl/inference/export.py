@@ -4,6 +4,7 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import is_free, make_folder, write_json, write_text
 from silofl.inference import program, torchscript
-from silofl.inference.contents import Contents, pack_calling
+from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
@@ -142,14 +143,20 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
             "fingerprint": fingerprint,
             "rule": contents.rule,
             "members": member_names(contents),
-            # What it is warned of by: labels that were not learnt, and the sites' own thresholds.
-            "test": contents.facts.get("test") or {},
+            "threshold": contents.threshold if contents.is_choice else None,
+            "facts": _select_facts(contents.facts),
         },
         "network_data_format": {
             "inputs": {"image": _input_format(contents)},
             "outputs": {"pred": _output_format(contents)},
         },
     }
+
+
+def _select_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what warnings come from: the tests, the validations, and which data sets were learnt, by their digests."""
+    data = {site: {"digest": counts.get("digest")} for site, counts in (facts.get("data") or {}).items()}
+    return {key: facts[key] for key in (*SCORES, "value", "labels") if key in facts} | {"data": data}
 
 
 def _input_format(contents: Contents) -> dict[str, Any]:

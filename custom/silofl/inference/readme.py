@@ -94,7 +94,7 @@ print(prediction.model, prediction.scores, prediction.is_fallback, prediction.vo
 
 
 def _hospital_note(contents: Contents) -> str:
-    """Return what the folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
+    """Return what a folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
     if contents.rule == "selector":
         return SELECTOR
     return MODELS if len(contents.sites) > 1 and "candidate" not in contents.facts else ""
@@ -153,7 +153,7 @@ def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
     return BUNDLE_README.format(
         name=study.name,
         programs=programs,
-        selector_note=SELECTOR if len(members) > 1 else "",
+        selector_note=_hospital_note(contents),
         calling_note=CALLING.format(sentences=" ".join(calling), read=read) if calling else "",
         neighbour_note=_neighbour_note(study),
         contrast_note=_contrast_note(study),
@@ -256,10 +256,10 @@ They compute in float32 on the CPU; for a GPU, `torch.export.passes.move_to_devi
 BUNDLE_README = """# {name}: a super model as a MONAI bundle
 {programs}{calling_note}{selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
-study did, and writes the answer on the file's own grid; a blank file, or one of another kind than the `domain` there,
-the images that the models learnt from, is refused, and an unusual one is warned of in the log. Reading and preparing
-are SiloFL's, which must be installed; `python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this
-folder:
+study did, and writes the answer on the file's own grid, never over another answer; a blank file, or one of another kind
+than the `domain` there, the images that the models learnt from, is refused. The log has an answer's warnings, and
+whether the study's rule forbids to use it. Reading and preparing are SiloFL's, which must be installed;
+`python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
 
 ```
 python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT

@@ -209,7 +209,7 @@ class SuperModel:
 
     def predict(
         self,
-        case: str | Case | NDArray,
+        case: str | Path | Mapping[str, str | Path] | NDArray,
         batch_size: int = BATCH_SIZE,
         threshold: float | None = None,
         site: str | None = None,
@@ -233,7 +233,10 @@ class SuperModel:
                 finite.
         """
         self.check_options(batch_size, threshold, site, has_disagreement)
-        case = Path(case) if isinstance(case, str) else case
+        if isinstance(case, Mapping):
+            case = {name: Path(file) for name, file in case.items()}
+        elif isinstance(case, str):
+            case = Path(case)
         prepared = None if isinstance(case, np.ndarray) else self._prepare_case(case)
         images = case if prepared is None else prepared.images
         self.check_is_not_alone(images)

@@ -212,7 +212,11 @@ class SiteGuard(SitePart):
     def _contents(self) -> dict[str, Contents]:
         """The federated model as the site has tested it, its own model, and both together."""
         federated, state = read_model_folder(self.work.folder / FOLDER), self.local.best
-        own = replace(federated, models={LOCAL: state}, rule="only", selector=None, outputs=(), threshold=None)
+        # All other facts are of the federated run; those of a single model are the federated one's test.
+        home = {key: one for key, one in federated.facts.items() if key == "stays_home"}
+        federated = replace(federated, facts=home) if "value" in federated.facts else federated
+        study, shape, domain = federated.study, federated.image_shape, self.work.domain
+        own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)
         if federated.rule == "only":
             (shared,) = federated.models.values()
             both = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean", beside=LOCAL)
@@ -288,14 +292,12 @@ class SiteGuard(SitePart):
     def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score, predictions: Array) -> None:
         """Write the model that the site keeps, with the test of just that, and show what it predicts."""
         work, kept = self.work, self._contents[_name_kept(choice)]
-        # The facts of a single model are the test of the federated one.
-        home = {key: kept.facts[key] for key in ("stays_home",) if key in kept.facts}
-        known = home if "value" in kept.facts else kept.facts
         calling, read = choose_site_calling(work, lambda part: validated, tested)
         numbers = count_patients(tested, work.data.test) | read
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
-        kept = replace(kept, beside_share=choice.share, bias=choice.bias, calling=calling, facts=known | numbers | own)
+        facts = kept.facts | numbers | own
+        kept = replace(kept, beside_share=choice.share, bias=choice.bias, calling=calling, facts=facts)
         write_model_folder(work.folder / CHOSEN, kept)
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 

@@ -59,6 +59,8 @@ TITLES = {
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
 SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
+UNKNOWN = "{} does not say which data it learnt from: if these are among them, only --part test is a test of it"
+ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -132,19 +134,21 @@ def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases
 
 def _list_doubts(models: Mapping[str, SuperModel | None], site: SiteCases) -> list[str]:
     """Return what must be known of the models, by their names in a sentence, before a number is believed."""
-    has_learnt = {*site.parts} != {"test"}
-    doubts = [SEEN.format(name) for name, model in models.items() if model and has_learnt and _has_seen(model, site)]
+    has_learnt, doubts = {*site.parts} != {"test"}, []
+    for name, contents in ((name, model.contents) for name, model in models.items() if model):
+        known = (contents.facts.get("data") or {}).values()
+        if has_learnt and site.data.manifest.digest in [one.get("digest") for one in known]:
+            doubts.append(SEEN.format(name))
+        if has_learnt and not known:
+            doubts.append(UNKNOWN.format(name))
+        if contents.study.operating_point and not contents.calling.thresholds:
+            doubts.append(ONE_HALF.format(name))
     if site.units.name != "patient":
         doubts.append(
             f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
             "where a patient has several"
         )
     return doubts
-
-
-def _has_seen(model: SuperModel, site: SiteCases) -> bool:
-    known = (model.contents.facts.get("data") or {}).values()
-    return site.data.manifest.digest in [one.get("digest") for one in known]
 
 
 def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CasePicture]:
