@@ -19,6 +19,7 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.study_sections import DpSgdSettings
 from silofl.training import private
+from silofl.training.losses import make_loss
 from silofl.training.private import (
     Spent,
     add_steps,
@@ -64,11 +65,11 @@ def batch(count=4):
     return torch.randn(count, 3, generator=generator), torch.randn(count, generator=generator)
 
 
-def moved(model, step, given, rate=0.1):
+def moved(model, step, given, rate=0.1, loss=squared):
     """Return how far a step with a plain optimiser moves a copy of the model, divided by the rate."""
     model = copy.deepcopy(model)
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    step(model, torch.optim.SGD(model.parameters(), rate), squared, given)
+    step(model, torch.optim.SGD(model.parameters(), rate), loss, given)
     return (before - torch.cat([p.detach().flatten() for p in model.parameters()])) / rate
 
 
@@ -81,6 +82,70 @@ def test_without_noise_the_step_is_the_mean_of_clipped_gradients_over_the_expect
     assert any(float(one.norm()) > 0.49 for one in clipped)
     found = moved(model, private_step(settings, 8.0), (inputs, targets))
     torch.testing.assert_close(found, sum(clipped) / 8.0, rtol=1e-4, atol=1e-5)
+
+
+WEIGHED = {"task": "classification", "labels": {0: "healthy", 1: "sick"}, "metric": "accuracy"}
+WEIGHED |= {"model": {"name": "lenet5", "normalization": "group"}}
+WEIGHED |= {"training": {"loss": "cross_entropy", "class_weights": {"healthy": 1, "sick": 19}}}
+FINDINGS = WEIGHED | {"task": "multilabel"}
+
+
+def of_classes(kind):
+    # The last example is the only sick one.
+    return make_loss(parse(Study, STUDY | kind, "study.yaml")), (2,), lambda count: torch.arange(count) // (count - 1)
+
+
+def of_maps(name, labels, **options):
+    study = parse(Study, STUDY | {"labels": labels, "training": {"loss": name}}, "study.yaml")
+    outputs, maps = len(labels) + (len(labels) > 1), torch.Generator().manual_seed(3)
+    return (
+        make_loss(study, **options),
+        (outputs, 4, 4),
+        lambda count: torch.randint(0, 1 + len(labels), (count, 4, 4), generator=maps),
+    )
+
+
+def of_the_batch(found, wanted):
+    weights = 1 + 99 * wanted
+    return (100 * found.mean(1) * weights).sum() / weights.sum()
+
+
+LOSSES = {
+    "class_weights": lambda: of_classes(WEIGHED),
+    "findings": lambda: of_classes(FINDINGS),
+    "dice_ce": lambda: of_maps("dice_ce", {1: "a"}),
+    "dice": lambda: of_maps("dice", {1: "a", 2: "b"}),
+    "cross_entropy": lambda: of_maps("cross_entropy", {1: "a", 2: "b"}),
+    "annotated": lambda: of_maps("dice_ce", {1: "a", 2: "b"}, annotated=[1], has_ignored=True),
+    "of a package": lambda: (of_the_batch, *of_classes(WEIGHED)[1:]),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_examples_presence_moves_the_sum_by_at_most_the_clip(name):
+    loss, outputs, draw = LOSSES[name]()
+    torch.manual_seed(2)
+    network = nn.Sequential(nn.Linear(5, math.prod(outputs)), nn.Unflatten(1, outputs))
+    count = 32
+    inputs, targets = torch.randn(count, 5), draw(count)
+    if name == "annotated":
+        targets[0, 0, 0] = 255
+        targets[targets == 2] = 0
+    step = private_step(DpSgdSettings(noise=1e-5, clip=0.5), 1.0)
+    without, present = (moved(network, step, (inputs[:n], targets[:n]), loss=loss) for n in (count - 1, count))
+    assert 0.01 < float((present - without).norm()) < 0.5 * 1.001
+
+
+def test_the_weight_of_a_class_is_that_of_its_examples_gradients():
+    study = parse(Study, STUDY | WEIGHED, "study.yaml")
+    model, (inputs, _) = nn.Linear(3, 2), batch(2)
+    step = private_step(DpSgdSettings(noise=1e-5, clip=1000.0), 2.0)
+    found = moved(model, step, (inputs, torch.tensor([0, 1])), loss=make_loss(study))
+    plain = [
+        moved(model, plain_step, (inputs[n : n + 1], torch.tensor([n])), loss=nn.functional.cross_entropy)
+        for n in (0, 1)
+    ]
+    torch.testing.assert_close(found, (plain[0] + 19 * plain[1]) / 2, rtol=1e-4, atol=0.03)
 
 
 def test_the_noise_has_the_deviation_of_the_setting_in_units_of_the_clip():

@@ -188,14 +188,16 @@ def _compute_example_gradients(
         for parameter in model.parameters():
             parameter.grad_sample = torch.zeros((0, *parameter.shape), device=parameter.device)
         return torch.zeros(())
-    hooked = opacus.GradSampleModule(model, loss_reduction="mean")
+    hooked = opacus.GradSampleModule(model, loss_reduction="sum")
     try:
         with full_precision(model), warnings.catch_warnings():
             # The images need no gradient, which torch remarks on.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            value = loss(hooked(inputs), targets)
-            value.backward()
-        return value.detach()
+            # One by one, or what a loss divides by could let an example change the gradients of the others.
+            pairs = zip(hooked(inputs).split(1), targets.split(1), strict=True)
+            total = sum(loss(answer, target) for answer, target in pairs)
+            total.backward()
+        return total.detach() / len(inputs)
     finally:
         hooked.remove_hooks()
 
