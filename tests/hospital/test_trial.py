@@ -262,6 +262,14 @@ def test_a_site_learns_what_the_whole_study_would_spend(candidate):
     assert trained.status == "ok" and set(trained.facts["kinds"]) == {"weights", "numbers"}
 
 
+def test_a_trial_counts_nothing(candidate, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert check_training(candidate(**PRIVATE)).status == "ok"
+    assert check_leaving(candidate(**PRIVATE)).status == "ok"
+    assert list(tmp_path.rglob("dp_sgd*")) == []
+
+
 def test_a_site_that_allows_less_must_not_join(candidate):
     held = candidate(**PRIVATE)
     limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.1}))

@@ -136,6 +136,26 @@ def test_one_examples_presence_moves_the_sum_by_at_most_the_clip(name):
     assert 0.01 < float((present - without).norm()) < 0.5 * 1.001
 
 
+@pytest.mark.parametrize("weight", [3e38, 1e20])
+def test_an_example_whose_gradient_overflows_does_not_show(weight):
+    """The server may choose weights at which one image, and no other, leaves the range of the numbers."""
+    model, (inputs, _), step = nn.Linear(3, 2), batch(3), private_step(DpSgdSettings(noise=1e-5, clip=0.5), 1.0)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[weight, 0, 0], [0, 0, 0]]))
+    inputs[:, 0] = 0.0
+    planted = torch.tensor([[1e30, 1e30, 1e30]])
+
+    def take(rows):
+        trained = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+        value = step(trained, optimizer, nn.functional.cross_entropy, (rows, torch.zeros(len(rows), dtype=torch.long)))
+        return value, trained.bias
+
+    for value, bias in (take(inputs), take(torch.cat([inputs, planted]))):
+        assert value == 0
+        assert torch.isfinite(bias).all() and float((bias - model.bias).norm()) < 0.1 * 4 * 0.5 + 1e-3
+
+
 def test_the_weight_of_a_class_is_that_of_its_examples_gradients():
     study = parse(Study, STUDY | WEIGHED, "study.yaml")
     model, (inputs, _) = nn.Linear(3, 2), batch(2)

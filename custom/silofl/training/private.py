@@ -108,7 +108,10 @@ def compute_rate(num_units: int, batch_size: int) -> float:
 
 
 def private_step(settings: DpSgdSettings, units: float) -> Step:
-    """Return a step whose gradient is clipped by example and noisy.
+    """Return a step whose gradient is clipped by example and noisy, and whose loss is 0: no noise covers the true one.
+
+    Where an example's gradient is not finite, it counts as 0: else the server could choose weights at which one image
+    alone undoes the noise.
 
     Args:
         settings: Norm and noise.
@@ -139,12 +142,14 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
             secure_mode=True,
         )
         private.zero_grad(set_to_none=True)
-        value = _compute_example_gradients(opacus, model, loss, inputs, targets)
+        _compute_example_gradients(opacus, model, loss, inputs, targets)
+        for gradients in private.grad_samples:
+            gradients.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         private.step()
         for parameter in model.parameters():
             for name in ("grad_sample", "summed_grad"):
                 vars(parameter).pop(name, None)
-        return value
+        return torch.zeros(())
 
     return step
 
@@ -181,13 +186,13 @@ def add_steps(spent: Sequence[Spent], more: Spent) -> list[Spent]:
 
 def _compute_example_gradients(
     opacus: ModuleType, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
-) -> Tensor:
-    """Leave each example's own gradient at the parameters; returns the mean loss, detached."""
+) -> None:
+    """Leave each example's own gradient at the parameters."""
     if not len(inputs):
         # Nobody was drawn: the step is noise alone.
         for parameter in model.parameters():
             parameter.grad_sample = torch.zeros((0, *parameter.shape), device=parameter.device)
-        return torch.zeros(())
+        return
     hooked = opacus.GradSampleModule(model, loss_reduction="sum")
     try:
         with full_precision(model), warnings.catch_warnings():
@@ -195,9 +200,7 @@ def _compute_example_gradients(
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             # One by one, or what a loss divides by could let an example change the gradients of the others.
             pairs = zip(hooked(inputs).split(1), targets.split(1), strict=True)
-            total = sum(loss(answer, target) for answer, target in pairs)
-            total.backward()
-        return total.detach() / len(inputs)
+            sum(loss(answer, target) for answer, target in pairs).backward()
     finally:
         hooked.remove_hooks()
 
