@@ -281,6 +281,15 @@ def test_a_site_that_allows_less_must_not_join(candidate):
     )
 
 
+def test_a_trials_batch_which_holds_everybody_is_not_measured_by_what_rounds_may_spend(candidate):
+    held = candidate(**PRIVATE, rounds=1)
+    # The round's two steps see each of five patients with a probability of 0.4, the trial's one step both of its two.
+    whole, batch = (compute_epsilon([Spent(2.0, *steps)], 0.01) for steps in ((0.4, 2), (1.0, 1)))
+    assert whole < 0.9 < batch
+    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.9}))
+    assert check_privacy(limited).status == check_leaving(limited).status == "ok"
+
+
 @pytest.fixture
 def only_tests(candidate, pictures, tmp_path):
     """A hospital with nothing but test cases, and a study that tests a model there."""

@@ -204,9 +204,11 @@ def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     name, *_ = study.needed_parts
     part = getattr(data, name)
     few = part.select_rows(range(min(len(part), study.training.batch_size)))
-    # One batch must not be refused for being small where all such data of the site are enough.
+    # One batch must not be refused for being small where all such data of the site are enough; and a step that sees all
+    # of it spends more than a round's.
     is_enough = part.num_patients >= settings.min_patients
     changes = {"state_dir": folder, "cache_dir": folder, "min_patients": 0 if is_enough else settings.min_patients}
+    changes["max_epsilon"] = None
     once = study.training.model_copy(update={"local_epochs": 1})
     rounds = SiteRounds(
         candidate.kit.name, study.model_copy(update={"training": once}), settings.model_copy(update=changes)
