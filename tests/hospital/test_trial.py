@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from silofl.data.site_data import SiteData
+from silofl.errors import TrainingError
 from silofl.federation.egress import Gate
-from silofl.files import save_tensors
+from silofl.files import save_tensors, write_json
 from silofl.hospital.candidate import read_candidate
 from silofl.hospital.data import check_data
 from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume, group_by_kind
@@ -19,6 +20,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.inference.model_file import pack_model
 from silofl.models import build_model, build_plain_model
+from silofl.parts.dp_sgd import FILE
 from silofl.settings import parse
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.random_examples import random_volume
@@ -288,6 +290,30 @@ def test_a_trials_batch_which_holds_everybody_is_not_measured_by_what_rounds_may
     assert whole < 0.9 < batch
     limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.9}))
     assert check_privacy(limited).status == check_leaving(limited).status == "ok"
+
+
+def count_before(candidate, *spent):
+    candidate.state_folder.mkdir(parents=True, exist_ok=True)
+    write_json(candidate.state_folder / FILE, {"spent": [one._asdict() for one in spent]})
+
+
+def test_what_the_site_has_spent_before_counts(candidate):
+    held = candidate(**PRIVATE)
+    alone = check_privacy(held).facts["epsilon"]
+    count_before(held, Spent(2.0, 0.4, 8, "patient"))
+    together = compute_epsilon([Spent(2.0, 0.4, 16)], 0.01)
+    answer = check_privacy(held)
+    assert answer.facts["epsilon"] == together > alone
+    assert answer.sentence.startswith("4 rounds, with the 8 steps that were counted before, spend epsilon")
+    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": (alone + together) / 2}))
+    assert check_privacy(limited).status == "failed"
+
+
+def test_a_count_of_another_unit_is_found_before_joining(candidate):
+    held = candidate(**PRIVATE)
+    count_before(held, Spent(2.0, 0.4, 8, "example"))
+    with pytest.raises(TrainingError, match="must be example, by which dp_sgd.json of site 'north' has counted"):
+        check_privacy(held)
 
 
 @pytest.fixture

@@ -96,6 +96,31 @@ def test_a_site_that_has_spent_its_epsilon_trains_on_nothing_more_by_failing(pla
     assert ["must not spend more than epsilon" in one for one in said] == [False, False, True]
 
 
+def by(unit):
+    return {"dp_sgd": NOISE["dp_sgd"] | {"unit": unit}}
+
+
+@pytest.mark.parametrize(("before", "now"), [("example", "patient"), ("patient", "example")])
+def test_steps_that_protected_somebody_else_are_not_added(play, private, before, now):
+    first = play(study=private(by(before)))
+    first.round()
+    again = play(study=private(by(now)))
+    again.server.id = "another"
+    said = f"privacy.dp_sgd.unit must be {before}, by which {FILE} of site 'east' has counted earlier steps, not {now};"
+    assert said in again.sites["east"].answer(TRAIN, again.upcoming(TRAIN)["east"]).meta["error"]
+    assert [one["unit"] for one in read_count(first)] == [before]
+
+
+@pytest.mark.parametrize(("unit", "answered"), [("patient", False), ("example", True)])
+def test_an_older_count_that_names_no_unit_promises_the_less(play, private, unit, answered):
+    run = play(study=private(by(unit)))
+    run.round()
+    for path in run.folder("east").parent.rglob(FILE):
+        old = [{key: one[key] for key in ("noise", "rate", "steps")} for one in json.loads(path.read_text())["spent"]]
+        path.write_text(json.dumps({"spent": old}))
+    assert ("east" in run.round().answered) == answered
+
+
 def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
     first, second = play(study=private()), play(study=private())
     second.server.id = "another"

@@ -253,7 +253,7 @@ def test_a_delta_that_would_show_somebody_whole_is_refused():
 
 def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
     study = parse(Study, STUDY | {"training": {"batch_size": 4, "local_epochs": 2}}, "study.yaml")
-    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8))
+    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8, "patient"))
     assert compute_rate(3, 4) == 1.0
 
 
@@ -280,7 +280,7 @@ def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise():
 def test_epsilon_is_that_of_opacus_accountant_which_is_asked_once_for_each_kind_of_step(monkeypatch):
     spent = [Spent(1.3, 0.1, 10), Spent(0.9, 0.25, 3), Spent(1.3, 0.2, 7)]
     accountant = opacus.accountants.RDPAccountant()
-    accountant.history = [tuple(one) for one in spent]
+    accountant.history = [one[:3] for one in spent]
     asked, analysis = [], opacus.accountants.analysis.rdp
     compute = analysis.compute_rdp
     monkeypatch.setattr(analysis, "compute_rdp", lambda **given: asked.append(given) or compute(**given))
@@ -293,6 +293,8 @@ def test_epsilon_is_that_of_opacus_accountant_which_is_asked_once_for_each_kind_
 def test_steps_of_one_kind_are_counted_together():
     spent = add_steps([Spent(1.0, 0.1, 10), Spent(2.0, 0.1, 5)], Spent(1.0, 0.1, 7))
     assert sorted(spent) == [Spent(1.0, 0.1, 17), Spent(2.0, 0.1, 5)]
+    assert add_steps([Spent(1.0, 0.1, 5)], Spent(1.0, 0.1, 5)) == [Spent(1.0, 0.1, 10)]
+    assert len(add_steps([Spent(1.0, 0.1, 5)], Spent(1.0, 0.1, 5, "patient"))) == 2
 
 
 def test_what_leaves_cannot_tell_whether_a_patient_was_there():

@@ -20,6 +20,7 @@ from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
 from silofl.models.precision import narrow_arrays
+from silofl.parts.dp_sgd import count_steps, read_count
 from silofl.parts.part import BEFORE, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
 from silofl.parts.work import Work
@@ -64,7 +65,7 @@ def check_training(candidate: Candidate) -> Finding:
 
 
 def check_privacy(candidate: Candidate) -> Finding:
-    """Count what the study's differential privacy spends at the site if all rounds come.
+    """Count what the study's differential privacy spends at the site if all rounds come, beside what it has spent.
 
     Raises:
         SiloFLError: It cannot be counted for the site's data.
@@ -74,10 +75,12 @@ def check_privacy(candidate: Candidate) -> Finding:
         return ok("the study has no differential privacy, and site.yaml asks for none")
     units, of_round = measure_round(study, candidate.data.training)
     settings = study.privacy.dp_sgd
-    epsilon = compute_study_epsilon(study, of_round)
+    before = read_count(candidate.state_folder, candidate.kit.name, settings.unit)
+    epsilon = compute_study_epsilon(study, of_round, before)
+    earlier = f", with the {count_steps(before)} steps that were counted before," if before else ""
     spends = (
-        f"{study.training_rounds} rounds spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of {units} "
-        f"{settings.unit}s"
+        f"{study.training_rounds} rounds{earlier} spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of "
+        f"{units} {settings.unit}s"
     )
     if limit is not None and epsilon > limit:
         return failed(

@@ -89,7 +89,7 @@ class SiteDpSgd(SitePart):
 
     def kept(self) -> dict[str, Any]:
         """Return how many steps had been counted, to know whether the count is lost."""
-        return {"steps": _count_steps(self._read_count())}
+        return {"steps": count_steps(self._read_count())}
 
     def _count_round(self) -> None:
         """Write what is spent with this round, before it is: of a training that fails the server learns that it failed.
@@ -114,25 +114,43 @@ class SiteDpSgd(SitePart):
                 write_json(place, {"spent": [one._asdict() for one in spent]})
 
     def _read_count(self) -> list[Spent]:
-        """Return what all runs of the study have spent here.
+        """Return what all runs of the study have spent here; the errors of `read_count`."""
+        least, unit = (self.work.kept.get(ROLE) or {"steps": 0})["steps"], _read_settings(self.work.study).unit
+        return read_count(self.work.folder.parent, self.work.site, unit, least)
 
-        Raises:
-            TrainingError: The count is missing, broken, or older than the site's state or any run's copy.
-        """
-        path, least = self.work.folder.parent / FILE, (self.work.kept.get(ROLE) or {"steps": 0})["steps"]
-        try:
-            # The copies first: another run of the study writes its own after the count.
-            least = max([least, *(_count_steps(_read_spent(copy)) for copy in path.parent.glob(f"*/{FILE}"))])
-            spent = _read_spent(path)
-            counted = _count_steps(spent)
-        except (OSError, ValueError, TypeError, KeyError):
-            counted = -1
-        if counted < least:
-            raise TrainingError(
-                f"site {self.work.site!r} must hold the count of what its rounds have spent of its patients' privacy; "
-                f"{FILE} in its state folder is missing, broken or older than its state: restore it"
-            )
-        return spent
+
+def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent]:
+    """Return what all runs of a study have spent at a site.
+
+    Args:
+        folder: The site's state, with the count and the runs.
+        site: The site's name.
+        unit: The study's unit, ``patient`` or ``example``.
+        least: Steps that the site's state knows of.
+
+    Raises:
+        TrainingError: The count is missing, broken, or older than the site's state or any run's copy; or it holds steps
+            that protected another unit.
+    """
+    try:
+        # The copies first: another run of the study writes its own after the count.
+        least = max([least, *(count_steps(_read_spent(copy)) for copy in folder.glob(f"*/{FILE}"))])
+        spent = _read_spent(folder / FILE)
+        counted = count_steps(spent)
+    except (OSError, ValueError, TypeError, KeyError):
+        counted = -1
+    if counted < least:
+        raise TrainingError(
+            f"site {site!r} must hold the count of what its rounds have spent of its patients' privacy; {FILE} in its "
+            "state folder is missing, broken or older than its state: restore it"
+        )
+    # Neither promise holds the other: without one of several examples a patient's gradient is another, not absent.
+    for other in {one.unit for one in spent} - {unit}:
+        raise TrainingError(
+            f"privacy.dp_sgd.unit must be {other}, by which {FILE} of site {site!r} has counted earlier steps, not "
+            f"{unit}; change it, or leave the site out"
+        )
+    return spent
 
 
 def _read_settings(study: Study) -> DpSgdSettings:
@@ -145,7 +163,8 @@ def _read_spent(path: Path) -> list[Spent]:
     return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
 
 
-def _count_steps(spent: Sequence[Spent]) -> int:
+def count_steps(spent: Sequence[Spent]) -> int:
+    """Return how many steps there are of all kinds."""
     return sum(one.steps for one in spent)
 
 

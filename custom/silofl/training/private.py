@@ -27,11 +27,15 @@ from silofl.study_sections import DpSgdSettings
 
 
 class Spent(NamedTuple):
-    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number."""
+    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number.
+
+    Older counts do not say their unit: they promise what the lesser one does.
+    """
 
     noise: float
     rate: float
     steps: int
+    unit: str = "example"
 
 
 def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
@@ -72,13 +76,14 @@ def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
 def spent_in_round(study: Study, units: int, batches: int) -> Spent:
     """Return what a round of training spends at a site with so many units and so many batches an epoch."""
     rate = compute_rate(units, study.training.batch_size)
-    return Spent(study.privacy.dp_sgd.noise, rate, batches * study.training.local_epochs)
+    settings = study.privacy.dp_sgd
+    return Spent(settings.noise, rate, batches * study.training.local_epochs, settings.unit)
 
 
-def compute_study_epsilon(study: Study, of_round: Spent) -> float:
-    """Return the epsilon of all rounds of training at the study's delta."""
+def compute_study_epsilon(study: Study, of_round: Spent, before: Sequence[Spent] = ()) -> float:
+    """Return the epsilon of all rounds of training, and of what was spent before, at the study's delta."""
     whole = of_round._replace(steps=of_round.steps * study.training_rounds)
-    return compute_epsilon([whole], study.privacy.dp_sgd.delta)
+    return compute_epsilon(add_steps(before, whole), study.privacy.dp_sgd.delta)
 
 
 def draw_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
@@ -180,8 +185,8 @@ def _measure_step(noise: float, rate: float) -> NDArray[np.float64]:
 
 def add_steps(spent: Sequence[Spent], more: Spent) -> list[Spent]:
     """Return steps with some more, those of one kind together."""
-    before = sum(one.steps for one in spent if one[:2] == more[:2])
-    return [*(one for one in spent if one[:2] != more[:2]), more._replace(steps=before + more.steps)]
+    alike = [one for one in spent if one._replace(steps=more.steps) == more]
+    return [*(one for one in spent if one not in alike), more._replace(steps=sum(one.steps for one in [*alike, more]))]
 
 
 def _compute_example_gradients(
