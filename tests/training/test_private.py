@@ -205,9 +205,10 @@ def test_a_u_net_learns_by_it_and_is_left_as_it_was_made(normalization):
     torch.save(copy.deepcopy(model).state_dict(), "/dev/null")
 
 
-def test_a_network_in_which_images_see_each_other_is_refused():
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    with pytest.raises(TrainingError, match="no BatchNorm with privacy.dp_sgd"):
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(2), nn.InstanceNorm2d(2, track_running_stats=True)])
+def test_a_network_that_keeps_means_over_images_is_refused(layer):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), layer)
+    with pytest.raises(TrainingError, match="no BatchNorm and no running statistics with privacy.dp_sgd"):
         private_step(DpSgdSettings(noise=1.0, clip=1.0), 2.0)(
             model, torch.optim.SGD(model.parameters(), 0.1), squared, (torch.rand(2, 1, 8, 8), torch.rand(2))
         )

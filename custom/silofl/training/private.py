@@ -129,10 +129,11 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
         if inputs.device not in generators:
             generators[inputs.device] = torch.Generator(inputs.device).manual_seed(secrets.randbits(63))
         for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            # Opacus refuses running statistics only of layers that also learn.
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "track_running_stats", False):
                 raise TrainingError(
-                    "the network must have no BatchNorm with privacy.dp_sgd, by which images see each other; take "
-                    "another one, or other model.arguments"
+                    "the network must have no BatchNorm and no running statistics with privacy.dp_sgd, which no noise "
+                    "covers; take another one, or other model.arguments"
                 )
             # Opacus sees what goes into a layer, which an activation in place would change behind its back.
             if getattr(module, "inplace", False):
