@@ -38,6 +38,8 @@ Neighbours = Annotated[Whole, Field(ge=0, le=8)]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # A wait of months is a slip of the pen.
 Seconds = Annotated[Positive, Field(le=10**7)]
+# Less noise has an epsilon beyond the numbers of an answer, and in a shorter clip float32 has no room for noise.
+Countable = Annotated[Finite, Field(ge=1e-5)]
 # DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
 Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
@@ -378,8 +380,8 @@ class DpSgdSettings(Section):
         unit: A ``patient``, with at most one example per step; or an ``example``.
     """
 
-    noise: Positive
-    clip: Positive
+    noise: Countable
+    clip: Countable
     delta: Annotated[Positive, Field(lt=1)] = 1e-5
     unit: Literal["patient", "example"] = "patient"
 

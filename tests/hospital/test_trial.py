@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from silofl.data.site_data import SiteData
+from silofl.errors import TrainingError
 from silofl.federation.egress import Gate
-from silofl.files import save_tensors
+from silofl.files import save_tensors, write_json
 from silofl.hospital.candidate import read_candidate
 from silofl.hospital.data import check_data
 from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume, group_by_kind
@@ -19,6 +20,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.inference.model_file import pack_model
 from silofl.models import build_model, build_plain_model
+from silofl.parts.dp_sgd import FILE
 from silofl.settings import parse
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.random_examples import random_volume
@@ -269,6 +271,14 @@ def test_a_site_learns_what_the_whole_study_would_spend(candidate):
     assert trained.status == "ok" and set(trained.facts["kinds"]) == {"weights", "numbers"}
 
 
+def test_a_trial_counts_nothing(candidate, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert check_training(candidate(**PRIVATE)).status == "ok"
+    assert check_leaving(candidate(**PRIVATE)).status == "ok"
+    assert list(tmp_path.rglob("dp_sgd*")) == []
+
+
 def test_a_site_that_allows_less_must_not_join(candidate):
     held = candidate(**PRIVATE)
     limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.1}))
@@ -278,6 +288,39 @@ def test_a_site_that_allows_less_must_not_join(candidate):
     assert (
         check_privacy(candidate()).status == "ok" and "no differential privacy" in check_privacy(candidate()).sentence
     )
+
+
+def test_a_trials_batch_which_holds_everybody_is_not_measured_by_what_rounds_may_spend(candidate):
+    held = candidate(**PRIVATE, rounds=1)
+    # The round's two steps see each of five patients with a probability of 0.4, the trial's one step both of its two.
+    whole, batch = (compute_epsilon([Spent(2.0, *steps)], 0.01) for steps in ((0.4, 2), (1.0, 1)))
+    assert whole < 0.9 < batch
+    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.9}))
+    assert check_privacy(limited).status == check_leaving(limited).status == "ok"
+
+
+def count_before(candidate, *spent):
+    candidate.state_folder.mkdir(parents=True, exist_ok=True)
+    write_json(candidate.state_folder / FILE, {"spent": [one._asdict() for one in spent]})
+
+
+def test_what_the_site_has_spent_before_counts(candidate):
+    held = candidate(**PRIVATE)
+    alone = check_privacy(held).facts["epsilon"]
+    count_before(held, Spent(2.0, 0.4, 8, "patient"))
+    together = compute_epsilon([Spent(2.0, 0.4, 16)], 0.01)
+    answer = check_privacy(held)
+    assert answer.facts["epsilon"] == together > alone
+    assert answer.sentence.startswith("4 rounds, with the 8 steps that were counted before, spend epsilon")
+    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": (alone + together) / 2}))
+    assert check_privacy(limited).status == "failed"
+
+
+def test_a_count_of_another_unit_is_found_before_joining(candidate):
+    held = candidate(**PRIVATE)
+    count_before(held, Spent(2.0, 0.4, 8, "example"))
+    with pytest.raises(TrainingError, match="must be example, by which dp_sgd.json of site 'north' has counted"):
+        check_privacy(held)
 
 
 @pytest.fixture

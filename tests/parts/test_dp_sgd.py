@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from silofl.errors import ConfigError, PinError
@@ -58,6 +59,66 @@ def test_all_runs_of_a_study_at_a_site_are_counted_together(play, private):
     again = play(study=private())
     again.server.id = "another"
     assert again.round().metrics["east"]["epsilon"] > first.metrics["east"]["epsilon"]
+
+
+def read_count(run, site="east"):
+    return json.loads((run.folder(site).parent / FILE).read_text())["spent"]
+
+
+def fill(message, value):
+    """Return what a hostile server sends: its own numbers for all weights."""
+    return replace(message, arrays={name: np.full_like(one, value) for name, one in message.arrays.items()})
+
+
+def test_weights_at_which_images_overflow_are_answered_as_others(play, private):
+    run = play(study=private())
+    sent = run.upcoming(TRAIN)["east"]
+    fields = [run.sites["east"].answer(TRAIN, one).meta.keys() for one in (sent, fill(sent, 3e38))]
+    assert fields[0] == fields[1]
+
+
+def test_a_round_is_counted_although_its_training_fails(play, private):
+    run = play(study=private())
+    sent = run.upcoming(TRAIN)["east"]
+    for number in (1, 2):
+        answer = run.sites["east"].answer(TRAIN, fill(sent, np.nan))
+        # What the noise has made of the parameters, and no loss of an image.
+        assert "parameters of the model must stay finite" in answer.meta["error"]
+        assert [one["steps"] for one in read_count(run)] == [2 * number]
+
+
+def test_a_site_that_has_spent_its_epsilon_trains_on_nothing_more_by_failing(play, private):
+    run = play(study=private())
+    site = run.sites["east"]
+    site.site = site.site.model_copy(update={"max_epsilon": compute_epsilon([Spent(2.0, 0.4, 4)], 0.01)})
+    sent = run.upcoming(TRAIN)["east"]
+    said = [site.answer(TRAIN, fill(sent, np.nan)).meta["error"] for _ in range(3)]
+    assert ["must not spend more than epsilon" in one for one in said] == [False, False, True]
+
+
+def by(unit):
+    return {"dp_sgd": NOISE["dp_sgd"] | {"unit": unit}}
+
+
+@pytest.mark.parametrize(("before", "now"), [("example", "patient"), ("patient", "example")])
+def test_steps_that_protected_somebody_else_are_not_added(play, private, before, now):
+    first = play(study=private(by(before)))
+    first.round()
+    again = play(study=private(by(now)))
+    again.server.id = "another"
+    said = f"privacy.dp_sgd.unit must be {before}, by which {FILE} of site 'east' has counted earlier steps, not {now};"
+    assert said in again.sites["east"].answer(TRAIN, again.upcoming(TRAIN)["east"]).meta["error"]
+    assert [one["unit"] for one in read_count(first)] == [before]
+
+
+@pytest.mark.parametrize(("unit", "answered"), [("patient", False), ("example", True)])
+def test_an_older_count_that_names_no_unit_promises_the_less(play, private, unit, answered):
+    run = play(study=private(by(unit)))
+    run.round()
+    for path in run.folder("east").parent.rglob(FILE):
+        old = [{key: one[key] for key in ("noise", "rate", "steps")} for one in json.loads(path.read_text())["spent"]]
+        path.write_text(json.dumps({"spent": old}))
+    assert ("east" in run.round().answered) == answered
 
 
 def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):

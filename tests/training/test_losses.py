@@ -211,6 +211,17 @@ def test_given_weights_of_classes_are_those_of_the_mean(make_study):
     assert make_loss(study)(logits, torch.tensor([0, 1])).item() == pytest.approx(wanted, rel=1e-6)
 
 
+def test_with_privacy_the_weights_are_those_of_each_examples_own_loss(make_study):
+    training = {"loss": "cross_entropy", "class_weights": WEIGHTS}
+    network = {"name": "densenet121", "normalization": "group"}
+    noise = {"dp_sgd": {"noise": 1.0, "clip": 1.0}}
+    study = make_study("classification", training=training, model=network, privacy=noise, guard=False)
+    # The same two examples; what the one weighs does not divide the other.
+    logits = torch.tensor([[1.0, 2.0, 1.0], [1.0, 1.0, 6.0]]).log()
+    wanted = (1 * math.log(4) + 3 * math.log(8)) / 2
+    assert make_loss(study)(logits, torch.tensor([0, 1])).item() == pytest.approx(wanted, rel=1e-6)
+
+
 def test_balanced_weights_give_all_classes_of_a_site_the_same_sum(make_study):
     study = make_study("classification", training={"loss": "cross_entropy", "class_weights": "balanced"})
     targets = np.array([0] * 19 + [1])

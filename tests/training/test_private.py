@@ -19,6 +19,7 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.study_sections import DpSgdSettings
 from silofl.training import private
+from silofl.training.losses import make_loss
 from silofl.training.private import (
     Spent,
     add_steps,
@@ -64,16 +65,16 @@ def batch(count=4):
     return torch.randn(count, 3, generator=generator), torch.randn(count, generator=generator)
 
 
-def moved(model, step, given, rate=0.1):
+def moved(model, step, given, rate=0.1, loss=squared):
     """Return how far a step with a plain optimiser moves a copy of the model, divided by the rate."""
     model = copy.deepcopy(model)
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    step(model, torch.optim.SGD(model.parameters(), rate), squared, given)
+    step(model, torch.optim.SGD(model.parameters(), rate), loss, given)
     return (before - torch.cat([p.detach().flatten() for p in model.parameters()])) / rate
 
 
 def test_without_noise_the_step_is_the_mean_of_clipped_gradients_over_the_expected_number():
-    settings, model, (inputs, targets) = DpSgdSettings(noise=1e-9, clip=0.5), linear(), batch()
+    settings, model, (inputs, targets) = DpSgdSettings(noise=1e-5, clip=0.5), linear(), batch()
     clipped = []
     for one in range(len(inputs)):
         gradient = moved(model, plain_step, (inputs[one : one + 1], targets[one : one + 1]))
@@ -81,6 +82,90 @@ def test_without_noise_the_step_is_the_mean_of_clipped_gradients_over_the_expect
     assert any(float(one.norm()) > 0.49 for one in clipped)
     found = moved(model, private_step(settings, 8.0), (inputs, targets))
     torch.testing.assert_close(found, sum(clipped) / 8.0, rtol=1e-4, atol=1e-5)
+
+
+WEIGHED = {"task": "classification", "labels": {0: "healthy", 1: "sick"}, "metric": "accuracy"}
+WEIGHED |= {"model": {"name": "lenet5", "normalization": "group"}}
+WEIGHED |= {"training": {"loss": "cross_entropy", "class_weights": {"healthy": 1, "sick": 19}}}
+FINDINGS = WEIGHED | {"task": "multilabel"}
+
+
+def of_classes(kind):
+    # The last example is the only sick one.
+    return make_loss(parse(Study, STUDY | kind, "study.yaml")), (2,), lambda count: torch.arange(count) // (count - 1)
+
+
+def of_maps(name, labels, **options):
+    study = parse(Study, STUDY | {"labels": labels, "training": {"loss": name}}, "study.yaml")
+    outputs, maps = len(labels) + (len(labels) > 1), torch.Generator().manual_seed(3)
+    return (
+        make_loss(study, **options),
+        (outputs, 4, 4),
+        lambda count: torch.randint(0, 1 + len(labels), (count, 4, 4), generator=maps),
+    )
+
+
+def of_the_batch(found, wanted):
+    weights = 1 + 99 * wanted
+    return (100 * found.mean(1) * weights).sum() / weights.sum()
+
+
+LOSSES = {
+    "class_weights": lambda: of_classes(WEIGHED),
+    "findings": lambda: of_classes(FINDINGS),
+    "dice_ce": lambda: of_maps("dice_ce", {1: "a"}),
+    "dice": lambda: of_maps("dice", {1: "a", 2: "b"}),
+    "cross_entropy": lambda: of_maps("cross_entropy", {1: "a", 2: "b"}),
+    "annotated": lambda: of_maps("dice_ce", {1: "a", 2: "b"}, annotated=[1], has_ignored=True),
+    "of a package": lambda: (of_the_batch, *of_classes(WEIGHED)[1:]),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_one_examples_presence_moves_the_sum_by_at_most_the_clip(name):
+    loss, outputs, draw = LOSSES[name]()
+    torch.manual_seed(2)
+    network = nn.Sequential(nn.Linear(5, math.prod(outputs)), nn.Unflatten(1, outputs))
+    count = 32
+    inputs, targets = torch.randn(count, 5), draw(count)
+    if name == "annotated":
+        targets[0, 0, 0] = 255
+        targets[targets == 2] = 0
+    step = private_step(DpSgdSettings(noise=1e-5, clip=0.5), 1.0)
+    without, present = (moved(network, step, (inputs[:n], targets[:n]), loss=loss) for n in (count - 1, count))
+    assert 0.01 < float((present - without).norm()) < 0.5 * 1.001
+
+
+@pytest.mark.parametrize("weight", [3e38, 1e20])
+def test_an_example_whose_gradient_overflows_does_not_show(weight):
+    """The server may choose weights at which one image, and no other, leaves the range of the numbers."""
+    model, (inputs, _), step = nn.Linear(3, 2), batch(3), private_step(DpSgdSettings(noise=1e-5, clip=0.5), 1.0)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[weight, 0, 0], [0, 0, 0]]))
+    inputs[:, 0] = 0.0
+    planted = torch.tensor([[1e30, 1e30, 1e30]])
+
+    def take(rows):
+        trained = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+        value = step(trained, optimizer, nn.functional.cross_entropy, (rows, torch.zeros(len(rows), dtype=torch.long)))
+        return value, trained.bias.detach()
+
+    for value, bias in (take(inputs), take(torch.cat([inputs, planted]))):
+        assert value == 0
+        assert torch.isfinite(bias).all() and float((bias - model.bias.detach()).norm()) < 0.1 * 4 * 0.5 + 1e-3
+
+
+def test_the_weight_of_a_class_is_that_of_its_examples_gradients():
+    study = parse(Study, STUDY | WEIGHED, "study.yaml")
+    model, (inputs, _) = nn.Linear(3, 2), batch(2)
+    step = private_step(DpSgdSettings(noise=1e-5, clip=1000.0), 2.0)
+    found = moved(model, step, (inputs, torch.tensor([0, 1])), loss=make_loss(study))
+    plain = [
+        moved(model, plain_step, (inputs[n : n + 1], torch.tensor([n])), loss=nn.functional.cross_entropy)
+        for n in (0, 1)
+    ]
+    torch.testing.assert_close(found, (plain[0] + 19 * plain[1]) / 2, rtol=1e-4, atol=0.03)
 
 
 def test_the_noise_has_the_deviation_of_the_setting_in_units_of_the_clip():
@@ -120,9 +205,10 @@ def test_a_u_net_learns_by_it_and_is_left_as_it_was_made(normalization):
     torch.save(copy.deepcopy(model).state_dict(), "/dev/null")
 
 
-def test_a_network_in_which_images_see_each_other_is_refused():
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    with pytest.raises(TrainingError, match="no BatchNorm with privacy.dp_sgd"):
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(2), nn.InstanceNorm2d(2, track_running_stats=True)])
+def test_a_network_that_keeps_means_over_images_is_refused(layer):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), layer)
+    with pytest.raises(TrainingError, match="no BatchNorm and no running statistics with privacy.dp_sgd"):
         private_step(DpSgdSettings(noise=1.0, clip=1.0), 2.0)(
             model, torch.optim.SGD(model.parameters(), 0.1), squared, (torch.rand(2, 1, 8, 8), torch.rand(2))
         )
@@ -166,9 +252,21 @@ def test_a_delta_that_would_show_somebody_whole_is_refused():
         measure_round(study, examples(("a", "b", "c")))
 
 
+@pytest.mark.parametrize("key", ["noise", "clip"])
+def test_noise_beyond_what_is_counted_is_refused(key):
+    values = STUDY["privacy"]["dp_sgd"] | {key: 1e-200}
+    with pytest.raises(ConfigError, match=rf"dp_sgd.{key} must be greater than or equal to 0.00001, not 1e-200"):
+        parse(Study, STUDY | {"privacy": {"dp_sgd": values}}, "study.yaml")
+
+
+def test_the_least_noise_has_an_epsilon_that_an_answer_may_name():
+    assert compute_epsilon([Spent(1e-5, 1.0, 1000), Spent(1e-5, 0.1, 1000)], 1e-5) < 1e15
+    assert compute_epsilon([Spent(1e15, 1.0, 1000), Spent(1e15, 0.1, 1000)], 1e-5) < 1
+
+
 def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
     study = parse(Study, STUDY | {"training": {"batch_size": 4, "local_epochs": 2}}, "study.yaml")
-    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8))
+    assert measure_round(study, examples(tuple("abcdefgh" * 2))) == (8, Spent(1.0, 0.5, 8, "patient"))
     assert compute_rate(3, 4) == 1.0
 
 
@@ -195,7 +293,7 @@ def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise():
 def test_epsilon_is_that_of_opacus_accountant_which_is_asked_once_for_each_kind_of_step(monkeypatch):
     spent = [Spent(1.3, 0.1, 10), Spent(0.9, 0.25, 3), Spent(1.3, 0.2, 7)]
     accountant = opacus.accountants.RDPAccountant()
-    accountant.history = [tuple(one) for one in spent]
+    accountant.history = [one[:3] for one in spent]
     asked, analysis = [], opacus.accountants.analysis.rdp
     compute = analysis.compute_rdp
     monkeypatch.setattr(analysis, "compute_rdp", lambda **given: asked.append(given) or compute(**given))
@@ -208,6 +306,8 @@ def test_epsilon_is_that_of_opacus_accountant_which_is_asked_once_for_each_kind_
 def test_steps_of_one_kind_are_counted_together():
     spent = add_steps([Spent(1.0, 0.1, 10), Spent(2.0, 0.1, 5)], Spent(1.0, 0.1, 7))
     assert sorted(spent) == [Spent(1.0, 0.1, 17), Spent(2.0, 0.1, 5)]
+    assert add_steps([Spent(1.0, 0.1, 5)], Spent(1.0, 0.1, 5)) == [Spent(1.0, 0.1, 10)]
+    assert len(add_steps([Spent(1.0, 0.1, 5)], Spent(1.0, 0.1, 5, "patient"))) == 2
 
 
 def test_what_leaves_cannot_tell_whether_a_patient_was_there():

@@ -20,6 +20,7 @@ from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok
 from silofl.models.precision import narrow_arrays
+from silofl.parts.dp_sgd import count_steps, read_count
 from silofl.parts.part import BEFORE, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
 from silofl.parts.work import Work
@@ -64,7 +65,7 @@ def check_training(candidate: Candidate) -> Finding:
 
 
 def check_privacy(candidate: Candidate) -> Finding:
-    """Count what the study's differential privacy spends at the site if all rounds come.
+    """Count what the study's differential privacy spends at the site if all rounds come, beside what it has spent.
 
     Raises:
         SiloFLError: It cannot be counted for the site's data.
@@ -74,10 +75,12 @@ def check_privacy(candidate: Candidate) -> Finding:
         return ok("the study has no differential privacy, and site.yaml asks for none")
     units, of_round = measure_round(study, candidate.data.training)
     settings = study.privacy.dp_sgd
-    epsilon = compute_study_epsilon(study, of_round)
+    before = read_count(candidate.state_folder, candidate.kit.name, settings.unit)
+    epsilon = compute_study_epsilon(study, of_round, before)
+    earlier = f", with the {count_steps(before)} steps that were counted before," if before else ""
     spends = (
-        f"{study.training_rounds} rounds spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of {units} "
-        f"{settings.unit}s"
+        f"{study.training_rounds} rounds{earlier} spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of "
+        f"{units} {settings.unit}s"
     )
     if limit is not None and epsilon > limit:
         return failed(
@@ -204,9 +207,11 @@ def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     name, *_ = study.needed_parts
     part = getattr(data, name)
     few = part.select_rows(range(min(len(part), study.training.batch_size)))
-    # One batch must not be refused for being small where all such data of the site are enough.
+    # One batch must not be refused for being small where all such data of the site are enough; and a step that sees all
+    # of it spends more than a round's.
     is_enough = part.num_patients >= settings.min_patients
     changes = {"state_dir": folder, "cache_dir": folder, "min_patients": 0 if is_enough else settings.min_patients}
+    changes["max_epsilon"] = None
     once = study.training.model_copy(update={"local_epochs": 1})
     rounds = SiteRounds(
         candidate.kit.name, study.model_copy(update={"training": once}), settings.model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""DP-SGD at every site: the site counts what its answers have spent, and refuses what would be more than it allows.
+"""DP-SGD at every site: the site counts what its rounds spend, and refuses what would be more than it allows.
 
 The count is of all runs of a study at a site, and lies beside them. Only its epsilon leaves.
 """
@@ -21,11 +21,10 @@ from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
 from silofl.parts.narrow import narrow
 from silofl.parts.part import Kept, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Message, Replies
+from silofl.parts.task import TRAIN, Exchange, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.study_sections import DpSgdSettings
-from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
 from silofl.training.spent import Privacy
@@ -65,6 +64,7 @@ class SiteDpSgd(SitePart):
     """A site's private steps, and their count."""
 
     name = ROLE
+    _is_counted = False
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
@@ -72,71 +72,85 @@ class SiteDpSgd(SitePart):
         return ()
 
     def step(self, role: str, step: Step) -> Step:
-        """Return the private step, once it is sure that the round's steps may be taken."""
+        """Return the private step."""
         units, self._of_round = measure_round(self.work.study, self.work.data.training)
-        self._spend_round()
         return private_step(_read_settings(self.work.study), self._of_round.rate * units)
 
     def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
-        """Draw an epoch's batches."""
+        """Draw an epoch's batches, as soon as the round is counted."""
+        if not self._is_counted:
+            self._count_round()
+            self._is_counted = True
         return draw_batches(examples, self.work.study.training.batch_size, _read_settings(self.work.study).unit)
 
-    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Write what is spent with this answer, before it leaves."""
-        path = self.work.folder.parent / FILE
-        make_folder(path.parent)
-        with open_own(path.with_suffix(".lock"), "a") as lock:
-            # Another run of the study may have counted since this one began.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._spend_round()
-            # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
-            for place in (path, self.work.folder / FILE):
-                write_json(place, {"spent": [one._asdict() for one in self._spent]})
-        return Message()
-
     def measured(self) -> dict[str, float]:
-        """Return the epsilon of all that has left."""
-        return {"epsilon": self._epsilon}
+        """Return the epsilon of all rounds."""
+        return {"epsilon": compute_epsilon(self._read_count(), _read_settings(self.work.study).delta)}
 
     def kept(self) -> dict[str, Any]:
         """Return how many steps had been counted, to know whether the count is lost."""
-        return {"steps": _count_steps(self._spent)}
+        return {"steps": count_steps(self._read_count())}
 
-    def _spend_round(self) -> None:
-        """Add the round to what is spent.
+    def _count_round(self) -> None:
+        """Write what is spent with this round, before it is: of a training that fails the server learns that it failed.
 
         Raises:
             TrainingError: It would be more than the site allows, or the count is lost.
         """
-        self._spent = add_steps(self._read_count(), self._of_round)
-        self._epsilon = compute_epsilon(self._spent, _read_settings(self.work.study).delta)
-        limit = self.work.max_epsilon
-        if limit is not None and self._epsilon > limit:
-            raise TrainingError(
-                f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; this "
-                f"round would bring it to {self._epsilon:.3g}: end the study, or ask the site"
-            )
+        path, limit = self.work.folder.parent / FILE, self.work.max_epsilon
+        make_folder(path.parent)
+        with open_own(path.with_suffix(".lock"), "a") as lock:
+            # Other runs of the study count too.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            spent = add_steps(self._read_count(), self._of_round)
+            epsilon = compute_epsilon(spent, _read_settings(self.work.study).delta)
+            if limit is not None and epsilon > limit:
+                raise TrainingError(
+                    f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; "
+                    f"this round would bring it to {epsilon:.3g}: end the study, or ask the site"
+                )
+            # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
+            for place in (path, self.work.folder / FILE):
+                write_json(place, {"spent": [one._asdict() for one in spent]})
 
     def _read_count(self) -> list[Spent]:
-        """Return what all runs of the study have spent here.
+        """Return what all runs of the study have spent here; the errors of `read_count`."""
+        least, unit = (self.work.kept.get(ROLE) or {"steps": 0})["steps"], _read_settings(self.work.study).unit
+        return read_count(self.work.folder.parent, self.work.site, unit, least)
 
-        Raises:
-            TrainingError: The count is missing, broken, or older than the site's state or any run's copy.
-        """
-        path, least = self.work.folder.parent / FILE, (self.work.kept.get(ROLE) or {"steps": 0})["steps"]
-        try:
-            # The copies first: another run of the study writes its own after the count.
-            least = max([least, *(_count_steps(_read_spent(copy)) for copy in path.parent.glob(f"*/{FILE}"))])
-            spent = _read_spent(path)
-            counted = _count_steps(spent)
-        except (OSError, ValueError, TypeError, KeyError):
-            counted = -1
-        if counted < least:
-            raise TrainingError(
-                f"site {self.work.site!r} must hold the count of what its answers have spent of its patients' privacy; "
-                f"{FILE} in its state folder is missing, broken or older than its state: restore it"
-            )
-        return spent
+
+def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent]:
+    """Return what all runs of a study have spent at a site.
+
+    Args:
+        folder: The site's state, with the count and the runs.
+        site: The site's name.
+        unit: The study's unit, ``patient`` or ``example``.
+        least: Steps that the site's state knows of.
+
+    Raises:
+        TrainingError: The count is missing, broken, or older than the site's state or any run's copy; or it holds steps
+            that protected another unit.
+    """
+    try:
+        # The copies first: another run of the study writes its own after the count.
+        least = max([least, *(count_steps(_read_spent(copy)) for copy in folder.glob(f"*/{FILE}"))])
+        spent = _read_spent(folder / FILE)
+        counted = count_steps(spent)
+    except (OSError, ValueError, TypeError, KeyError):
+        counted = -1
+    if counted < least:
+        raise TrainingError(
+            f"site {site!r} must hold the count of what its rounds have spent of its patients' privacy; {FILE} in its "
+            "state folder is missing, broken or older than its state: restore it"
+        )
+    # Neither promise holds the other: without one of several examples a patient's gradient is another, not absent.
+    for other in {one.unit for one in spent} - {unit}:
+        raise TrainingError(
+            f"privacy.dp_sgd.unit must be {other}, by which {FILE} of site {site!r} has counted earlier steps, not "
+            f"{unit}; change it, or leave the site out"
+        )
+    return spent
 
 
 def _read_settings(study: Study) -> DpSgdSettings:
@@ -149,7 +163,8 @@ def _read_spent(path: Path) -> list[Spent]:
     return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
 
 
-def _count_steps(spent: Sequence[Spent]) -> int:
+def count_steps(spent: Sequence[Spent]) -> int:
+    """Return how many steps there are of all kinds."""
     return sum(one.steps for one in spent)
 
 

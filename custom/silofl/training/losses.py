@@ -24,7 +24,8 @@ def make_loss(
     ``dice_ce`` is Dice plus cross entropy, ``dice`` Dice alone; background does not count in the Dice part. With a
     single label the network has one output: sigmoid and binary cross entropy. Otherwise softmax over background
     and labels. Of findings it is the binary cross entropy, mean over all of them. A loss of a package is called like
-    these, ``part(logits, targets)``, and returns a scalar; the targets of findings are 0 or 1, (B, findings).
+    these, ``part(logits, targets)``, and returns a scalar; the targets of findings are 0 or 1, (B, findings). In a
+    study with differential privacy a loss is asked for one example at a time.
 
     Args:
         study: The study.
@@ -99,9 +100,19 @@ def _choose_loss(study: Study) -> Loss:
         return _unpack_targets(loss) if study.is_multilabel else loss
     if study.is_multilabel:
         return _unpack_targets(_cross_entropy_of_findings)
+    if study.task == "classification" and study.is_private:
+        return _mean_cross_entropy
     if study.task == "classification" or (study.training.loss == "cross_entropy" and study.out_channels > 1):
         return nn.functional.cross_entropy
     return _segmentation_loss(study)
+
+
+def _mean_cross_entropy(logits: Tensor, targets: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return the cross entropy, divided by the examples and not by their weights.
+
+    Torch's mean of a single example, for which a private step asks, is the same whatever the example weighs.
+    """
+    return nn.functional.cross_entropy(logits, targets, weight, reduction="none").mean()
 
 
 def _unpack_targets(loss: Loss) -> Loss:

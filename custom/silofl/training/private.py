@@ -27,11 +27,15 @@ from silofl.study_sections import DpSgdSettings
 
 
 class Spent(NamedTuple):
-    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number."""
+    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number.
+
+    Older counts do not say their unit: they promise what the lesser one does.
+    """
 
     noise: float
     rate: float
     steps: int
+    unit: str = "example"
 
 
 def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:
@@ -72,13 +76,14 @@ def measure_round(study: Study, examples: Examples) -> tuple[int, Spent]:
 def spent_in_round(study: Study, units: int, batches: int) -> Spent:
     """Return what a round of training spends at a site with so many units and so many batches an epoch."""
     rate = compute_rate(units, study.training.batch_size)
-    return Spent(study.privacy.dp_sgd.noise, rate, batches * study.training.local_epochs)
+    settings = study.privacy.dp_sgd
+    return Spent(settings.noise, rate, batches * study.training.local_epochs, settings.unit)
 
 
-def compute_study_epsilon(study: Study, of_round: Spent) -> float:
-    """Return the epsilon of all rounds of training at the study's delta."""
+def compute_study_epsilon(study: Study, of_round: Spent, before: Sequence[Spent] = ()) -> float:
+    """Return the epsilon of all rounds of training, and of what was spent before, at the study's delta."""
     whole = of_round._replace(steps=of_round.steps * study.training_rounds)
-    return compute_epsilon([whole], study.privacy.dp_sgd.delta)
+    return compute_epsilon(add_steps(before, whole), study.privacy.dp_sgd.delta)
 
 
 def draw_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray[np.int64]]:
@@ -108,7 +113,10 @@ def compute_rate(num_units: int, batch_size: int) -> float:
 
 
 def private_step(settings: DpSgdSettings, units: float) -> Step:
-    """Return a step whose gradient is clipped by example and noisy.
+    """Return a step whose gradient is clipped by example and noisy, and whose loss is 0: no noise covers the true one.
+
+    Where an example's gradient is not finite, it counts as 0: else the server could choose weights at which one image
+    alone undoes the noise.
 
     Args:
         settings: Norm and noise.
@@ -121,10 +129,11 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
         if inputs.device not in generators:
             generators[inputs.device] = torch.Generator(inputs.device).manual_seed(secrets.randbits(63))
         for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            # Opacus refuses running statistics only of layers that also learn.
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "track_running_stats", False):
                 raise TrainingError(
-                    "the network must have no BatchNorm with privacy.dp_sgd, by which images see each other; take "
-                    "another one, or other model.arguments"
+                    "the network must have no BatchNorm and no running statistics with privacy.dp_sgd, which no noise "
+                    "covers; take another one, or other model.arguments"
                 )
             # Opacus sees what goes into a layer, which an activation in place would change behind its back.
             if getattr(module, "inplace", False):
@@ -139,12 +148,14 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
             secure_mode=True,
         )
         private.zero_grad(set_to_none=True)
-        value = _compute_example_gradients(opacus, model, loss, inputs, targets)
+        _compute_example_gradients(opacus, model, loss, inputs, targets)
+        for gradients in private.grad_samples:
+            gradients.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         private.step()
         for parameter in model.parameters():
             for name in ("grad_sample", "summed_grad"):
                 vars(parameter).pop(name, None)
-        return value
+        return torch.zeros(())
 
     return step
 
@@ -175,27 +186,27 @@ def _measure_step(noise: float, rate: float) -> NDArray[np.float64]:
 
 def add_steps(spent: Sequence[Spent], more: Spent) -> list[Spent]:
     """Return steps with some more, those of one kind together."""
-    before = sum(one.steps for one in spent if one[:2] == more[:2])
-    return [*(one for one in spent if one[:2] != more[:2]), more._replace(steps=before + more.steps)]
+    alike = [one for one in spent if one._replace(steps=more.steps) == more]
+    return [*(one for one in spent if one not in alike), more._replace(steps=sum(one.steps for one in [*alike, more]))]
 
 
 def _compute_example_gradients(
     opacus: ModuleType, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
-) -> Tensor:
-    """Leave each example's own gradient at the parameters; returns the mean loss, detached."""
+) -> None:
+    """Leave each example's own gradient at the parameters."""
     if not len(inputs):
         # Nobody was drawn: the step is noise alone.
         for parameter in model.parameters():
             parameter.grad_sample = torch.zeros((0, *parameter.shape), device=parameter.device)
-        return torch.zeros(())
-    hooked = opacus.GradSampleModule(model, loss_reduction="mean")
+        return
+    hooked = opacus.GradSampleModule(model, loss_reduction="sum")
     try:
         with full_precision(model), warnings.catch_warnings():
             # The images need no gradient, which torch remarks on.
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            value = loss(hooked(inputs), targets)
-            value.backward()
-        return value.detach()
+            # One by one, or what a loss divides by could let an example change the gradients of the others.
+            pairs = zip(hooked(inputs).split(1), targets.split(1), strict=True)
+            sum(loss(answer, target) for answer, target in pairs).backward()
     finally:
         hooked.remove_hooks()
 
