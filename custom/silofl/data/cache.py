@@ -27,7 +27,7 @@ from silofl.files import make_folder, write_text
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 9
+VERSION = 10
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 KINDS = ("images", "targets")
