@@ -55,9 +55,10 @@ def describe_source(manifest: Manifest) -> CacheSource:
 def fingerprint_preparation(source: CacheSource, study: Study) -> str:
     """Return a hash of all that the preparation depends on: dataset.json, every file's state, the study's settings.
 
-    Augmentation and patches are left out, since they come after the cache.
+    Augmentation and patches are left out, since they come after the cache. What is kept apart is not: whether images in
+    two parts may be equal is looked at where the cache is made.
     """
-    settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
+    settings = study.data.model_dump(mode="json", exclude={"augment", "patches"})
     deciding = [source.state, settings, sorted(study.labels.items()), study.task]
     return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 
