@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import TOO_MANY_OPEN, list_files, open_error
+from silofl.data.access import TOO_MANY_OPEN, open_error, read_states
 from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
@@ -44,11 +44,7 @@ def describe_source(manifest: Manifest) -> CacheSource:
     # With the version, so that an entry of an older one counts as out of date.
     digest = hashlib.sha256(f"{VERSION} {manifest.digest}".encode())
     for name, place in sorted(manifest.places.items()):
-        try:
-            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in list_files(place)]
-        except OSError as error:
-            raise open_error(name, error) from None
-        digest.update(json.dumps([name, states]).encode())
+        digest.update(json.dumps([name, read_states(place, name)]).encode())
     return CacheSource(str(manifest.folder.resolve()), digest.hexdigest())
 
 
