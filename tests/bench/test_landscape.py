@@ -155,9 +155,7 @@ def test_other_data_than_a_run_learnt_from_are_refused(script, make_run, phantom
     (tmp_path / "data" / "south" / "dataset.json").write_text(json.dumps(content))
     code, _, error = script(main, run, "--data", tmp_path / "data")
     # Above it stands that the other data were read.
-    assert code == 2 and error.splitlines()[-1].startswith(
-        "landscape.py: site 'south' must have the dataset.json that "
-    )
+    assert code == 2 and error.splitlines()[-1].startswith("landscape.py: site 'south' must have the data that ")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
+from monai.transforms import Compose
 
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples
@@ -147,6 +148,12 @@ def test_an_augmentation_that_changes_the_size_is_refused(study, size):
     augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
     with pytest.raises(ConfigError, match="data.augment must keep an image's size .*; make images square with Resize"):
         list(training_batches(part_of(2, size), 2, augment, 0, "cpu"))
+
+
+def test_an_augmentation_that_blurs_a_label_is_refused():
+    blur = Compose([lambda data: {**data, "label": data["label"] / 2}])
+    with pytest.raises(ConfigError, match="data.augment must leave whole numbers in a label map, not 0.5; "):
+        list(training_batches(pattern(), 2, blur, 0, "cpu"))
 
 
 def test_evaluation_keeps_the_stored_order():

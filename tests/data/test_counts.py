@@ -1,9 +1,15 @@
 import json
 from dataclasses import replace
 
-from silofl.data.counts import DataCounts, PartCounts, SiteCounts
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.data.counts import FILE, DataCounts, PartCounts, SiteCounts, digest_data, list_changed_sites
+from silofl.data.manifest import read_manifest
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData, load_site_data
+from silofl.errors import DataError
 from silofl.schema import dump_record, read_record
 
 
@@ -46,3 +52,29 @@ def test_a_site_says_which_contrasts_its_cases_lack_and_how_large_its_voxels_are
     counts = SiteCounts.of(SiteData(part, examples("", ()), examples("", ())))
     # Each case counts once.
     assert counts.spacing_mm == (1.0, 2.0, 3.0) and counts.contrasts_lacking is None
+
+
+def test_a_site_is_changed_where_dataset_json_or_a_file_is(site, study, tmp_path):
+    folder, known = site.write(), tmp_path / FILE
+
+    def record(content):
+        counts = SiteCounts.of(load_site_data(folder, study(), tmp_path / "cache"))
+        known.write_text(json.dumps(dump_record(DataCounts({"north": replace(counts, content=content)}))))
+
+    def find():
+        return list_changed_sites(tmp_path, tmp_path, study())
+
+    assert find() == []
+    record(digest_data(read_manifest(folder, study())))
+    assert find() == []
+    site.mask("a-mask.png", 1 - np.asarray(Image.open(folder / "a-mask.png")))
+    assert find() == ["north"]
+    # An older run has not recorded its files.
+    record(None)
+    assert find() == []
+    site.write(split_unit="patient")
+    assert find() == ["north"]
+    record(digest_data(read_manifest(folder, study())))
+    (folder / "a-mask.png").unlink()
+    with pytest.raises(DataError, match="site 'north': .*a-mask.png"):
+        find()

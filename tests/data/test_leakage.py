@@ -87,6 +87,15 @@ def test_one_side_alone_cannot_let_patients_stand_in_several_parts(site, study, 
         read_manifest(site.write(split_unit=of_data), study(split_unit=of_study))
 
 
+def test_where_some_patients_are_unknown_those_who_are_named_are_kept_apart(site, study):
+    del site.content["training"][1]["patient"]
+    manifest = read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))
+    assert [record.patient for record in manifest.training] == ["a", None, "c"]
+    site.content["training"][0]["patient"] = site.content["test"][0]["patient"] = "p7"
+    with pytest.raises(DataError, match="patient 'p7' must stand in one part, not in training and test"):
+        read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))
+
+
 @pytest.mark.parametrize("unit", ["slices", "examples"])
 def test_study_and_data_together_may_split_by_slices_or_examples(site, study, unit):
     site.content["training"][0]["patient"] = site.content["test"][0]["patient"] = "p7"

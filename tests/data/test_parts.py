@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from silofl.data.parts import Examples
+from silofl.data.parts import Examples, join_examples
+from silofl.errors import DataError
 
 CASES, PATIENTS = ("a", "a", "b", "c", "d"), ("p", "p", "p", "q", None)
 
@@ -19,3 +22,14 @@ def test_patients_are_counted_once_and_not_at_all_where_nobody_knows_one(part, c
 
 def test_all_known_patients_are_counted_beside_unknown_ones(part):
     assert part.num_patients == 2
+
+
+def test_sites_with_images_of_different_sizes_cannot_be_taken_as_one(part):
+    wide = replace(part, images=np.zeros((5, 1, 2, 3), np.float32), targets=np.zeros((5, 2, 3), np.uint8))
+    message = (
+        r"site 'south' must have images of the size of site 'north', \(2, 2\), not \(2, 3\); add Resize: "
+        r"\{spatial_size: \[2, 2\]\} to the study's data.transforms"
+    )
+    with pytest.raises(DataError, match=message):
+        join_examples({"north": part, "east": part, "south": wide})
+    assert len(join_examples({"north": part, "east": part})) == 10

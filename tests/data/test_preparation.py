@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import nibabel
 import numpy as np
 import pytest
@@ -90,6 +92,14 @@ def test_a_volume_may_be_cut_along_another_axis_by_turning_it(study, prepare, vo
 def test_volume_transforms_do_not_touch_pictures(site, study, prepare):
     case = prepare(study(volume_transforms=[{"Resize": {"spatial_size": [2, 2, 2]}}]))
     assert case.images.shape == (1, 1, 8, 8)
+
+
+@pytest.mark.parametrize("wrong", [0.5, 300, -1])
+def test_a_label_that_a_transform_has_made_no_labels_number_is_refused(site, study, wrong):
+    manifest, steps = read_manifest(site.write(), study()), build_preparation(study())
+    broken = replace(steps, image_steps=lambda case: {**case, "label": case["label"] * 0 + wrong})
+    with pytest.raises(DataError, match=f"case 'a': a label map must have whole numbers from 0 to 255 .*not {wrong}; "):
+        prepare_case(manifest.training[0], manifest, broken)
 
 
 TILTED = np.array([[0.0, -1.5, 0, 7], [0.5, 0, 0, 8], [0, 0, 4, 9], [0, 0, 0, 1]])

@@ -264,6 +264,20 @@ def test_a_site_for_classification_has_one_class_an_image(empty_site, study, tmp
     np.testing.assert_allclose(data.test.images[:, 0] * 255, images[4:], rtol=1e-5)
 
 
+def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached(empty_site, study, tmp_path):
+    images = empty_site.rng.integers(0, 255, (4, 8, 8), dtype=np.uint8)
+    np.savez(empty_site.folder / "all.npz", images=images[[0, 1, 2, 3, 0]])
+    parts = ["training"] * 3 + ["validation", "test"]
+    for number, part in enumerate(parts):
+        record = {"image": "all.npz", "index": number, "label": number % 2, "patient": f"p{number}"}
+        empty_site.content[part].append(record)
+    folder = empty_site.write(task="classification", labels={"0": "normal", "1": "tumour"}, split_unit="examples")
+    lax, strict = (study("classification", split_unit=unit) for unit in ("examples", "patient"))
+    assert len(load_site_data(folder, lax, tmp_path / "cache").test) == 1
+    with pytest.raises(DataError, match="case .* must be another image than case .*: remove one of the two"):
+        load_site_data(folder, strict, tmp_path / "cache")
+
+
 def test_a_cache_that_cannot_be_written_is_told(site, study, tmp_path):
     site.write()
     (tmp_path / "file").write_text("")

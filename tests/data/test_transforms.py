@@ -82,6 +82,7 @@ def test_a_transform_that_is_not_listed_is_refused(study, kind, name, hint):
         ("transforms", {"Resize": {"spatial_size": [8, 8, 8]}}, "Resize must give a 2D image, not one of size"),
         ("transforms", {"Resize": {"spatial_size": 8, "mode": "cubist"}}, "Resize must have options that"),
         ("transforms", {"Resize": {"spatial_size": 8, "mode": ["area", "area"]}}, "must have a mode that is one word"),
+        ("augment", {"RandZoom": {"padding_mode": ["mean", "mean"]}}, "must have a padding_mode that is one word"),
         ("transforms", {"CenterSpatialCrop": {"value": 1, "roi_size": 8}}, "must have options among .*, not 'value'"),
         ("volume_transforms", {"Orientation": {"axcodes": "XYZ"}}, "options that run on a 3D image"),
         ("volume_transforms", {"Orientation": {"axcode": "RAS"}}, "not 'axcode' .did you mean 'axcodes'"),
@@ -133,13 +134,39 @@ def test_resize_keeps_the_label_on_its_image(study):
     assert np.abs(image - label).mean() < 0.05
 
 
+def test_anti_aliasing_blurs_the_image_alone(study):
+    sizes = {"spatial_size": [16, 16], "mode": "bilinear"}
+    blurred, plain = (
+        run(study(transforms=[{"Resize": sizes | options}]), "transforms", SQUARES, SQUARES)
+        for options in ({"anti_aliasing": True, "anti_aliasing_sigma": 4.0}, {})
+    )
+    np.testing.assert_array_equal(blurred[1], plain[1])
+    assert not np.array_equal(blurred[0], plain[0])
+
+
+PADDED = [{"value": -1}, *({"mode": mode} for mode in ("edge", "linear_ramp", "maximum", "mean"))]
+
+
 @pytest.mark.parametrize("name", ["SpatialPad", "ResizeWithPadOrCrop"])
-def test_padding_with_a_value_pads_the_label_with_background(study, name):
-    settings = study(transforms=[{name: {"spatial_size": [70, 64], "value": -1}}])
-    image, label = run(settings, "transforms", SQUARES, SQUARES)
-    np.testing.assert_array_equal(image[0, :3], np.full((3, 64), -1))
-    np.testing.assert_array_equal(label[0, :3], np.zeros((3, 64)))
-    np.testing.assert_array_equal(label[0, 3:67], SQUARES[0])
+@pytest.mark.parametrize("options", PADDED)
+def test_padding_pads_the_label_with_background(study, name, options):
+    settings = study(transforms=[{name: {"spatial_size": [70, 64], "method": "end"} | options}])
+    bright = np.full((1, 64, 64), 2, np.float32)
+    image, label = run(settings, "transforms", bright, bright)
+    # By the image alone: -1, or what its own pixels give.
+    assert image[0, 64].tolist() == [pytest.approx(-1 if "value" in options else 2, abs=0.5)] * 64
+    np.testing.assert_array_equal(label[0, 64:], np.zeros((6, 64)))
+    np.testing.assert_array_equal(label[0, :64], bright[0])
+
+
+@pytest.mark.parametrize("mode", ["empty", "linear_ramp", "maximum", "mean", "median", "minimum"])
+def test_a_zoom_pads_the_label_with_background_where_a_mode_makes_values_up(study, mode):
+    options = {"prob": 1.0, "min_zoom": 0.5, "max_zoom": 0.5, "padding_mode": mode}
+    step = build_augmentation(study(augment=[{"RandZoom": options}])).set_random_state(0)
+    label = np.asarray(step({"image": MetaTensor(SQUARES), "label": MetaTensor(SQUARES)})["label"])[0]
+    # Half the size, between 16 pixels on each side.
+    np.testing.assert_array_equal(np.pad(label[16:48, 16:48], 16), label)
+    assert set(np.unique(label)) == {0, 1, 2}
 
 
 def test_intensity_transforms_leave_the_label_alone(study):

@@ -168,6 +168,13 @@ def test_images_are_decoded_into_the_folder_that_is_named_as_in_the_command(silo
     assert list(cache.glob("*/index.json")) and not (data / ".silofl-cache").exists()
 
 
+def test_sites_with_images_of_different_sizes_are_named_with_the_remedy(silofl, job, write_sites):
+    data = write_sites()
+    np.savez(data / "site1" / "images.npz", images=np.random.default_rng(1).integers(0, 255, (60, 18, 18), np.uint8))
+    code, _, error = silofl("advise", job, "--data", data)
+    assert code and "site 'site1' must have images of the size of site 'site0', (16, 16), not (18, 18)" in error
+
+
 def test_one_site_alone_cannot_be_compared(refused, job, write_sites):
     data = write_sites((1,), (0.5,))
     error = refused("advise", job, "--data", data, "--set", "federation.min_sites=1")

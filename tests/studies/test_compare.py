@@ -110,9 +110,14 @@ def test_a_run_on_data_that_were_changed_since_is_refused_and_not_shown_as_of_to
 ):
     data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
     assert compare("--data", data, seeds="0")[0] == 0
-    (data / "north" / "dataset.json").write_text((data / "north" / "dataset.json").read_text() + "\n")
+    image = data / "north" / json.loads((data / "north" / "dataset.json").read_text())["training"][0]["image"]
+    before = image.read_bytes()
+    image.write_bytes(before[:-1] + b"\1")
     code, out, _ = compare("--data", data, seeds="0")
-    assert code == 2 and "must be a run of what is asked for, not one that differs in dataset.json of north" in out
+    assert code == 2 and "must be a run of what is asked for, not one that differs in data of north" in out
+    # Files that were only written anew are what they were.
+    image.write_bytes(before)
+    assert compare("--data", data, seeds="0")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from silofl.report.run_records import read_run
@@ -79,6 +81,9 @@ def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
     assert not differ(made(), made())
     # The same numbers of other cases.
     assert differ(first, with_data(made(), east=counts(8, 2, 2, digest="9876543210")))
+    # The same dataset.json with other files; an older run has not recorded them.
+    one, other = (with_data(made(), east=replace(counts(8, 2, 2), content=text)) for text in ("abcdef012", "fedcba987"))
+    assert "dataset.json 01234567, with its files abcdef01 (a); " in differ(one, other) and not differ(first, other)
     # 1 and 5 test cases at east; west has 4 and 2 that are excluded.
     tested = differ(made(), made(cases={"east": 5, "west": 4}))
     assert "east unknown / 1 / 1 (a); east unknown / 1 / 5 (b)." in tested

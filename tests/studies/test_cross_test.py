@@ -86,9 +86,15 @@ def test_data_that_were_moved_are_named(silofl, refused, phantoms, tmp_path):
     assert silofl("cross-test", "run", "--data", moved)[0] == 0
     file = moved / "south" / "dataset.json"
     content = json.loads(file.read_text())
+    mask, other = (moved / "south" / record["label"] for record in content["test"][:2])
+    before = mask.read_bytes()
+    shutil.copyfile(other, mask)
+    code, _, error = silofl("cross-test", "run", "--data", moved)
+    assert code == 2 and "site 'south' must have the data that run learnt from, not those in" in error
+    mask.write_bytes(before)
     file.write_text(json.dumps(content | {"test": content["test"][:1]}))
     code, _, error = silofl("cross-test", "run", "--data", moved)
-    assert code == 2 and "site 'south' must have the dataset.json that run learnt from, not the one in" in error
+    assert code == 2 and "site 'south' must have the data that run learnt from, not those in" in error
 
 
 def test_what_is_no_finished_simulation_is_refused(refused, tmp_path):

@@ -113,17 +113,28 @@ def test_other_data_than_the_run_learnt_from_are_refused(silofl, run, tmp_path):
     path = other / "north" / "dataset.json"
     path.write_text(path.read_text() + "\n")
     code, _, error = silofl("resume", run, "--data", other)
-    assert code == 2 and f"site 'north' must have the dataset.json that {run} learnt from, not the one in" in error
+    assert code == 2 and f"site 'north' must have the data that {run} learnt from, not those in" in error
     assert (run / "run.json").read_text() == settings
 
 
-def test_data_that_were_changed_in_their_place_are_refused_too(silofl, run, tmp_path):
+def add_a_line(folder):
+    (folder / "dataset.json").write_text((folder / "dataset.json").read_text() + "\n")
+
+
+def change_a_mask(folder):
+    """Change a label map's content, and neither its name nor its size."""
+    path = folder / json.loads((folder / "dataset.json").read_text())["test"][0]["label"]
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+
+
+@pytest.mark.parametrize("change", [add_a_line, change_a_mask])
+def test_data_that_were_changed_in_their_place_are_refused_too(silofl, run, tmp_path, change):
     settings = json.loads((run / "run.json").read_text())
     data = shutil.copytree(settings["data"], tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
     (run / "run.json").write_text(json.dumps(settings | {"data": str(data)}))
-    (data / "north" / "dataset.json").write_text((data / "north" / "dataset.json").read_text() + "\n")
+    change(data / "north")
     code, _, error = silofl("resume", run)
-    assert code == 2 and f"site 'north' must have the dataset.json that {run} learnt from, not the one in" in error
+    assert code == 2 and f"site 'north' must have the data that {run} learnt from, not those in" in error
 
 
 def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run, begun, tmp_path):

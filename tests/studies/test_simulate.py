@@ -13,6 +13,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from silofl.data.counts import digest_data
 from silofl.data.phantoms import UNSEEN_SITE
 from silofl.errors import ConfigError
 from silofl.studies import simulate
@@ -134,13 +135,13 @@ def test_the_site_that_is_left_out_is_kept_for_resume_and_older_runs_have_none(t
 
 def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkeypatch):
     seen = []
-    monkeypatch.setattr(simulate, "run_unseen_test", lambda run, site, _, load, __: seen.append((run, site, load())))
+    monkeypatch.setattr(simulate, "run_unseen_test", lambda *given: seen.append((*given[:3], given[3]())))
     monkeypatch.setattr(simulate, "print_unseen", lambda result, console: console.print("the table"))
     run = finished()
     code, out = shown(run)
     assert code == simulate.ExitCode.COMPLETE and "the table" in out
-    ((tested, site, data),) = seen
-    assert (tested, site) == (run, UNSEEN_SITE)
+    ((tested, site, digest, data),) = seen
+    assert (tested, site, digest) == (run, UNSEEN_SITE, digest_data(data.manifest))
     assert {case.partition("_")[0] for case in data.test.cases} == {UNSEEN_SITE}
 
 

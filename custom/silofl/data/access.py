@@ -79,6 +79,18 @@ def content_digest(path: Path, name: str) -> str:
     return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
 
 
+def read_states(path: Path, name: str) -> tuple[tuple[str, int, int], ...]:
+    """Return name, size in bytes and time of change in ns of each of `list_files`.
+
+    Raises:
+        DataError: A file cannot be looked at.
+    """
+    try:
+        return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in list_files(path))
+    except OSError as error:
+        raise open_error(name, error) from None
+
+
 def link_or_copy(source: Path, target: Path, name: str) -> None:
     """Link a file, which costs no space, and copy it with its times where the disk has no such links.
 

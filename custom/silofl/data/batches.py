@@ -47,7 +47,7 @@ def training_batches(
         Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes.
 
     Raises:
-        ConfigError: An augmentation changes the size of an image.
+        ConfigError: An augmentation changes the size of an image, or makes a label no whole number.
     """
     if drawn is None:
         rng, examples = np.random.default_rng(seed), _list_epoch_examples(part)
@@ -144,4 +144,11 @@ def _augment_example(augment: Compose, image: np.ndarray, target: np.ndarray) ->
         return augment({"image": torch.from_numpy(image)})["image"], torch.tensor(target)
     label = torch.from_numpy(target[None].astype(np.float32))
     moved = augment({"image": torch.from_numpy(image), "label": label})
-    return moved["image"], moved["label"][0]
+    label = moved["label"]
+    if not torch.equal(label, label.round()):
+        wrong = label[label != label.round()][0]
+        raise ConfigError(
+            f"data.augment must leave whole numbers in a label map, not {wrong:g}; a package's transform must take the "
+            "nearest pixel's label"
+        )
+    return moved["image"], label[0]

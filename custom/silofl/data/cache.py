@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import TOO_MANY_OPEN, list_files, open_error
+from silofl.data.access import TOO_MANY_OPEN, open_error, read_states
 from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
@@ -27,7 +27,7 @@ from silofl.files import make_folder, write_text
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 9
+VERSION = 10
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 KINDS = ("images", "targets")
@@ -44,20 +44,17 @@ def describe_source(manifest: Manifest) -> CacheSource:
     # With the version, so that an entry of an older one counts as out of date.
     digest = hashlib.sha256(f"{VERSION} {manifest.digest}".encode())
     for name, place in sorted(manifest.places.items()):
-        try:
-            states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in list_files(place)]
-        except OSError as error:
-            raise open_error(name, error) from None
-        digest.update(json.dumps([name, states]).encode())
+        digest.update(json.dumps([name, read_states(place, name)]).encode())
     return CacheSource(str(manifest.folder.resolve()), digest.hexdigest())
 
 
 def fingerprint_preparation(source: CacheSource, study: Study) -> str:
     """Return a hash of all that the preparation depends on: dataset.json, every file's state, the study's settings.
 
-    Augmentation and patches are left out, since they come after the cache.
+    Augmentation and patches are left out, since they come after the cache. What is kept apart is not: whether images in
+    two parts may be equal is looked at where the cache is made.
     """
-    settings = study.data.model_dump(mode="json", exclude={"augment", "split_unit", "patches"})
+    settings = study.data.model_dump(mode="json", exclude={"augment", "patches"})
     deciding = [source.state, settings, sorted(study.labels.items()), study.task]
     return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:32]
 

@@ -1,16 +1,21 @@
 """What a simulation writes of each site's data to data.json: its size, and what should be looked at."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from silofl.data.manifest import read_digest
+from silofl.data.access import content_digest, read_states
+from silofl.data.manifest import Manifest, read_digest, read_manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
+from silofl.errors import DataError
 from silofl.schema import declare_optional, read_file
+from silofl.study import Study
 
 FILE = "data.json"
 # Of a median; nobody needs more of it.
@@ -52,6 +57,7 @@ class SiteCounts:
         spacing_mm: Of its training volumes as they are prepared, median along each axis; None where their files do not
             state it, or that was not recorded.
         doubts: What should be looked at, sentences of `silofl.data.doubts`.
+        content: `digest_data`; None where that was not recorded.
     """
 
     training: PartCounts
@@ -62,6 +68,7 @@ class SiteCounts:
     contrasts_lacking: tuple[str, ...] | None = declare_optional()
     spacing_mm: tuple[float, float, float] | None = declare_optional()
     doubts: tuple[str, ...] = declare_optional(())
+    content: str | None = declare_optional()
 
     @classmethod
     def of(cls, data: SiteData, doubts: Sequence[str] = (), contrasts: Sequence[str] = ()) -> Self:
@@ -91,19 +98,46 @@ class DataCounts:
     sites: Mapping[str, SiteCounts]
 
 
-def list_changed_sites(run: Path, data: Path) -> list[str]:
-    """Return the sites whose dataset.json is no longer the one that a run has read; none where it has read none yet.
+def digest_data(manifest: Manifest) -> str:
+    """Return the SHA-256 of dataset.json and of all files that it names; a process reads a file once in each state.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    digest = hashlib.sha256(manifest.digest.encode())
+    for name, place in sorted(manifest.places.items()):
+        digest.update(_digest_file(place, name, read_states(place, name)).encode())
+    return digest.hexdigest()
+
+
+def list_changed_sites(run: Path, data: Path, study: Study) -> list[str]:
+    """Return the sites whose data are no longer those that a run has read; none where it has read none yet.
 
     Args:
         run: The run's folder.
         data: Folder that holds one data folder per site.
+        study: Of the run.
 
     Raises:
-        DataError: A dataset.json cannot be read.
+        DataError: A file cannot be read.
     """
     counts = read_file(DataCounts, run / FILE)
-    known = {site: one.digest for site, one in (counts.sites if counts else {}).items() if one.digest}
-    return [site for site, digest in known.items() if (data / site).is_dir() and read_digest(data / site) != digest]
+    known = {site: one for site, one in (counts.sites if counts else {}).items() if one.digest}
+    return [site for site, one in known.items() if (data / site).is_dir() and _is_changed(one, data / site, study)]
+
+
+def _is_changed(known: SiteCounts, folder: Path, study: Study) -> bool:
+    if read_digest(folder) != known.digest:
+        return True
+    try:
+        return known.content is not None and digest_data(read_manifest(folder, study)) != known.content
+    except DataError as error:
+        raise DataError(f"site {folder.name!r}: {error}") from None
+
+
+@cache
+def _digest_file(place: Path, name: str, states: tuple[tuple[str, int, int], ...]) -> str:
+    return content_digest(place, name)
 
 
 def _median_spacing(part: Examples) -> Spacing | None:

@@ -29,15 +29,15 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
         places: Where each file named by a record lies, links resolved.
         split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not; with ``slices`` and
             ``examples`` one patient may be in several parts, with ``recordings`` too, but no recording; with
-            ``unknown`` nobody knows.
+            ``unknown`` a record may lack its patient.
 
     Raises:
         DataError: The first thing that is listed twice, or a record that lacks its patient or recording.
     """
     _check_cases(parts)
     _check_spelling(parts)
-    if split_unit == "patient":
-        _check_patients(parts)
+    if split_unit in ("patient", "unknown"):
+        _check_patients(parts, split_unit == "patient")
     elif split_unit == "recordings":
         _check_recordings(parts)
     _check_images(parts, places)
@@ -173,10 +173,12 @@ def _check_spelling(parts: Parts) -> None:
             )
 
 
-def _check_patients(parts: Parts) -> None:
+def _check_patients(parts: Parts, must_be_known: bool) -> None:
     seen: dict[str, str] = {}
     for part, record in _iterate_records(parts):
         if record.patient is None:
+            if not must_be_known:
+                continue
             raise DataError(
                 f"case {record.case!r} must have a 'patient', by whom parts are kept apart; it is missing: add it to "
                 "dataset.json, or, where nobody knows, set split_unit to 'unknown' in both dataset.json and the "

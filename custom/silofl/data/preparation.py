@@ -325,12 +325,22 @@ def _transform_case(
         )
     planes = _transform_examples(case, steps, has_record=affine is not None)
     images = _stack_images([plane["image"] for plane in planes], lacking, steps.study.data)
-    labels = None if label is None else np.stack([_to_array(plane["label"])[0] for plane in planes]).astype(np.uint8)
     return (
         images,
-        labels,
+        None if label is None else _to_label_maps(np.stack([_to_array(plane["label"])[0] for plane in planes])),
         None if affine is None else _spacing(affine @ _transformed_affine(planes[0]["image"], np.eye(4))),
     )
+
+
+def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
+    labels = moved.astype(np.uint8)
+    if (labels != moved).any():
+        wrong = moved[labels != moved][0]
+        raise DataError(
+            f"a label map must have whole numbers from 0 to 255 after the study's transforms, not {wrong:g}; those of "
+            "a package must take the nearest pixel's label"
+        )
+    return labels
 
 
 def _stack_images(

@@ -41,6 +41,8 @@ LABEL_MODE = {
 }
 PADDING = frozenset(("ResizeWithPadOrCrop", "SpatialPad"))
 CROPS = frozenset(("ResizeWithPadOrCrop", "CenterSpatialCrop"))
+# RandZoom's modes that make values up; the others copy what lies at the border.
+COMPUTED_PADDING = frozenset("empty linear_ramp maximum mean median minimum".split())
 SIZES = ("Resize", "ResizeWithPadOrCrop", "CenterSpatialCrop", "SpatialPad")
 ALLOWED: Mapping[Kind, tuple[str, ...]] = {
     "volume_transforms": ("Orientation", "Spacing", *SIZES),
@@ -89,7 +91,8 @@ _metadata_switch = threading.RLock()
 def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose | None:
     """Build the transforms of one kind over the keys ``image`` and, for label maps, ``label``.
 
-    Labels are interpolated by nearest neighbour and padded with background.
+    Labels are interpolated by nearest neighbour and never blurred. SpatialPad and ResizeWithPadOrCrop pad them with
+    background; an augmentation does too, or copies what lies at the border of image and label alike.
 
     Args:
         settings: The study's data settings.
@@ -218,9 +221,10 @@ def _check_options(transform: Transform, factory: type, where: str) -> None:
         wrong = [one for one in given if one not in AS_IT_IS and not low <= one <= high]
         if wrong:
             raise ConfigError(f"{where} must have {key} from {low:g} to {high:g}, not {wrong[0]:g}")
-    mode = transform.options.get("mode", "")
-    if not isinstance(mode, str):
-        raise ConfigError(f"{where} must have a mode that is one word, not {mode!r}; the label's mode is set for you")
+    for key in ("mode", "padding_mode"):
+        mode = transform.options.get(key, "")
+        if not isinstance(mode, str):
+            raise ConfigError(f"{where} must have a {key} that is one word, not {mode!r}; the label's is set for you")
 
 
 def _check_spatial_size(transform: Transform, where: str, axes: int, channels: int) -> None:
@@ -256,13 +260,18 @@ def _options_by_key(transform: Transform, keys: tuple[str, ...]) -> list[dict[st
     options |= {"labels": RAS_LABELS} if transform.name == "Orientation" else {}
     if transform.name in INTENSITY or keys == ("image",):
         return [{"keys": ("image",), **options}]
+    if transform.name in PADDING:
+        # Mode and value pad the image alone: a label map is padded with background.
+        background = {key: value for key, value in options.items() if key not in ("mode", "value")}
+        return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
     if transform.name in LABEL_MODE:
         default = inspect.signature(getattr(monai.transforms, transform.name + "d").__init__).parameters["mode"].default
-        return [{**options, "keys": keys, "mode": (options.get("mode", default), LABEL_MODE[transform.name])}]
-    # The value pads the image alone: a label map is padded with background.
-    if "value" in options:
-        background = {key: value for key, value in options.items() if key != "value"}
-        return [{"keys": ("image",), **options}, {"keys": ("label",), **background}]
+        options |= {"keys": keys, "mode": (options.get("mode", default), LABEL_MODE[transform.name])}
+        if "anti_aliasing" in options:
+            options["anti_aliasing"] = (options["anti_aliasing"], False)
+        if options.get("padding_mode") in COMPUTED_PADDING:
+            options["padding_mode"] = (options["padding_mode"], "constant")
+        return [options]
     return [{"keys": keys, **options}]
 
 

@@ -64,7 +64,7 @@ class UnseenTest:
         selector: Further results of a super model with a selector.
         assembled_from: The source of a super model that the run itself could not write.
         evaluation: All that `evaluate` finds there.
-        digest: SHA-256 of the site's dataset.json; null in a test of an older version.
+        digest: SHA-256 of the site's dataset.json and of all its files; null in a test of an older version.
     """
 
     site: str

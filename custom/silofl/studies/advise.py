@@ -11,6 +11,7 @@ from rich.console import Console
 from silofl.algorithms.advice.comparison import KINDS, Advice, advise, check_dimensions
 from silofl.algorithms.advice.sketch import build_fixed_network, sketch
 from silofl.bundled_jobs import name_job
+from silofl.data.parts import check_same_size
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import (
     make_console,
@@ -62,7 +63,7 @@ def advise_simulation(study: Study, simulation: Simulation, console: Console) ->
 
     Raises:
         ConfigError: There is one site only, or the pretrained model is of another network.
-        DataError: A site's data is wrong, or too little to be cut into halves.
+        DataError: A site's data is wrong, too little to be cut into halves, or its images have another size.
     """
     check_dimensions(study.data.dimensions)
     model = build_fixed_network(study, simulation.pretrained, simulation.weights)
@@ -70,6 +71,7 @@ def advise_simulation(study: Study, simulation: Simulation, console: Console) ->
         raise ConfigError(f"--data must hold at least 2 sites to compare, not {len(simulation.sites)}; add another")
     with announce("reading the training data", console):
         sites = simulate.read_data(study, simulation, Path(simulation.data))
+    check_same_size({site: data.training for site, data in sites.items()})
     set_threads(study.torch_threads)
     with announce(f"measuring {len(sites)} sites and halves of them", console):
         return advise({site: sketch(site, data.training, study, model) for site, data in sites.items()})

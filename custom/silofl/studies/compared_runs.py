@@ -254,12 +254,13 @@ def _name_errors(run: ComparedRun) -> Iterator[None]:
 
 def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
-    wanted, found = (flat_settings(plain_study(one)) for one in (study, load_study(study_file(run.path / "job"))))
+    trained = load_study(study_file(run.path / "job"))
+    wanted, found = (flat_settings(plain_study(one)) for one in (study, trained))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
     earlier = read_simulation(run.path)
     compared = ("data", "sites", "left_out", "pretrained", "weights")
     differences += [f"{key} of the run" for key in compared if getattr(earlier, key) != getattr(simulation, key)]
-    differences += [f"dataset.json of {site}" for site in list_changed_sites(run.path, Path(simulation.data))]
+    differences += [f"data of {site}" for site in list_changed_sites(run.path, Path(simulation.data), trained)]
     if differences:
         raise ConfigError(
             f"{run.path} must be a run of what is asked for, not one that differs in {', '.join(differences)}; "

@@ -140,21 +140,22 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
 
 def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
-    known = [(_data_digest(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
+    known = [(*_data_digests(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
     # A record of an older version lacks some of them, which is no difference.
     return any(len({*values} - {None}) > 1 for values in zip(*known, strict=True))
 
 
-def _data_digest(run: RunRecords, site: str) -> str | None:
-    return run.data[site].digest if site in run.data else None
+def _data_digests(run: RunRecords, site: str) -> tuple[str | None, str | None]:
+    return (run.data[site].digest, run.data[site].content) if site in run.data else (None, None)
 
 
 def _cases_text(run: RunRecords, site: str) -> str:
     if site not in run.sites:
         return "none"
-    sizes, digest = count_data(run, site), _data_digest(run, site)
+    sizes, (digest, content) = count_data(run, site), _data_digests(run, site)
     cases = " / ".join(describe_count(sizes[part, "cases"]) for part in PARTS)
-    return f"{cases}, dataset.json {digest[:8]}" if digest else cases
+    files = f", with its files {content[:8]}" if content else ""
+    return f"{cases}, dataset.json {digest[:8]}{files}" if digest else cases
 
 
 def pretrained_digest(run: RunRecords) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts, SiteCounts
+from silofl.data.counts import DataCounts, SiteCounts, digest_data
 from silofl.data.site_data import SiteData
 from silofl.errors import ConfigError, DataError
 from silofl.files import write_atomically, write_json
@@ -76,12 +76,18 @@ def read_sites(
     found = simulate.read_data(study, simulation, run)
     for site, own in found.items():
         for path, counts in learnt.items():
-            if site not in counts or counts[site].digest != own.manifest.digest:
+            if not _is_learnt_from(counts.get(site), own):
                 raise DataError(
-                    f"site {site!r} must have the dataset.json that {path} learnt from, not the one in "
-                    f"{simulation.data}; name the folder with --data, or take runs on other data apart"
+                    f"site {site!r} must have the data that {path} learnt from, not those in {simulation.data}; name "
+                    "the folder with --data, or take runs on other data apart"
                 )
     return found
+
+
+def _is_learnt_from(counts: SiteCounts | None, data: SiteData) -> bool:
+    if counts is None or counts.digest != data.manifest.digest:
+        return False
+    return counts.content is None or counts.content == digest_data(data.manifest)
 
 
 def report_measurement(

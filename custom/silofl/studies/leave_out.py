@@ -69,7 +69,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     Args:
         run: Folder of the finished run.
         site: The site that was left out.
-        digest: SHA-256 of its dataset.json.
+        digest: `silofl.data.counts.digest_data`.
         load: Reads the site's data.
         console: Shows whether a super model had to be put together.
 

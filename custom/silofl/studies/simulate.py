@@ -17,9 +17,9 @@ from shlex import quote
 from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts, SiteCounts, list_changed_sites
+from silofl.data.counts import DataCounts, SiteCounts, digest_data, list_changed_sites
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
-from silofl.data.manifest import read_digest
+from silofl.data.manifest import read_manifest
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
@@ -195,7 +195,7 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _conclude_run(run, simulation, study, console)
     _check_is_there(simulation)
-    _check_learnt_from(run, simulation)
+    _check_learnt_from(run, simulation, study)
     with _starting_simulator(simulation) as simulator:
         found = read_data(study, simulation, run)
         if moved != UNMOVED:
@@ -214,12 +214,12 @@ def _check_is_there(simulation: Simulation) -> None:
             )
 
 
-def _check_learnt_from(run: Path, simulation: Simulation) -> None:
+def _check_learnt_from(run: Path, simulation: Simulation, study: Study) -> None:
     """Refuse other data than a run has read before; one that has read none yet takes any."""
-    for site in list_changed_sites(run, Path(simulation.data)):
+    for site in list_changed_sites(run, Path(simulation.data), study):
         raise DataError(
-            f"site {site!r} must have the dataset.json that {run} learnt from, not the one in {simulation.data}; put "
-            "it back, name the folder to which it was moved, or start a new run"
+            f"site {site!r} must have the data that {run} learnt from, not those in {simulation.data}; put them back, "
+            "name the folder to which they were moved, or start a new run"
         )
 
 
@@ -286,10 +286,9 @@ def _look_at_data(
     padding = {site: found.padding for site, found in data.items()}
     for site, own in padding.items():
         doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
-    counts = DataCounts(
-        {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
-    )
-    write_json(run / DATA, dump_record(counts))
+    counts = {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
+    counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
+    write_json(run / DATA, dump_record(DataCounts(counts)))
     for site, sentences in doubts.items():
         for sentence in sentences:
             console.print(f"CAUTION  {site}: {sentence}", markup=False)
@@ -451,7 +450,7 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
     site = str(simulation.left_out)
     try:
         with announce(f"testing at {site}, which was left out", console):
-            digest = read_digest(Path(simulation.data) / site)
+            digest = digest_data(read_manifest(Path(simulation.data) / site, study))
             found = run_unseen_test(run, site, digest, lambda: _load_site(study, simulation, run, site), console)
         print_unseen(found, console)
     except (SiloFLError, OSError) as error:

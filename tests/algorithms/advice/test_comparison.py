@@ -10,6 +10,7 @@ from silofl.algorithms.advice.comparison import (
     Portrait,
     Ratio,
     Sketch,
+    advise,
     answer_question,
     distances_between,
     merge_portraits,
@@ -65,9 +66,8 @@ def test_features_are_adafeds_distance():
 
 
 def test_sites_without_a_common_label_are_one_away():
-    distance = distances_between([portrait(labels=(1, 0)), portrait(labels=(0, 1)), portrait(labels=(0.5, 0.5))])[
-        "labels"
-    ]
+    portraits = [portrait(labels=(1, 0)), portrait(labels=(0, 1)), portrait(labels=(0.5, 0.5))]
+    distance = np.linalg.norm(distances_between(portraits)["labels"], axis=-1)
     # Hellinger: sqrt(((1 - sqrt(0.5))^2 + 0.5) / 2)
     half = np.sqrt(((1 - np.sqrt(0.5)) ** 2 + 0.5) / 2)
     np.testing.assert_allclose(distance, [[0, 1, half], [1, 0, half], [half, half, 0]], atol=1e-12)
@@ -82,7 +82,18 @@ def test_an_image_without_contrast_has_a_distance():
 
 def sketched(place, *within, unit="patient", groups=8):
     """Return the sketch of a site whose features are at a place."""
-    return Sketch(portrait(mean=place), dict.fromkeys(KINDS, np.array(within, float)), 3, unit, groups)
+    return Sketch(portrait(mean=place), spread_labels(within), 3, unit, groups)
+
+
+def spread_labels(within):
+    """Return the distance within a site in each cut, which its first label alone has, by each kind."""
+    return dict.fromkeys(KINDS, np.array(within, float)) | {"labels": np.outer(within, (1, 0))}
+
+
+def labelled(shares, annotated=None, within=0.1):
+    """Return the sketch of a site with shares of labels, in each of which halves are as far apart."""
+    spread = {"labels": np.full((1, len(shares)), within)}
+    return Sketch(portrait(labels=shares), spread_labels([within]) | spread, 3, "patient", 8, annotated)
 
 
 def test_a_ratio_is_the_distance_between_halves_of_two_sites_over_that_within():
@@ -124,7 +135,7 @@ def test_sites_that_differ_in_nothing_have_a_ratio_of_one(num_sites):
         sites = []
         for one in halves:
             features = [(one.mean(axis=0), np.ones(64))]
-            within = dict.fromkeys(KINDS, np.array([np.linalg.norm(one[0] - one[1])]))
+            within = spread_labels([np.linalg.norm(one[0] - one[1])])
             sites.append(Sketch(Portrait(1, np.ones((1, 2, 2)), features, np.ones(2) / 2), within, 2, "patient", 2))
         values.append(site_ratios(sites)["features"].value)
     assert np.mean(values) == pytest.approx(1, abs=0.02)
@@ -133,6 +144,24 @@ def test_sites_that_differ_in_nothing_have_a_ratio_of_one(num_sites):
 @pytest.mark.parametrize(("place", "expected"), [(1.0, LARGEST_RATIO), (0.0, 0.0)])
 def test_halves_that_are_all_equal_bound_the_ratio(place, expected):
     assert site_ratios([sketched(0.0, 0.0), sketched(place, 0.0)])["features"].value == expected
+
+
+def test_labels_are_compared_that_all_sites_annotate():
+    # Label 1 lies in 0.16 of the pixels at both; what the second has of label 2 is background in its label maps.
+    whole, part = labelled((0.75, 0.16, 0.09)), labelled((0.84, 0.16, 0.0), (1,))
+    found = advise({"north": whole, "south": part})
+    # Halves are 0.1 apart: the root of (0.1^2 + 0.1^2) / 4 over 0.1.
+    assert found.ratios["labels"].value == pytest.approx(np.sqrt(0.5))
+    assert found.notes == ("the sites annotate different labels; those are compared that all annotate: 1",)
+    # Where all annotate the same label, background counts too.
+    alike = advise({"north": labelled((0.84, 0.16, 0.0), (1,)), "south": part})
+    assert alike.ratios["labels"].value == pytest.approx(np.sqrt(0.5)) and alike.notes == ()
+
+
+def test_sites_without_a_label_that_all_annotate_have_no_answer_on_labels():
+    found = advise({"north": labelled((0.8, 0.2, 0.0), (1,)), "south": labelled((0.9, 0.0, 0.1), (2,))})
+    assert (found.ratios.keys(), found.findings.keys()) == ({"amplitude", "features"}, {"amplitude"})
+    assert found.notes == ("the sites annotate different labels; those are compared that all annotate: none",)
 
 
 @pytest.mark.parametrize("count", [0, 1])

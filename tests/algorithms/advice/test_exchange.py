@@ -67,7 +67,7 @@ def test_a_site_with_too_few_patients_is_not_compared_and_that_is_said(play):
     ("name", "array", "reason"),
     [
         ("advice/labels", None, "must send all of a comparison; it lacks ['advice/labels']"),
-        ("advice/within/labels", np.full(40, -1.0), "with values of at least 0"),
+        ("advice/within/labels", np.full((40, 2), -1.0), "with values of at least 0"),
         ("advice/amplitude", np.ones((1, 2, 2)), "with shape (1, 32, 17) as the other sites"),
         ("advice/x", np.ones(1), "must send only arrays that were asked for"),
     ],
@@ -91,3 +91,18 @@ def test_a_run_that_is_taken_up_keeps_its_advice(play):
     part = game.server.parts[ROLE]
     again = start_parts(game.study, SITES, None)[ROLE].restored(part.state())
     assert again.files() == {FILE: part.document} and again.sentences == part.sentences
+
+
+@pytest.mark.parametrize(("annotated", "compared"), [([1], "1"), ([10**7], "none")])
+def test_what_a_site_annotates_decides_which_labels_are_compared(play, annotated, compared):
+    game = play(name="advice")
+
+    def change(task, site, answer):
+        is_north = (task, site) == (ROLE, "north")
+        more = {ROLE: answer.meta[ROLE] | {"annotated": annotated}} if is_north else {}
+        return Message(answer.arrays, answer.meta | more)
+
+    game.round(change=change)
+    found, _ = advice_of(game)
+    assert found["not_compared"] == {} and ("labels" in found["findings"]) == (compared != "none")
+    assert f"the sites annotate different labels; those are compared that all annotate: {compared}" in found["notes"]

@@ -53,7 +53,8 @@ class Portrait:
         count: Images.
         amplitude: Mean Fourier amplitude, as HarmoFL's, shape (C, H, W // 2 + 1).
         features: Mean and variance of each BatchNorm layer's inputs, as AdaFed's.
-        labels: Share of each label: of the images, or of their pixels; shape (L,).
+        labels: Share of each label: of the images, or of their pixels; shape (L,). Of findings the share of the images
+            with each, and of those without each, over the number of findings: they too add up to 1.
     """
 
     count: int
@@ -68,10 +69,12 @@ class Sketch:
 
     Attributes:
         portrait: Of all its images.
-        within: By the names of `KINDS`, the distance between two halves in each cut, shape (S,).
+        within: By the names of `KINDS`, the distance between two halves in each cut, shape (S,); of labels in each
+            alone, (S, L).
         cases: Training cases.
         unit: What the halves are of: patients, or cases where fewer than 2 patients are known.
         groups: Groups of these that halves are made of.
+        annotated: The labels that its label maps show; None for all.
     """
 
     portrait: Portrait
@@ -79,6 +82,7 @@ class Sketch:
     cases: int
     unit: Literal["patient", "case"]
     groups: int
+    annotated: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,8 @@ class Advice:
     """What was measured, and the two questions that it answers.
 
     Attributes:
-        ratios: By the names of `KINDS`.
-        findings: By the names of `QUESTIONS`.
+        ratios: By the names of `KINDS`, without labels where no label is annotated at all sites.
+        findings: By the names of `QUESTIONS`, without that on labels too.
         cases: Site -> its training cases.
         notes: What makes the numbers less sure.
     """
@@ -190,7 +194,7 @@ def advise(sketches: Mapping[str, Sketch]) -> Advice:
         ConfigError: There are fewer than 2 sites.
     """
     ratios = site_ratios(list(sketches.values()))
-    findings = {kind: answer_question(kind, ratios[kind]) for kind in QUESTIONS}
+    findings = {kind: answer_question(kind, ratios[kind]) for kind in QUESTIONS if kind in ratios}
     cases = {site: sketch.cases for site, sketch in sketches.items()}
     return Advice(ratios, findings, cases, tuple(_notes(sketches)))
 
@@ -229,14 +233,16 @@ def distances_between(portraits: Sequence[Portrait]) -> dict[str, NDArray[np.flo
     """Return the distances between portraits by each of `KINDS`, each of shape (N, N), zero on the diagonal.
 
     Amplitudes: root mean square of the differences of their logarithms, so that a brighter scanner is one step away at
-    every frequency. Features: AdaFed's distance (Eqs. 5-6). Shares of the labels: Hellinger's distance.
+    every frequency. Features: AdaFed's distance (Eqs. 5-6). Shares of the labels: Hellinger's distance in each label
+    alone, shape (N, N, L); over all labels it is the norm along the last axis.
     """
     # An empty frequency has amplitude 0; below this share of the mean it is rounding. Blank images have a mean of 0.
     logarithms = [np.log(p.amplitude + 1e-6 * p.amplitude.mean() + 1e-12) for p in portraits]
+    roots = np.sqrt([portrait.labels for portrait in portraits])
     return {
         "amplitude": _measure_distances(logarithms) / np.sqrt(logarithms[0].size),
         "features": distances([portrait.features for portrait in portraits]),
-        "labels": _measure_distances([np.sqrt(portrait.labels) for portrait in portraits]) / np.sqrt(2),
+        "labels": np.abs(roots[:, None] - roots) / np.sqrt(2),
     }
 
 
@@ -245,7 +251,8 @@ def site_ratios(sketches: Sequence[Sketch]) -> dict[str, Ratio]:
 
     Each half is ``w / 2`` away from its site's mean, with w the distance between the two, so that halves of sites i and
     j are ``sqrt(d_ij^2 + (w_i^2 + w_j^2) / 4)`` apart: the root mean square over the four pairs of halves, exact for
-    equal halves and Euclidean distances.
+    equal halves and Euclidean distances. Of the labels those count that all sites annotate; where there are none, the
+    labels have no ratio.
 
     Raises:
         ConfigError: There are fewer than 2 sites.
@@ -253,7 +260,19 @@ def site_ratios(sketches: Sequence[Sketch]) -> dict[str, Ratio]:
     if len(sketches) < 2:
         raise ConfigError(f"at least 2 sites must be there to be compared, not {len(sketches)}")
     between = distances_between([sketch.portrait for sketch in sketches])
-    return {kind: _ratio(between[kind], np.stack([one.within[kind] for one in sketches], axis=1)) for kind in KINDS}
+    within = {kind: np.stack([one.within[kind] for one in sketches], axis=1) for kind in KINDS}
+    common = _find_common_labels(sketches)
+    for found in (between, within):
+        found["labels"] = np.linalg.norm(found["labels"] if common is None else found["labels"][..., common], axis=-1)
+    return {kind: _ratio(between[kind], within[kind]) for kind in KINDS if kind != "labels" or common != []}
+
+
+def _find_common_labels(sketches: Sequence[Sketch]) -> list[int] | None:
+    """Return the labels that all sites annotate; None where all annotate the same ones."""
+    annotated = {sketch.annotated for sketch in sketches}
+    if len(annotated) == 1:
+        return None
+    return sorted(set(range(1, len(sketches[0].portrait.labels))).intersection(*filter(None, annotated)))
 
 
 def _ratio(between: NDArray[np.float64], within: NDArray[np.float64]) -> Ratio:
@@ -274,7 +293,10 @@ def _ratio(between: NDArray[np.float64], within: NDArray[np.float64]) -> Ratio:
 def _notes(sketches: Mapping[str, Sketch]) -> list[str]:
     by_case = [site for site, sketch in sketches.items() if sketch.unit == "case"]
     few = [site for site, one in sketches.items() if one.groups < FEW_GROUPS and site not in by_case]
-    notes = []
+    notes, common = [], _find_common_labels(list(sketches.values()))
+    if common is not None:
+        compared = ", ".join(map(str, common)) or "none"
+        notes.append(f"the sites annotate different labels; those are compared that all annotate: {compared}")
     if by_case:
         notes.append(
             f"{', '.join(by_case)}: fewer than 2 patients known, so that halves are of cases; one person's images are "

@@ -39,10 +39,12 @@ class AdviceEntry(AskedEntry):
     Attributes:
         unit: What the halves are of.
         groups: Groups of these that halves are made of.
+        annotated: The labels that the label maps show; None for all.
     """
 
     unit: Literal["patient", "case"] = "case"
     groups: Count = 1
+    annotated: tuple[Count, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class AdvicePart(AskedOnce):
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a sketch."""
-        others = {"labels": (1 + max(self.study.labels),)} | _list_shapes(self.sizes)
+        others = _list_shapes(self.sizes, (1 + max(self.study.labels)) * (2 if self.study.is_multilabel else 1))
         return {"amplitude": expect_spectrum(self.shape, run, "float64")} | {
             name: expect_float64(wanted, minimum=None if name.endswith("/mean") else 0)
             for name, wanted in others.items()
@@ -114,18 +116,20 @@ class SiteAdvice(SitePart):
         if withheld := withhold_few_patients(work, ROLE, meta):
             return withheld
         found = sketch(work.site, training, work.study, build_fixed_network(work.study))
-        entry = {"cases": found.cases, "unit": found.unit, "groups": found.groups}
+        annotated = found.annotated and list(found.annotated)
+        entry = {"cases": found.cases, "unit": found.unit, "groups": found.groups, "annotated": annotated}
         return Message(add_role(ROLE, _pack_sketch(found)), meta | {ROLE: entry})
 
 
 PART, SITE = AdvicePart, SiteAdvice
 
 
-def _list_shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+def _list_shapes(sizes: Sequence[int], num_labels: int) -> dict[str, tuple[int, ...]]:
     layers: dict[str, tuple[int, ...]] = {
         f"{layer}/{kind}": (size,) for layer, size in enumerate(sizes) for kind in ("mean", "variance")
     }
-    return layers | {f"within/{kind}": (SPLITS,) for kind in KINDS}
+    within = {f"within/{kind}": (SPLITS, num_labels) if kind == "labels" else (SPLITS,) for kind in KINDS}
+    return {"labels": (num_labels,)} | layers | within
 
 
 def _pack_sketch(found: Sketch) -> Arrays:
@@ -145,4 +149,5 @@ def _unpack_sketch(answer: SiteAnswer, num_layers: int) -> Sketch:
     features = [(arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in range(num_layers)]
     # How many images there are decides nothing here.
     portrait = Portrait(1, arrays["amplitude"], features, arrays["labels"])
-    return Sketch(portrait, {kind: arrays[f"within/{kind}"] for kind in KINDS}, entry.cases, entry.unit, entry.groups)
+    within = {kind: arrays[f"within/{kind}"] for kind in KINDS}
+    return Sketch(portrait, within, entry.cases, entry.unit, entry.groups, entry.annotated)

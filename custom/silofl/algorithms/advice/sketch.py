@@ -70,7 +70,7 @@ def sketch(site: str, part: Examples, study: Study, model: nn.Module) -> Sketch:
         within.append({kind: distance[0, 1] for kind, distance in distances_between(halves).items()})
     distances = {kind: np.array([one[kind] for one in within]) for kind in KINDS}
     unit: Literal["patient", "case"] = "patient" if is_by_patient else "case"
-    return Sketch(merge_portraits(portraits), distances, len(set(part.cases)), unit, len(groups))
+    return Sketch(merge_portraits(portraits), distances, len(set(part.cases)), unit, len(groups), part.annotated)
 
 
 def _deal_groups(site: str, part: Examples, units: Sequence[str | None], seed: int) -> list[list[int]]:
@@ -89,7 +89,8 @@ def _measure_portrait(model: nn.Module, part: Examples, study: Study) -> Portrai
     features = collect_statistics(model, (images for images, _ in batches))
     targets = np.asarray(part.targets)
     if study.is_multilabel:
-        labels = unpack_findings(targets, count).sum(axis=0)
+        share = unpack_findings(targets, count).mean(axis=0)
+        labels = np.concatenate([share, 1 - share])
     else:
         labels = np.bincount(targets.ravel(), minlength=count)[:count]
     return Portrait(len(part), amplitude, features, labels / max(labels.sum(), 1))
