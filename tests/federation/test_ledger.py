@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,10 +11,11 @@ from silofl.federation.ledger import (
     is_better,
     metrics_csv,
     read_ledger,
-    validators,
 )
 from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
+
+from ..conftest import mark_best
 
 
 def test_metrics_are_one_row_a_round_site_and_part():
@@ -82,38 +84,33 @@ def validated(number, **values):
     ],
 )
 def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expected):
-    best = None if best is None else validated(2, **best)
-    before = [validated(1, a=0.1, b=0.1, c=0.1), *([best] if best else [])]
-    assert is_better(validated(3, **new), best, validators(before)) is expected
+    before = [validated(1, a=0.1, b=0.1, c=0.1)]
+    if best is not None:
+        before.append(replace(validated(2, **best), is_best=True))
+    assert is_better(validated(3, **new), before) is expected
 
 
 def test_a_round_is_no_better_than_itself():
-    record = validated(1, a=0.3, b=0.4)
-    assert not is_better(record, record, validators([record]))
+    record = replace(validated(1, a=0.3, b=0.4), is_best=True)
+    assert not is_better(record, [record])
+
+
+def test_by_the_median_one_sites_invented_scores_choose_no_round():
+    first = replace(validated(1, a=0.1, b=0.2, c=0.1, d=0.2, e=1.0), is_best=True)
+    later = validated(2, a=0.3, b=0.4, c=0.2, d=0.3, e=0.0)
+    assert is_better(later, [first], by_median=True) and not is_better(later, [first])
+    worse = validated(3, a=0.2, b=0.2, c=0.1, d=0.2, e=1.0)
+    assert is_better(worse, [first, replace(later, is_best=True)])
+    assert not is_better(worse, [first, replace(later, is_best=True)], by_median=True)
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
     rounds = [validated(1, a=0.1, b=0.2), validated(2, a=0.3), validated(3, a=0.5)]
-    assert [find_best_round(rounds[:number]).round for number in (1, 2, 3)] == [1, 2, 3]
-    back = [*rounds, validated(4, a=0.6, b=0.1), validated(5, a=0.6, b=0.3), validated(6, a=0.7, b=0.0)]
+    rounds += [validated(4, a=0.6, b=0.1), validated(5, a=0.6, b=0.3), validated(6, a=0.7, b=0.0)]
     # on a, 4 is better than 3; on a and b, 5 is better than 4, and 6 is not
-    assert [find_best_round(back[:number]).round for number in (4, 5, 6)] == [4, 5, 5]
-    assert find_best_round([Round(1)]) is None
-    assert find_best_round([Round(1), validated(2, a=0.0)]).round == 2
-
-
-def test_each_round_is_looked_at_a_few_times_however_many_there_are():
-    class Counted(Round):
-        looks = 0
-
-        @property
-        def validated(self):
-            Counted.looks += 1
-            return super().validated
-
-    rounds = [Counted(number, validation=validated(number, a=0.1).validation) for number in range(1, 101)]
-    assert find_best_round(rounds).round == 1
-    assert Counted.looks <= 4 * len(rounds)
+    assert [find_best_round(mark_best(rounds[:number])) for number in range(1, 7)] == [1, 2, 3, 4, 5, 5]
+    assert find_best_round(mark_best([Round(1)])) is None
+    assert find_best_round(mark_best([Round(1), validated(2, a=0.0)])) == 2
 
 
 def test_the_choice_says_which_site_had_no_say():

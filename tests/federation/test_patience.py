@@ -10,6 +10,8 @@ from silofl.report.sentences import early_sentence
 from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
 
+from ..conftest import mark_best
+
 
 def validated(number, value):
     return Round(number, validation={"a": SiteScore(value=value, num_cases=1, num_excluded=0)})
@@ -29,7 +31,7 @@ def validated(number, value):
     ],
 )
 def test_the_rounds_since_the_best_one_are_those_that_were_validated(values, first, expected):
-    ledger = [validated(number, value) for number, value in enumerate(values, start=1)]
+    ledger = mark_best([validated(number, value) for number, value in enumerate(values, start=1)])
     assert rounds_since_best(ledger, first) == expected
 
 
@@ -68,8 +70,8 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
     results = finished_results(game.server, tests)
     assert (results.status, results.best_round) == ("COMPLETE", 2)
     assert results.ended_early == (
-        "the run ended after round 5 of 9 by federation.patience: in the 2 rounds before it the mean validation was "
-        "not better than in an earlier one"
+        "the run ended after round 5 of 9 by federation.patience: in the 2 rounds before it validation was not "
+        "better than in an earlier one"
     )
     assert early_sentence(results) == f"T{results.ended_early[1:]}."
 

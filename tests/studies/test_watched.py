@@ -25,7 +25,7 @@ def record(number, **changes):
     return Round(number, **(base | {"seconds": 3.0} | changes))
 
 
-FIRST = record(1, validation={"east": score(0.25), "west": score(0.75)})
+FIRST = record(1, validation={"east": score(0.25), "west": score(0.75)}, is_best=True)
 SECOND = record(2, answered=["east"], failed={"west": "no room"}, metrics={"east": {"loss": 0.1}})
 
 

@@ -34,7 +34,6 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "study": plain_study(server.study),
         "run": server.id,
         "sites": server.sites,
-        "best_round": server.best_round,
         "shape": server.image_shape,
         "lost": server.lost,
         "losses": server.losses,
@@ -59,14 +58,16 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
     plain = json.loads(state["json"])
     check_study(study, state)
     _check_sites_left(study, plain)
-    parts = start_parts(study, plain["sites"], pretrained)
+    parts, ledger = start_parts(study, plain["sites"], pretrained), read_finished_rounds(state)
+    # Older checkpoints named the best round beside the ledger.
+    if plain.get("best_round"):
+        ledger[plain["best_round"] - 1].is_best = True
     return ServerRounds(
         study,
         plain["run"],
         plain["sites"],
         {role: part.restored(state["parts"].get(role, {})) for role, part in parts.items()},
-        read_finished_rounds(state),
-        plain["best_round"],
+        ledger,
         {role: parts[role].restored(one) for role, one in state["best_parts"].items()},
         plain["shape"] and tuple(plain["shape"]),
         schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),

@@ -55,7 +55,7 @@ def early_end(server: ServerRounds) -> str | None:
         return None
     return (
         f"the run ended after round {server.finished_rounds} of {total} by federation.patience: in the {patience} "
-        "rounds before it the mean validation was not better than in an earlier one"
+        "rounds before it validation was not better than in an earlier one"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class Round:
         metrics: Site -> losses of its training in this round, and what else was measured in it.
         validation: Site -> its score of the model that this round made.
         test: Site -> its score of this model on test data, where the study evaluates every round; it chose nothing.
+        is_best: True where these models replaced the best ones before them on validation.
         drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         dissimilarity: `measure_dissimilarity` of the sites' updates, where the study measures drift and all sites
             listen alike.
@@ -70,6 +71,7 @@ class Round:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     validation: Mapping[str, SiteScore] = field(default_factory=dict)
     test: Mapping[str, SiteScore] | None = declare_optional()
+    is_best: bool | None = declare_optional()
     drift: float | None = None
     dissimilarity: float | None = declare_optional()
     distance: float | None = declare_optional()
@@ -151,7 +153,7 @@ def validators(ledger: Iterable[Round]) -> set[str]:
     return {site for record in ledger for site in record.validated}
 
 
-def is_better(record: Round, best: Round | None, known: Collection[str]) -> bool:
+def is_better(record: Round, before: Sequence[Round], *, by_median: bool = False) -> bool:
     """Return whether a round replaces the best one so far: on the sites that validated both, its mean is higher.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
@@ -161,27 +163,25 @@ def is_better(record: Round, best: Round | None, known: Collection[str]) -> bool
 
     Args:
         record: The round.
-        best: The best of the rounds before it; None where none was validated.
-        known: The `validators` of all rounds before it.
+        before: The rounds before it.
+        by_median: Whether the sites' median difference decides instead, which a few invented scores move little.
     """
-    new, old = record.validated, best.validated if best else {}
-    if new.keys() - known:
+    best = find_best_round(before)
+    new, old = record.validated, before[best - 1].validated if best else {}
+    if new.keys() - validators(before):
         return True
     shared = sorted(new.keys() & old.keys())
     # Nothing to compare by: the round that more sites have validated is known better.
     if not shared:
         return len(new) > len(old)
+    if by_median:
+        return bool(np.median([new[site] - old[site] for site in shared]) > 0)
     return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))
 
 
-def find_best_round(ledger: Sequence[Round]) -> Round | None:
-    """Return the best round by `is_better`, one after the other; None where no round was validated."""
-    best: Round | None = None
-    known: set[str] = set()
-    for record in ledger:
-        best = record if is_better(record, best, known) else best
-        known |= record.validated.keys()
-    return best
+def find_best_round(ledger: Sequence[Round]) -> int | None:
+    """Return the number of the best round so far; None where no round was validated."""
+    return next((record.round for record in reversed(ledger) if record.is_best), None)
 
 
 def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
@@ -197,7 +197,7 @@ def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
     validated = ledger[:-1]
     best = find_best_round(validated)
     # Patience begins anew after the rounds that do not count, however early the best one was.
-    return max(0, len(validated) - max(best.round, first)) if best else 0
+    return max(0, len(validated) - max(best, first)) if best else 0
 
 
 def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
@@ -210,18 +210,13 @@ def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     return f"rounds were compared on the sites that validated both{without}"
 
 
-def would_be_best(other: Round, ledger: Sequence[Round], best_round: int | None) -> bool:
-    """Return whether models made of several rounds' are better on validation than the best round's."""
-    best = ledger[best_round - 1] if best_round else None
-    return bool(other.validated) and is_better(other, best, validators(ledger))
-
-
-def explain_choice(ledger: Sequence[Round], best_round: int | None) -> str:
+def explain_choice(ledger: Sequence[Round]) -> str:
     """Return in words which round is reported, and why."""
-    if best_round is None:
+    best = find_best_round(ledger)
+    if best is None:
         return f"last round, {len(ledger)}: no validation data"
-    absence = absence_sentence(ledger, ledger[best_round - 1])
-    return f"best validation, round {best_round}" + (f"; {absence}" if absence else "")
+    absence = absence_sentence(ledger, ledger[best - 1])
+    return f"best validation, round {best}" + (f"; {absence}" if absence else "")
 
 
 def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:

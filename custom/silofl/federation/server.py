@@ -20,7 +20,7 @@ from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, should_hold
-from silofl.federation.ledger import Round, explain_choice, is_better, validators, would_be_best
+from silofl.federation.ledger import Round, explain_choice, find_best_round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.models.precision import widen_arrays
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
@@ -41,7 +41,6 @@ class ServerRounds:
         sites: The sites' names, in their order.
         parts: Role -> the part whose arrays travel under it.
         ledger: One record a round.
-        best_round: The finished round with the best validation so far; None before any validation.
         best_parts: Those parts of which the best round's version is reported, as that round left them.
         image_shape: (C, *spatial) of most sites' images, from their first answers; the server sees no image.
         domain: The training images of all sites that answered, by what they sent of them and `Course` let pass.
@@ -56,7 +55,6 @@ class ServerRounds:
     sites: list[str]
     parts: dict[str, Part]
     ledger: list[Round] = field(default_factory=list)
-    best_round: int | None = None
     best_parts: dict[str, Part] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
     domain: Domain = Domain()
@@ -83,9 +81,14 @@ class ServerRounds:
         return len(self.ledger)
 
     @property
+    def best_round(self) -> int | None:
+        """The finished round with the best validation so far; None before any validation."""
+        return find_best_round(self.ledger)
+
+    @property
     def reported(self) -> Reported:
         """The best round on validation, or the last without validation, unless a part has something better."""
-        number, how = self.best_round or self.finished_rounds, explain_choice(self.ledger, self.best_round)
+        number, how = self.best_round or self.finished_rounds, explain_choice(self.ledger)
         validation = self.ledger[number - 1].validation if number else {}
         best = Reported(number, self.parts | self.best_parts, validation, how)
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
@@ -205,14 +208,13 @@ class ServerRounds:
         record = self.ledger[-1]
         record.validation = {site: score for site, one in metrics.items() if (score := one.validation)}
         record.test = {site: score for site, one in metrics.items() if (score := one.round_test)} or None
-        best = self.ledger[self.best_round - 1] if self.best_round else None
-        if is_better(record, best, validators(self.ledger[:-1])):
-            self.best_round = record.round
+        if is_better(record, self.ledger[:-1], by_median=self.study.recipe.doubts_sites):
+            record.is_best = True
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
-        return would_be_best(Round(self.finished_rounds, validation=validation), self.ledger, self.best_round)
+        return is_better(Round(0, validation=validation), self.ledger, by_median=self.study.recipe.doubts_sites)
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""
@@ -222,8 +224,7 @@ class ServerRounds:
     def _weights(self, role: str, number: int, replies: Replies) -> NDArray[np.float64]:
         """Return who listens to whom in a role: as a part decides, else the same weighted mean for all."""
         for part in self.parts.values():
-            weights = part.weights(role, number, replies.sites, self)
-            if weights is not None:
+            if (weights := part.weights(role, number, replies.sites, self)) is not None:
                 return weights
         counts = self.study.recipe.count(replies.examples, self.study.federation.min_sites_for_ratio)
         return example_weights(list(counts.values()))

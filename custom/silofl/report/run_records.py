@@ -198,10 +198,7 @@ class RunRecords:
     @property
     def best_round(self) -> int | None:
         """The reported round; without a result, the first of the best on validation so far."""
-        if self.results.best_round:
-            return self.results.best_round
-        best = find_best_round(self.ledger)
-        return best and best.round
+        return self.results.best_round or find_best_round(self.ledger)
 
     @property
     def is_simulation(self) -> bool:

@@ -79,8 +79,7 @@ class Watched:
     @property
     def best_round(self) -> int | None:
         """The round with the best validation so far; None where none was validated."""
-        best = find_best_round(self.ledger)
-        return best.round if best else None
+        return find_best_round(self.ledger)
 
     @property
     def seconds_left(self) -> float | None:

@@ -167,7 +167,12 @@ class SuperModel(Ingredient):
         return f"In the end all models go to every site, and {by} answers a new case."
 
 
-def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequence[float] = THRESHOLDS) -> float:
+def tune_threshold(
+    sums: Sequence[Sequence[Sequence[float]]],
+    thresholds: Sequence[float] = THRESHOLDS,
+    *,
+    by_median: bool = False,
+) -> float:
     """Return the threshold under which the sites' validation cases are answered best, with doubt for how few they are.
 
     A threshold below all scores of n cases changes none of their answers, and still one new case in n + 1 is expected
@@ -179,6 +184,8 @@ def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequen
         sums: For each site, and each threshold in it, the sum of the cases' values and the number of cases.
         thresholds: Candidates, ascending: the first is 0, where a site's model always answers, the last 1, where the
             global model does.
+        by_median: Whether the sites' median difference to threshold 0 decides instead of their mean, which a few
+            invented sums move little.
 
     Returns:
         The threshold; 1 without any case, since nobody could measure the selector's choice.
@@ -193,11 +200,12 @@ def tune_threshold(sums: Sequence[Sequence[Sequence[float]]], thresholds: Sequen
     if not len(table):
         return float(thresholds[-1])
     totals, cases = table[:, :, 0], table[:, :, 1]
-    values = totals / cases
-    means, doubted = values.mean(axis=0), ((totals + values[:, -1:]) / (cases + 1)).mean(axis=0)
-    doubted[0] = means[0]
-    # Equal means may differ by rounding.
-    doubted[means < means[0] - 1e-12] = -np.inf
+    values, average = totals / cases, np.median if by_median else np.mean
+    gains = average(values - values[:, :1], axis=0)
+    doubted = average((totals + values[:, -1:]) / (cases + 1) - values[:, :1], axis=0)
+    doubted[0] = 0
+    # Equal ones may differ by rounding.
+    doubted[gains < -1e-12] = -np.inf
     return float(thresholds[int(np.flatnonzero(doubted >= doubted.max() - 1e-12)[0])])
 
 
