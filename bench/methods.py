@@ -7,9 +7,9 @@ DATA holds one folder a set, as ``silofl import`` makes them: ``nuclei``, ``spin
 ``pneumonia``. The search is the same for all: three learning rates, seed 0, half the rounds, the best by the
 mean over sites of the validation. With it each method is trained with all seeds. Every other constant is that of the
 method's recommended preset; no guard, no average, a constant rate; what refuses Adam takes SGD with momentum 0.9
-(pFedMe, which refuses that too, without), and rates that suit it. The table is printed, and written as OUT/methods.md.
-With --estimate each method trains for two rounds, and what is printed are the hours of one core that search and table
-take at that pace.
+(APFL and pFedMe, which refuse that too, without), and rates that suit it. The table is printed, and written as
+OUT/methods.md. With --estimate each method trains for two rounds, and what is printed are the hours of one core that
+search and table take at that pace.
 """
 
 import argparse
@@ -48,7 +48,7 @@ RATES = {
 RATES_OF_SGD = dict.fromkeys(("nuclei", "spine"), (0.01, 0.03, 0.1))
 OF_SGD: dict[str, Choices] = {
     "fednova": {},
-    "apfl": {},
+    "apfl": {"training.momentum": 0.0},
     "scaffold": {"algorithm.control.has_momentum": True},
     "pfedme": {"training.momentum": 0.0},
 }

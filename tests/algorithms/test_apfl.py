@@ -114,9 +114,19 @@ def test_batchnorm_of_the_mixture_moves_by_its_own_pass_alone():
     assert personal.running_mean.item() == pytest.approx(4.7) and shared.running_mean.item() == 0
 
 
-def test_adam_and_an_average_of_the_last_rounds_are_refused():
-    with pytest.raises(ConfigError, match="training.optimizer must be sgd with a mixture of models, not 'adam'"):
-        Mixture().check_study(SimpleNamespace(training=TrainingSettings(optimizer="adam")))
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"optimizer": "adam"}, "training.optimizer must be sgd with a mixture of models, not 'adam'"),
+        ({"optimizer": "sgd"}, "training.momentum must be 0 with a mixture of models, not 0.9; the paper has plain"),
+    ],
+)
+def test_training_that_the_paper_does_not_have_is_refused(training, message):
+    with pytest.raises(ConfigError, match=message):
+        Mixture().check_study(SimpleNamespace(training=TrainingSettings(**training)))
+
+
+def test_an_average_of_the_last_rounds_and_another_answer_for_a_site_are_refused():
     with pytest.raises(ConfigError, match="average_last must be 0 where a personal model is mixed .* not 0.25"):
         find_recipe("apfl", "paper", {"average_last": 0.25})
     with pytest.raises(ConfigError, match="parts must hold one algorithm with a personal model"):

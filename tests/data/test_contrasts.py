@@ -26,6 +26,7 @@ JOBS = Path(__file__).parents[2] / "jobs"
 RNG = np.random.default_rng(0)
 T1, T2 = (RNG.integers(0, 1000, (4, 5, 3), dtype=np.int16) for _ in range(2))
 LABEL = (T1 > 500).astype(np.uint8)
+GRID = np.diag([1.0, 1, 2, 1])
 NAMES = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "raw"}
 
 
@@ -33,7 +34,7 @@ NAMES = {"channels": 2, "channel_names": ["T1", "T2"], "intensity": "raw"}
 def volumes(empty_site):
     """Write two contrasts and the label map of each patient; a record names what a test asks for."""
 
-    def write(images=("T1", "T2"), names=("T1", "T2"), affine=None, t2=T2, image=None):
+    def write(images=("T1", "T2"), names=("T1", "T2"), affine=None, t2=T2, image=None, of_all=GRID):
         arrays = {"T1": T1, "T2": t2, "both": np.stack([T1, T2], axis=3)}
         for part, patient in {"training": "a", "test": "b"}.items():
             folder = empty_site.folder / patient
@@ -41,7 +42,7 @@ def volumes(empty_site):
             for name, array in {**arrays, "label": LABEL}.items():
                 # Two patients have no file in common.
                 shift = patient == "b" and name != "label"
-                grid = affine if name == "T2" and affine is not None else np.diag([1.0, 1, 2, 1])
+                grid = affine if name == "T2" and affine is not None else of_all
                 nibabel.save(nibabel.Nifti1Image(array + np.int16(shift), grid), folder / f"{name}.nii.gz")
             files = [None if one is None else f"{patient}/{one}.nii.gz" for one in images]
             record = {"image": files if image is None else f"{patient}/{image}.nii.gz", "patient": patient}
@@ -117,6 +118,15 @@ def test_contrasts_on_different_grids_are_refused(volumes, read):
         read(volumes(t2=np.repeat(T2, 2, axis=0)))
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_contrast_in_no_place_is_refused_by_its_name(volumes, read, is_first):
+    nowhere = GRID.copy()
+    nowhere[0, 3] = np.nan
+    folder = volumes(affine=GRID if is_first else nowhere, of_all=nowhere if is_first else GRID)
+    with pytest.raises(DataError, match=f"a/T{1 if is_first else 2}.nii.gz must have a finite position"):
+        read(folder)
+
+
 def test_contrasts_on_different_grids_are_resampled_where_the_study_says_so(volumes, read):
     # A file of half the voxels along x, turned along y: the first grid's voxels 0 and 2 are its voxels 0 and 1.
     grid = np.diag([2.0, -1, 2, 1])
@@ -125,6 +135,13 @@ def test_contrasts_on_different_grids_are_resampled_where_the_study_says_so(volu
     np.testing.assert_array_equal(found[0], T1)
     np.testing.assert_allclose(found[1][::2], T2[::2], atol=1e-3)
     np.testing.assert_allclose(found[1][1], (T2[0].astype(float) + T2[2]) / 2, atol=1e-3)
+
+
+def test_a_contrast_of_small_voxels_is_resampled_although_it_lies_within_a_tenth_of_a_millimetre(volumes, read):
+    fine, turned = np.diag([0.02, 0.02, 0.02, 1]), np.diag([0.02, -0.02, 0.02, 1])
+    turned[1, 3] = 4 * 0.02
+    found = read(volumes(t2=T2[:, ::-1], affine=turned, of_all=fine), resample=True)
+    np.testing.assert_allclose(found, [T1, T2], atol=1e-2)
 
 
 def test_a_contrast_that_lies_beside_the_first_is_refused_instead_of_filled_up(volumes, read):

@@ -340,6 +340,22 @@ def test_slices_of_a_segmentation_without_a_frame_are_no_part_of_thick_ones(writ
     np.testing.assert_array_equal(resample(path, image, tmp_path), wanted)
 
 
+@pytest.mark.parametrize("pixel", [1, 0.02])
+def test_frames_of_small_pixels_may_lie_less_aside(write, series, tmp_path, pixel):
+    def move(header):
+        shared, first = header.SharedFunctionalGroupsSequence[0], header.PerFrameFunctionalGroupsSequence[3]
+        shared.PixelMeasuresSequence[0].PixelSpacing = [pixel, pixel]
+        first.PlanePositionSequence[0].ImagePositionPatient[0] += 0.05
+
+    path, image = write(frames_of(MASK)), save_image(series, tmp_path, (1, 1, 0.5), (5, 3, 14))
+    change(path, move)
+    if pixel == 1:
+        assert resample(path, image, tmp_path).any()
+    else:
+        with pytest.raises(DataError, match="p1/seg must have frames above one another at even distances"):
+            resample(path, image, tmp_path)
+
+
 def test_frames_that_are_no_volume_are_not_resampled(write, series, tmp_path):
     def move(header):
         header.PerFrameFunctionalGroupsSequence[3].PlanePositionSequence[0].ImagePositionPatient = [11, 20, 36]

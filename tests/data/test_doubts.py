@@ -155,6 +155,27 @@ def test_sizes_in_no_unit_are_worth_a_look_where_volumes_are_resampled_by_them(e
     assert [sentence.partition(":")[0] for sentence in found] == said * is_doubtful
 
 
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_volumes_that_do_not_say_how_they_lie_are_worth_a_look_where_they_are_turned(empty_site, asked, count):
+    for number, part in enumerate(("training", "training", "test")):
+        add_volume(empty_site, part, f"v{number}")
+    for number in range(count):
+        for path in (empty_site.folder / f"v{number}.nii.gz", empty_site.folder / f"v{number}-mask.nii.gz"):
+            image = nibabel.load(path)
+            image.set_sform(None, 0)
+            image.set_qform(None, 0)
+            nibabel.save(nibabel.Nifti1Image(np.asanyarray(image.dataobj), None, image.header), path)
+    assert asked(intensity="percentiles") == []
+    found = asked(intensity="percentiles", volume_transforms=[{"Orientation": {"axcodes": "RAS"}}])
+    said = [f"volumes must state how their axes lie in the body, which Orientation goes by; {count} of 3 cases do not"]
+    assert [sentence.partition(":")[0] for sentence in found] == said * (count > 0)
+
+
+@pytest.mark.parametrize("step", [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": [1, 1, 3]}}])
+def test_pictures_are_not_turned_or_resampled_and_need_no_grid(site, asked, step):
+    assert asked(volume_transforms=[step]) == []
+
+
 def test_twelve_bits_in_sixteen_are_faint_to_the_network(site, asked):
     for name in "abcdef":
         site.picture(f"{name}.png", site.rng.integers(0, 4096, (8, 8)).astype(np.uint16))

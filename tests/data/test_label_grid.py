@@ -102,6 +102,39 @@ def test_small_voxels_are_no_excuse_for_another_place():
         lay(volume(np.ones((2, 5, 6)), moved), volume(np.zeros(SHAPE), fine))
 
 
+FINE = np.diag([0.02, 0.02, 0.02, 1])
+
+
+def test_a_mask_of_small_voxels_is_turned_although_all_of_it_lies_within_a_tenth_of_a_millimetre():
+    laid = lay(move(MARKED, (0, 1, 2), (2,), FINE), volume(np.zeros(SHAPE), FINE))
+    np.testing.assert_array_equal(laid.array[0], MARKED)
+
+
+@pytest.mark.parametrize("voxels", [0.05, 0.5])
+def test_a_mask_aside_of_small_voxels_by_more_than_a_tenth_of_one_is_refused(voxels):
+    moved = FINE.copy()
+    moved[1, 3] = voxels * 0.02
+    label, image = volume(MARKED, moved), volume(np.zeros(SHAPE), FINE)
+    if voxels < 0.1:
+        assert lay(label, image) is label
+    else:
+        with pytest.raises(DataError, match="m.nii must lie where its image lies .*, not up to 0.01 mm away; resample"):
+            lay(label, image)
+
+
+def test_a_tenth_of_a_voxel_counts_along_each_axis():
+    # 0.08 mm: a tenth of 0.8, less of 2.5 and more of 0.7
+    for axis, is_same in enumerate((True, False, True)):
+        moved = AFFINE.copy()
+        moved[axis, 3] += 0.0799
+        label = volume(MARKED, moved)
+        if is_same:
+            assert lay(label) is label
+        else:
+            with pytest.raises(DataError, match="must lie where its image lies .*, not up to 0.08 mm away"):
+                lay(label)
+
+
 @pytest.mark.parametrize("shape", [(5, 3), (3, 4), (3, 5, 1)])
 def test_a_picture_of_another_size_is_refused(shape):
     with pytest.raises(DataError, match=r"m.nii must have the size of its image, \(3, 5\), not \("):

@@ -136,6 +136,16 @@ def test_a_record_without_its_recording_is_refused_where_recordings_are_kept_apa
         read_manifest(recorded.write(split_unit="recordings"), study(split_unit="recordings"))
 
 
+@pytest.mark.parametrize("part", ["training", "test"])
+@pytest.mark.parametrize("label", ["a.png", "./a.png", "link.png"])
+def test_an_image_that_is_a_mask_of_its_own_or_of_another_case_is_refused(site, study, part, label):
+    (site.folder / "link.png").symlink_to(site.folder / "a.png")
+    site.content[part][0]["label"] = label
+    first = f"case 'a' in training and case '{site.content[part][0]['image'][0]}' in {part}"
+    with pytest.raises(DataError, match=f"{label} must be an image or a mask, not both .{first}.; correct"):
+        read_manifest(site.write(), study())
+
+
 def volume(site, part, slices, **changes):
     record = {"image": "a.png", "label": "a-mask.png", "patient": "a"} | changes
     site.content[part].append(record if slices is None else record | {"slices": slices})

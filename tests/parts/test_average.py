@@ -96,6 +96,40 @@ def test_the_mean_is_reported_only_where_it_is_better_on_validation(play, value,
     assert game.warnings == game.server.ledger[-1].notes == [sentence]
 
 
+def test_the_mean_is_compared_on_the_sites_that_validated_both(play):
+    """East is hard, and does not validate the mean: without it the mean is worse, however it looks with it."""
+
+    def change(task, site, answer):
+        metrics = answer.meta.get("metrics", {})
+        if metrics.get("validation"):
+            value = 0.7 if task == "validate_average" else 0.2 if site == "east" else 0.8
+            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
+            if task == "validate_average" and site == "east":
+                del metrics["validation"]
+        return answer
+
+    game = play(**HALF, name="fedbn")
+    game.finish(change=change)
+    # of all sites the rounds' mean is 0.6
+    said = "validation 0.7000 against 0.8000 on the sites that validated both, is not better than round 1, which is"
+    assert game.warnings == [f"the mean of the models of rounds 3 to 4, {said} reported"]
+
+
+def test_the_sites_median_decides_where_a_robust_rule_doubts_them(play):
+    def change(task, site, answer):
+        metrics = answer.meta.get("metrics", {})
+        if metrics.get("validation"):
+            value = 0.5 if task != "validate_average" else 0.1 if site == "east" else 0.6
+            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
+        return answer
+
+    game = play(**HALF, name="fedbn", robust="clipped")
+    game.finish(change=change)
+    # (0.1 + 0.6 + 0.6) / 3; two of three sites are better by it
+    said = "validation 0.4333 against 0.5000 (the median of the sites' differences decides), is reported"
+    assert f"the mean of the models of rounds 3 to 4, {said}" in game.warnings
+
+
 def test_training_goes_on_from_the_rounds_own_models(play):
     with_mean, without = play(**HALF, name="fedbn", folder="with"), play(rounds=4, name="fedbn", folder="without")
     with_mean.rounds(4), without.rounds(4)

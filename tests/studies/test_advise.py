@@ -1,6 +1,7 @@
 """What hospitals that are made up differ in: textures in two classes, some patients each."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 
 from silofl.algorithms.advice.comparison import KINDS
 from silofl.models import build_plain_model
+from silofl.studies.compared_runs import plan_runs
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
@@ -159,6 +161,53 @@ def test_the_command_compares_the_methods_made_for_what_differs(silofl, job, wri
     assert f"silofl compare {job} --data {data} --out RUNS --methods {methods} --pretrained f.pt" in out
     for method in methods.split(","):
         settle_job(job, Simulation(str(data)), {"algorithm": find_method_algorithm(method)})
+
+
+@pytest.fixture
+def plan(silofl, tmp_path, monkeypatch):
+    """Plan the runs of the comparison that a command prints at its end."""
+    asked = []
+    monkeypatch.setattr("silofl.studies.compare.compare", lambda plan, *rest: asked.append(plan) or 0)
+
+    def run(out):
+        code, _, error = silofl(*shlex.split(out.splitlines()[-1])[3:])
+        assert code == 0, error
+        return plan_runs(asked.pop(), tmp_path / "runs")
+
+    return run
+
+
+def test_the_command_compares_under_the_settings_that_were_measured(silofl, job, write_sites, tmp_path, plan):
+    data, file = write_sites(), tmp_path / "own f.pt"
+    torch.save(build_plain_model(load_study(study_file(job)), 5).state_dict(), file)
+    settings = ("--set", "data.background={nan: 0, below: 1}", "--set", "training.batch_size=4")
+    # A method brings an algorithm of its own, and the job's row is the job.
+    out = silofl("advise", job, "--data", data, *settings, "--set", "algorithm={name: fedavg}", "--pretrained", file)[1]
+    assert "--seeds" not in out and "algorithm" not in out.splitlines()[-1]
+    for number, found in enumerate((out, silofl("advise", job, "--data", data, *settings, "--seed", 7)[1])):
+        if number:
+            assert " --pretrained f.pt " in found
+            found = found.replace(" f.pt ", f" {shlex.quote(str(file))} ")
+        runs = plan(found)
+        assert [(run.name, run.seed) for run in runs] == [
+            (name, seed) for name in ("small", "local", "fedavg") for seed in ((7,) if number else (0, 1, 2))
+        ]
+        for run in runs:
+            assert run.changes["data.background"] == {"nan": 0, "below": 1}
+            assert run.changes["training.batch_size"] == 4
+        assert {run.wanted.pretrained for run in runs if run.name == "small"} == {str(file)}
+
+
+def test_the_command_names_a_pretrained_model_that_was_measured_with_and_that_no_row_needs(
+    silofl, job, write_sites, tmp_path
+):
+    scratch = {"algorithm": {"name": "adafed", "start_from_pretrained": False}}
+    study_file(job).write_text(yaml.safe_dump(yaml.safe_load(study_file(job).read_text()) | scratch))
+    torch.save(build_plain_model(load_study(study_file(job)), 5).state_dict(), tmp_path / "f.pt")
+    data = write_sites()
+    assert "--pretrained" not in silofl("advise", job, "--data", data)[1]
+    out = silofl("advise", job, "--data", data, "--pretrained", tmp_path / "f.pt")[1]
+    assert out.endswith(f" --pretrained {tmp_path / 'f.pt'}\n")
 
 
 def test_images_are_decoded_into_the_folder_that_is_named_as_in_the_command(silofl, job, write_sites, tmp_path):

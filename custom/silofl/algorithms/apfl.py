@@ -43,16 +43,21 @@ class Mixture(Ingredient):
         return find_personal_conflict(recipe)
 
     def check_study(self, study: Study) -> None:
-        """Refuse optimisers that divide by the gradient's size, and with it the chain rule's alpha.
+        """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before.
 
         Raises:
-            ConfigError: Another optimiser than SGD.
+            ConfigError: Another optimiser, or momentum.
         """
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(
                 f"training.optimizer must be sgd with a mixture of models, not {training.optimizer!r}, which divides "
                 "alpha out of the gradient"
+            )
+        if training.momentum != 0:
+            raise ConfigError(
+                f"training.momentum must be 0 with a mixture of models, not {training.momentum:g}; the paper has plain "
+                "SGD"
             )
 
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:

@@ -9,7 +9,7 @@ import numpy as np
 
 from silofl.data.access import input_name
 from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
-from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, grid_distance, overlaps, read_image
+from silofl.data.images import Image, check_grid, is_same_grid, overlaps, read_image
 from silofl.errors import ConfigError, DataError
 from silofl.study_sections import DataSettings
 
@@ -215,7 +215,7 @@ def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_
     name, what = file[1], first_file[1]
     if image.affine is None or first.affine is None:
         return image
-    if image.spatial_shape == first.spatial_shape and grid_distance(image, first) <= GRID_TOLERANCE_MM:
+    if image.spatial_shape == first.spatial_shape and is_same_grid(image, first):
         return image
     for affine, (path, called) in ((image.affine, file), (first.affine, first_file)):
         check_affine(affine, called)

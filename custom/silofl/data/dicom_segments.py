@@ -17,8 +17,8 @@ from silofl.data.decoded import Decoded, check_bytes
 from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_pixels import check_segments
 from silofl.data.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, first_grid, read_planes
-from silofl.data.images import GRID_TOLERANCE_MM, Image
-from silofl.data.label_grid import SAME_VOXEL, match_voxels, view_voxels
+from silofl.data.images import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
+from silofl.data.label_grid import match_voxels, view_voxels
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
@@ -91,11 +91,12 @@ def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float6
     first = np.array(grids, dtype=np.float64)
     aside = first[:, :, 3] - first[0, :, 3]
     heights = aside @ first[0, :, 2]
-    away = np.linalg.norm(aside - heights[:, None] * first[0, :, 2], axis=1)
+    away = aside - heights[:, None] * first[0, :, 2]
     step = _find_step(planes[0], heights, name)
     places = (heights - heights.min()) / step
     is_even = np.abs(places - np.round(places)).max() <= SAME_VOXEL
-    if not is_even or away.max() > GRID_TOLERANCE_MM or not np.allclose(first[..., :3], first[0, :, :3], atol=SAME):
+    is_above = np.linalg.norm(away, axis=1).max() <= GRID_TOLERANCE_MM and is_same_voxel(away.T, first[0, :, :3])
+    if not is_even or not is_above or not np.allclose(first[..., :3], first[0, :, :3], atol=SAME):
         raise DataError(
             f"{name} must have frames above one another at even distances, of one direction and one pixel size; save "
             "it as NIfTI"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
 from silofl.data.contrasts import ImageFiles, has_several_frames
+from silofl.data.formats import PICTURES
 from silofl.data.header import MOST_MM, read_header
 from silofl.data.image_grid import find_turned
 from silofl.data.intensity import LEAST_RANGE
@@ -115,14 +116,21 @@ def _find_size_doubts(sources: Sequence[ImageFiles], study: Study, parts: Sequen
             f"voxels must measure at most {MOST_MM:g} mm, as scanners have them; {len(large)} of {len(sources)} cases "
             f"have up to {max(large):g} mm: correct their headers, which may count in micrometres"
         )
-    if not any(step.name.startswith("Spacing") for step in study.data.volume_transforms):
+    if not study.data.volume_transforms:
         return found
-    unknown = sum(not read_header(source.first[0]).has_spacing for source in sources)
-    if unknown:
-        found.append(
-            f"volumes must state the size of their voxels in mm, which Spacing goes by; {unknown} of {len(sources)} "
-            "cases do not: give their files a grid in mm, or take Spacing out of data.volume_transforms"
-        )
+    files = [source.first[0] for source in sources]
+    headers = [read_header(file) for file in files if not file.name.lower().endswith((*PICTURES, ".npz"))]
+    needs = {
+        "Orientation": ("how their axes lie in the body", [header.has_orientation for header in headers]),
+        "Spacing": ("the size of their voxels in mm", [header.has_spacing for header in headers]),
+    }
+    for name in [step.name for step in study.data.volume_transforms if step.name in needs]:
+        what, is_stated = needs[name]
+        if not all(is_stated):
+            found.append(
+                f"volumes must state {what}, which {name} goes by; {is_stated.count(False)} of {len(headers)} cases do "
+                f"not: give their files a grid in mm, or take {name} out of data.volume_transforms"
+            )
     return found
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from silofl.data.dicom_planes import first_grid, order_frames, order_slices, read_planes, step_between
 from silofl.data.formats import PICTURES
 from silofl.data.header import dicom_headers, is_dicom
-from silofl.data.images import GRID_TOLERANCE_MM, Image, grid_distance
+from silofl.data.images import Image, is_same_grid
 from silofl.data.raw_volume import LPS_TO_RAS
 
 # EXIF's orientations: 1 is as stored, from 5 on rows have become columns.
@@ -34,7 +34,7 @@ def has_grid(path: Path, shape: tuple[int, ...], affine: Affine) -> bool:
     if found is None or found[0] != shape:
         return False
     one, other = (Image(np.empty((1, *shape), np.uint8), grid, None) for grid in (found[1], affine))
-    return grid_distance(one, other) <= GRID_TOLERANCE_MM
+    return is_same_grid(other, one)
 
 
 def is_turned(path: Path) -> bool:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
 from silofl.data.formats import decode, decode_segmentation
-from silofl.data.header import find_segmentation
+from silofl.data.header import check_affine, find_segmentation
 from silofl.data.segments import number_by_names, read_segments
 from silofl.errors import DataError, UnreadableError
 from silofl.study_sections import BackgroundSettings
 
 AS_STORED = BackgroundSettings()
-# Tools round affines differently; a tenth of a millimetre is far less than a voxel.
-GRID_TOLERANCE_MM = 0.1
+# Tools round affines differently: by a tenth of a millimetre, and of a voxel, however small voxels are.
+GRID_TOLERANCE_MM, SAME_VOXEL = 0.1, 0.1
 # Of label numbers, which are kept as int32.
 SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 # A scale as 1/255, rounded to 32 bits, leaves a label nearly whole; interpolation does not.
@@ -184,27 +184,48 @@ def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = 
         or_else: What may be done besides making the grids one, as the end of the sentence.
 
     Raises:
-        DataError: Sizes or grids differ.
+        DataError: Sizes or grids differ, or one is a grid that no scanner has.
     """
     if other.spatial_shape != image.spatial_shape:
         raise DataError(
             f"{name} must have the size of {what}, {image.spatial_shape}, not {other.spatial_shape}; "
             f"export both from the same grid{or_else}"
         )
-    distance = grid_distance(other, image)
-    if distance > GRID_TOLERANCE_MM:
+    if not is_same_grid(other, image):
+        check_affine(other.affine, name)
+        check_affine(image.affine, what)
+        distance = np.abs(_measure_corners(other, image)).max()
+        # Of small voxels all may lie within a tenth of a millimetre.
+        shown = f"{distance:.1f}" if distance > GRID_TOLERANCE_MM else f"{distance:.2g}"
         raise DataError(
-            f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {distance:.1f} mm away; "
-            f"resample it to {what}{or_else}"
+            f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {shown} mm away; resample "
+            f"it to {what}{or_else}"
         )
 
 
-def grid_distance(other: Image, image: Image) -> float:
-    """Return how far two grids of one size are apart at most, in millimetres; 0 where one is no grid in space."""
+def is_same_grid(other: Image, image: Image) -> bool:
+    """Return whether two grids of one size are the same but for rounding; True where one is no grid in space."""
     if other.affine is None or image.affine is None:
-        return 0.0
+        return True
+    apart = _measure_corners(other, image)
+    return bool(np.abs(apart).max() <= GRID_TOLERANCE_MM) and is_same_voxel(apart, image.affine[:3, :3])
+
+
+def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
+    """Return whether no distance is more than a tenth of a voxel along any axis.
+
+    Args:
+        apart: The distances in millimetres, (3, n).
+        axes: The sides of a voxel in millimetres as columns, (3, 3).
+    """
+    # Along an axis a distance d measures a.d / |a|^2 voxels.
+    return bool((np.abs(axes.T @ apart) <= SAME_VOXEL * np.square(axes).sum(axis=0)[:, None]).all())
+
+
+def _measure_corners(other: Image, image: Image) -> NDArray[np.float64]:
+    """Return by how many millimetres the corners of two grids differ, (3, 8)."""
     # The difference of two affine maps is affine: it is largest at a corner.
-    return float(np.abs((other.affine - image.affine) @ corners(image.spatial_shape)).max())
+    return ((other.affine - image.affine) @ corners(image.spatial_shape))[:3]
 
 
 def overlaps(other: Image, image: Image) -> bool:

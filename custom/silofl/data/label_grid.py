@@ -8,11 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.header import check_affine, find_segmentation, is_dicom, read_frame_of_reference, read_header
-from silofl.data.images import GRID_TOLERANCE_MM, Image, check_grid, corners, grid_distance, overlaps
+from silofl.data.images import GRID_TOLERANCE_MM, SAME_VOXEL, Image, check_grid, corners, is_same_grid, overlaps
 from silofl.errors import DataError
-
-# Of the distance from a voxel's centre, in voxels: a shift by half a voxel is no rounding, however small voxels are.
-SAME_VOXEL = 0.1
 
 
 def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -> Image:
@@ -32,7 +29,7 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path]) -
     """
     check_frame_of_reference(files, name)
     is_placed = label.affine is not None and image.affine is not None
-    is_same = label.spatial_shape == image.spatial_shape and grid_distance(label, image) <= GRID_TOLERANCE_MM
+    is_same = label.spatial_shape == image.spatial_shape and is_same_grid(label, image)
     if is_placed and not is_same and all(read_header(file).has_orientation for file in files):
         _check_affines(label, image, name)
         place = match_voxels(label.affine, label.spatial_shape, image)

@@ -171,10 +171,14 @@ class AveragePart(Part):
         return Message(arrays, {ROLE: {"is_sent": True}})
 
     def _describe_decision(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:
-        known = [mean_of_known(score.value for score in one.values()) for one in (scores, best.validation)]
+        values = [{site: score.value for site, score in one.items()} for one in (scores, best.validation)]
+        validated = [{site for site, value in one.items() if value is not None} for one in values]
+        known = [mean_of_known(one[site] for site in sorted(validated[0] & validated[1])) for one in values]
         means = ["none" if mean is None else f"{mean:.4f}" for mean in known]
+        where = "" if validated[0] == validated[1] else " on the sites that validated both"
+        where += " (the median of the sites' differences decides)" if self.study.recipe.doubts_sites else ""
         what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
-        return f"the {self._name}, validation {means[0]} against {means[1]}, {what}"
+        return f"the {self._name}, validation {means[0]} against {means[1]}{where}, {what}"
 
 
 class SiteAverage(SitePart):

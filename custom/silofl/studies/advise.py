@@ -3,7 +3,7 @@
 import argparse
 import json
 from pathlib import Path
-from shlex import quote
+from shlex import join
 
 import numpy as np
 from rich.console import Console
@@ -13,17 +13,13 @@ from silofl.algorithms.advice.sketch import build_fixed_network, sketch
 from silofl.bundled_jobs import name_job
 from silofl.data.parts import check_same_size
 from silofl.errors import ConfigError, ExitCode
-from silofl.options import (
-    make_console,
-    path_to_text,
-    read_changes,
-)
+from silofl.options import format_set_options, make_console, path_to_text, read_changes
 from silofl.report.tables import TextTable, print_table
 from silofl.studies import simulate
 from silofl.studies.progress import announce
-from silofl.studies.simulation import Simulation, settle_job
+from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.studies.weights import find_weights_file
-from silofl.study import Study
+from silofl.study import Study, load_study
 from silofl.training.device import set_threads
 
 # Methods that were made for sites that differ so, with BatchNorm in the network and without.
@@ -39,21 +35,29 @@ def run(options: argparse.Namespace) -> int:
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
         cache=path_to_text(options.cache),
     )
-    study, simulation = settle_job(options.job, wanted, read_changes(options))
+    changes = read_changes(options)
+    study, simulation = settle_job(options.job, wanted, changes)
     found = advise_simulation(study, simulation, console)
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
         return ExitCode.COMPLETE
     print_advice(found, console)
-    job, data = quote(name_job(options.job)), quote(str(simulation.data))
     has_batchnorm = study.model.normalization == "batch"
     made_for = [METHODS[kind][not has_batchnorm] for kind, one in found.findings.items() if one.is_yes]
-    command = (
-        f"python -m silofl compare {job} --data {data} --out RUNS --methods {','.join(['local,fedavg', *made_for])}"
-    )
-    command += " --pretrained f.pt" if study.recipe.needs_pretrained else ""
-    command += f" --weights {quote(str(simulation.weights))}" if simulation.weights else ""
-    command += f" --cache {quote(str(simulation.cache))}" if simulation.cache else ""
+    # The algorithm of the command is the job's, and each method's own; a comparison has several seeds.
+    others = {key: value for key, value in changes.items() if key.partition(".")[0] not in ("algorithm", "seed")}
+    is_needed = load_study(study_file(options.job)).recipe.needs_pretrained
+    given = {
+        "--data": simulation.data,
+        "--out": "RUNS",
+        "--methods": ",".join(["local,fedavg", *made_for]),
+        "--pretrained": simulation.pretrained or ("f.pt" if is_needed else None),
+        "--seeds": changes.get("seed"),
+        "--weights": simulation.weights,
+        "--cache": simulation.cache,
+    }
+    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
+    command = join(["python", "-m", "silofl", "compare", name_job(options.job), *words, *format_set_options(others)])
     console.print(f"\nwhich method suits them only a comparison tells:\n  {command}", markup=False)
     return ExitCode.COMPLETE
 

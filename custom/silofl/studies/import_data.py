@@ -64,7 +64,7 @@ def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
         patients = f"{known} patient{'s' * (known != 1)}" if known else "patients unknown"
         print(f"{site}: {counts}, {patients}")
     for note in summary.notes:
-        print(note)
+        print(make_printable(note))
     if summary.classes:
         from silofl.studies.partition import print_partition
 

@@ -124,6 +124,15 @@ def test_a_column_of_sites_divides_one_tree(source, run, tmp_path):
     assert summary.patients == {"site-a": 3, "site-b": 2}
 
 
+def test_a_subject_that_the_table_gives_to_two_sites_is_refused(source, run):
+    rows = [f"sub-{number:02}\t{site}" for number in range(SUBJECTS) for site in ("paris", "rome")[: 1 + number]]
+    (source / "north" / "participants.tsv").write_text("\n".join(["participant_id\tsite", *rows]))
+    for member in (source / "north").iterdir():
+        member.rename(source / member.name)
+    with pytest.raises(DataError, match="patient 'sub-01' must be at one site, not at 'paris' and 'rome'; correct par"):
+        run()
+
+
 def test_patterns_that_are_missing_are_asked_for_with_what_there_is(run):
     with pytest.raises(ConfigError, match=r"image-pattern and mask-pattern must .* T1w \(20\), T2w \(20\), .*dseg"):
         run(mask_pattern=None)

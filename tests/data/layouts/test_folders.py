@@ -372,3 +372,37 @@ def test_a_contrast_may_be_missing_at_a_site_and_not_at_all(run_patterns, contra
         (contrasts / "south" / f"c{number}" / "t2.nii.gz").unlink()
     with pytest.raises(DataError, match="some site must have a file as {case}/t2.nii.gz for T2, not none"):
         run_patterns(**LESIONS)
+
+
+def test_files_that_fit_no_pattern_are_counted_and_the_first_ones_named(run_patterns, contrasts):
+    for number in (3, 4):
+        for path in (contrasts / "north" / f"c{number}").glob("t*.nii.gz"):
+            nibabel.save(nibabel.load(path), path.with_name(path.name[:-3]))
+            path.unlink()
+        seg = contrasts / "north" / f"c{number}" / "seg.nii.gz"
+        seg.rename(seg.with_name("seg.mgz"))
+    (contrasts / "north" / "c0" / ".t1.nii").write_text("a file system's")
+    (contrasts / "north" / "c0" / "notes.txt").write_text("no image")
+    summary, content = run_patterns(**LESIONS)
+    assert len(records_of(content)) == 4
+    sentence = "north: images that fit no pattern are left out: 6, as c3/seg.mgz, c3/t1.nii, c3/t2.nii and 3 more"
+    assert sentence in summary.notes
+    assert not any(note.startswith("south") for note in summary.notes)
+
+
+def test_a_series_in_a_folder_that_fits_no_pattern_is_counted(run_patterns, contrasts):
+    for name in ("ct", "CT"):
+        (contrasts / "south" / "c0" / name).mkdir()
+        (contrasts / "south" / "c0" / name / "IM0").write_bytes(bytes(128) + b"DICM")
+    options = {"image_pattern": "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz,CT={case}/ct"}
+    notes = run_patterns(**LESIONS, **options)[0].notes
+    assert "south: images that fit no pattern are left out: 1, as c0/CT/IM0" in notes
+
+
+def test_a_left_out_file_may_have_any_name(silofl, contrasts, tmp_path):
+    for name in ("c0/\udce4.png", "c0/b\x1b.png"):
+        (contrasts / "north" / name).touch()
+    patterns = ["--image-pattern", PATTERNS["image_pattern"], "--mask-pattern", PATTERNS["mask_pattern"]]
+    code, out, error = silofl("import", "folders", contrasts, tmp_path / "target", *patterns, "--labels", "1=a,4=b")
+    assert (code, error) == (0, "")
+    assert "north: images that fit no pattern are left out: 2, as c0/b .png, c0/ .png" in out

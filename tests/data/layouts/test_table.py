@@ -68,7 +68,7 @@ def test_labels_that_leave_out_a_class_are_refused(run):
 
 
 def test_one_table_may_name_the_sites(run, source):
-    rows = [f"{site}/{row},{site}" for site in ("north", "south") for row in ROWS]
+    rows = [f"{site}/{row}-{site},{site}" for site in ("north", "south") for row in ROWS]
     (source / "all.csv").write_text("\n".join(["file,label,patient,site", *rows]))
     summary, _, records = run(place=source / "all.csv")
     assert summary.patients == {"north": 5, "south": 5}
@@ -225,3 +225,34 @@ def test_sites_with_other_columns_of_findings_are_refused(run, source):
     write_findings(source, sites=("south",), header="file,effusion,nodule,patient")
     with pytest.raises(DataError, match="labels.csv of site 'south' must have the column 'old device'"):
         run()
+
+
+def write_table(source, patients=("p{n}", "q{n}"), files=("a{n}.png", "b{n}.png"), header="file,label,patient,site"):
+    rows = [
+        f"{file.format(n=n)},{('healthy', 'sick')[n % 2]},{patient.format(n=n)},{site}"
+        for n in range(6)
+        for file, patient, site in zip(files, patients, ("north", "south"), strict=True)
+    ]
+    write_site(source, rows, header)
+    return source / "labels.csv"
+
+
+def test_a_table_of_all_sites_with_a_patient_at_two_is_refused(run, source):
+    with pytest.raises(DataError, match="patient 'p0' must be at one site, not at 'north' and 'south'; correct the"):
+        run(place=write_table(source, patients=("p{n}", "p{n}")))
+
+
+def test_a_table_of_all_sites_with_a_file_at_two_is_refused(run, source):
+    table = write_table(source, files=("a{n}.png", "./a{n}.png"), header="file,label,scan,site")
+    with pytest.raises(DataError, match="file 'a0.png' must be at one site, not at 'north' and 'south'; correct the"):
+        run(place=table)
+
+
+def test_a_table_of_all_sites_with_a_patient_of_dicom_headers_at_two_is_refused(run, source):
+    rows = []
+    for n in range(8):
+        write_exam(source / f"e{n}", f"P{n % 4}", n)
+        rows.append(f"e{n},{('healthy', 'sick')[n % 2]},{('north', 'south')[n // 5]}")
+    (source / "labels.csv").write_text("\n".join(["file,label,site", *rows]))
+    with pytest.raises(DataError, match="patient 'P[0-3]' must be at one site, not at 'north' and 'south'"):
+        run(place=source / "labels.csv")

@@ -9,7 +9,7 @@ Own data, from nowhere else::
         derivatives/labels/sub-01/[ses-1/]anat/sub-01_ses-1_dseg.nii.gz
       south/ ...
 
-SOURCE may be one tree itself; a column site in participants.tsv then says whose subjects are at which site. Without
+SOURCE may be one tree itself; a column site in participants.tsv then says at which one site a subject is. Without
 TARGET the command lists which kinds of files there are.
 
 A kind of file is its name without subject, session and ending, as T1w or acq-high_run-1_T1w. A pattern names it, in
@@ -33,7 +33,7 @@ from silofl.data.layouts.cases import SiteCases, plan_cases, shorten_names, spli
 from silofl.data.layouts.folders import read_values
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout, Listing
-from silofl.data.layouts.patients import read_rows
+from silofl.data.layouts.patients import assign_sites, read_rows
 from silofl.data.layouts.site_files import SitePlan, visible_folders
 from silofl.errors import ConfigError, DataError
 
@@ -133,11 +133,12 @@ def _read_trees(source: Path) -> list[Tree]:
     whole = _read_tree(source.name, source, rows)
     if not all(SITE in row for row in rows) or not rows:
         return [whole]
-    site_of = {row[SUBJECT]: _name_site(row[SITE]) for row in rows}
+    named = [(row[SUBJECT], _name_site(row[SITE])) for row in rows if row[SITE]]
+    site_of = assign_sites(named, f"correct {TABLE}")
     missing = {scan.subject for scan in whole.images if not site_of.get(scan.subject)}
     if missing:
         raise DataError(f"{TABLE} must name the site of {shorten_names(missing)}; add rows, or remove the folders")
-    return [_at_site(whole, site, site_of) for site in sorted({*site_of.values()} - {""})]
+    return [_at_site(whole, site, site_of) for site in sorted({*site_of.values()})]
 
 
 def _name_site(value: str) -> str:

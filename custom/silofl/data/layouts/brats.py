@@ -31,7 +31,7 @@ from pathlib import Path
 from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import Values
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.patients import read_columns
+from silofl.data.layouts.patients import assign_sites, read_columns
 from silofl.data.layouts.site_files import SitePlan, choose_labels, visible_folders
 from silofl.errors import DataError
 
@@ -102,7 +102,8 @@ def plan_brats(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         sites, notes = _split_by_institution(
             sites[0], read_columns(source / TABLE, TABLE, "Subject_ID", "Partition_ID")
         )
-    _check_patient_sites(sites, form)
+    patients = [(patient, found.site) for found in sites for patient in form.patients(found).values()]
+    assign_sites(patients, "move all time points to one")
     names = choose_labels(options.labels, LABELS, first=1).values()
     values = Values(dict(zip(form.values, names, strict=True)), "download it again, or leave the case out")
     plans = {found.site: plan_cases(found, form.patients(found), values, options) for found in sites}
@@ -164,18 +165,6 @@ def _split_by_institution(
     ]
     absent = partitions.keys() - found.images.keys()
     return sites, ((f"cases of {TABLE} that have no folder are left out: {len(absent)}",) if absent else ())
-
-
-def _check_patient_sites(sites: Iterable[SiteCases], form: Edition) -> None:
-    seen: dict[str, str] = {}
-    for found in sites:
-        for patient in form.patients(found).values():
-            first = seen.setdefault(patient, found.site)
-            if first != found.site:
-                raise DataError(
-                    f"patient {patient!r} must be at one site, not at {first!r} and {found.site!r}; move all time "
-                    "points to one"
-                )
 
 
 LAYOUT = Layout(plan_brats, FIFTHS)

@@ -16,8 +16,9 @@ which {case} is the name of a case, a folder's or a part of a name::
     --image-pattern "scans/{case}_t1.nii.gz" --mask-pattern "scans/{case}_seg.nii.gz"
     --image-pattern "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz" --mask-pattern "{case}/seg.nii.gz"
 
-A file that fits several patterns belongs to the one with most letters beside {case}. Where a case lacks a contrast, the
-import counts it and dataset.json has null. In patients.csv file is the case, or the path of one of its images.
+A file that fits several patterns belongs to the one with most letters beside {case}; images that fit none are counted.
+Where a case lacks a contrast, the import counts it and dataset.json has null. In patients.csv file is the case, or the
+path of one of its images.
 
 Without patients.csv the patients are those of the DICOM headers (PatientID), where these differ. Otherwise nobody knows
 whose images they are: they are split by file.
@@ -30,6 +31,7 @@ refused, and so are masks whose voxels are not those of their image; --resample-
 from pathlib import Path
 
 from silofl.data.beside import find_voxel_file
+from silofl.data.endings import has_dicom_mark
 from silofl.data.layouts.cases import (
     Patterns,
     SiteCases,
@@ -39,11 +41,12 @@ from silofl.data.layouts.cases import (
     normalise_accents,
     parse_patterns,
     plan_cases,
+    shorten_names,
 )
-from silofl.data.layouts.masks import Values, split_ending
+from silofl.data.layouts.masks import ENDINGS, Values, split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients
-from silofl.data.layouts.site_files import SitePlan, visible_folders
+from silofl.data.layouts.site_files import SitePlan, visible_files, visible_folders
 from silofl.data.segments import UNNAMED_LABEL
 from silofl.errors import ConfigError, DataError
 
@@ -75,9 +78,10 @@ def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     if patterns is not None:
         _check_patterns(sites, patterns)
     values = read_values(options)
-    return warn_unknown_patients(
-        {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
-    )
+    plans = {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
+    if patterns is not None:
+        plans = {found.site: plans[found.site].with_notes(_describe_left_out(found)) for found in sites}
+    return warn_unknown_patients(plans)
 
 
 def read_values(options: ImportOptions) -> Values:
@@ -97,6 +101,18 @@ def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
     for name, pattern in zip(patterns.channel_names, patterns.images, strict=False):
         if all(found.missing.get(name) == len(found.images) for found in sites):
             raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
+
+
+def _describe_left_out(found: SiteCases) -> list[str]:
+    """Return a sentence that counts the images that fit no pattern."""
+    taken = {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
+    names = [
+        path.relative_to(found.folder).as_posix()
+        for path in visible_files(found.folder)
+        if taken.isdisjoint((path, *path.parents)) and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path))
+    ]
+    count, first = len(names), shorten_names(names)
+    return [f"{found.site}: images that fit no pattern are left out: {count}, as {first}"] if names else []
 
 
 def _match_by_stem(folder: Path) -> SiteCases:

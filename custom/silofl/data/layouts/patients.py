@@ -78,6 +78,25 @@ def _normalise_path(name: str) -> str:
     return normalise_accents(name[: len(name) - len(ending)]) + ending
 
 
+def assign_sites(pairs: Iterable[tuple[str, str]], remedy: str, what: str = "patient") -> dict[str, str]:
+    """Return the site of each patient.
+
+    Args:
+        pairs: A patient and a site, any number of times.
+        remedy: What to do about a patient at two sites.
+        what: What messages call a patient, where another thing has a site.
+
+    Raises:
+        DataError: A patient is at two sites: one would learn from whom the other tests.
+    """
+    found: dict[str, str] = {}
+    for name, site in pairs:
+        first = found.setdefault(name, site)
+        if first != site:
+            raise DataError(f"{what} {name!r} must be at one site, not at {first!r} and {site!r}; {remedy}")
+    return found
+
+
 def warn_unknown_patients(
     plans: Mapping[str, SitePlan],
     source: str = "patients.csv",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from silofl.data.dicom_files import read_elements
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
+from silofl.data.layouts.site_files import visible_files
 from silofl.data.progress import track_slow_progress
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ class Export:
 
 def read_export(folder: Path) -> Export:
     """Read the headers of all files in a folder and in the folders within it; hidden files are passed over."""
-    # Where a file is hidden, or lies in a hidden folder, a file system or a program has put it there.
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_hidden(path, folder)]
+    paths = visible_files(folder)
     headers = {
         path: _read_header(path) for path in track_slow_progress(paths, len(paths), f"listing {folder.name}", "files")
     }
@@ -111,10 +111,6 @@ def count_names(series: Iterable[Series]) -> str:
     """Return modality, description and number of some series, as ``CT/Bone (5), MR/T1 (2)``."""
     counts = Counter(one.name for one in series)
     return ", ".join(f"{name} ({counts[name]})" for name in sorted(counts))
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _read_header(path: Path) -> Dataset | None:

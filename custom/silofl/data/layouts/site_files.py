@@ -157,6 +157,16 @@ def visible_folders(source: Path) -> list[Path]:
     return sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and in the folders within it, in order, without hidden ones."""
+    # Where a file is hidden, or lies in a hidden folder, a file system or a program has put it there.
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
 def copy_image(source: Path, target: Path) -> None:
     """Copy a file, with its voxels where they lie beside it, or a folder (a DICOM series)."""
     if source.is_dir():

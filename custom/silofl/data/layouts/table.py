@@ -8,7 +8,8 @@ Own data, from nowhere else::
         images/a.png ...   anywhere in the site's folder: file is the path from there
       south/ ...
 
-SOURCE may be one such table itself, with a further column site; file is then the path from the table's folder.
+SOURCE may be one such table itself, with a further column site; file is then the path from the table's folder, and a
+patient is at one site.
 
 The label is the name of a class; the classes of all sites together are numbered by their names, or in the order of
 --labels. Where any row names several, as ``effusion|nodule``, all labels are findings (multilabel); a row with nothing,
@@ -28,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from silofl.data.layouts.cases import normalise_accents, shorten_names
 from silofl.data.layouts.masks import split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.patients import read_rows, warn_unknown_patients
+from silofl.data.layouts.patients import assign_sites, read_rows, warn_unknown_patients
 from silofl.data.layouts.site_files import (
     UNKNOWN,
     JsonRecord,
@@ -89,7 +90,8 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
 
     Raises:
         ConfigError: The labels that are given are not those of the tables.
-        DataError: A table cannot be read, a file is not there, or labels are no classes.
+        DataError: A table cannot be read, a file is not there, labels are no classes, or a table of all sites gives a
+            file or a patient to two.
     """
     tables = _read_table(source) if source.is_file() else _read_folders(source)
     findings = _list_finding_columns(tables.values(), options.labels)
@@ -102,6 +104,8 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     labels = _number_classes(found, findings or options.labels)
     empty = SitePlan(task, labels, {}, {})
     plans = {site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)}
+    if source.is_file():
+        _check_sites(plans)
     return warn_unknown_patients(plans, "column patient", f"Add the column patient to {TABLES[0]}")
 
 
@@ -253,6 +257,14 @@ def _parse_number(text: str) -> float | None:
         return float(text.replace(",", "."))
     except ValueError:
         return None
+
+
+def _check_sites(plans: Mapping[str, SitePlan]) -> None:
+    """Refuse a table of all sites that gives a file or a patient to two; tables of their own number their own ones."""
+    remedy = f"correct the column {SITE}, or name two patients apart in the column {PATIENT}"
+    records = [(record, site) for site, plan in plans.items() for part in plan.records.values() for record in part]
+    assign_sites(((str(record["case"]), site) for record, site in records), f"correct the column {SITE}", FILE)
+    assign_sites(((str(record[PATIENT]), site) for record, site in records if PATIENT in record), remedy)
 
 
 def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: ImportOptions) -> SitePlan:
