@@ -155,8 +155,9 @@ class ModelPart(Part):
         }
 
     def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
-        """Return all names in training, but in the rounds after the study's, in which nobody listens to anybody."""
-        return [self.common] if exchange.task == TRAIN and exchange.round <= self.study.rounds else []
+        """Return all names in training, but where every site goes on with a model of its own alone (`weights`)."""
+        is_alone = exchange.round > self.study.rounds and self._has_own_models(exchange.round)
+        return [self.common] if exchange.task == TRAIN and not is_alone else []
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
