@@ -96,6 +96,24 @@ def test_extra_rounds_in_which_nobody_listens_compare_nothing(play):
     assert game.round(change=scaled(-3)).unlike is None
 
 
+TUNED = {
+    "name": "finetuning",
+    "parts": ["fedsm"],
+    "rounds": 1,
+    "extra_rounds": 1,
+    "model": {"normalization": "instance"},
+}
+
+
+def test_extra_rounds_compare_the_global_model_that_goes_on_in_them(play):
+    game = play(**TUNED)
+    unlike = game.rounds(2, change=scaled(-3, num_examples=45)).unlike
+    assert unlike.keys() == {ATTACKER} and unlike[ATTACKER].keys() >= {"cosine", "examples"}
+    endless = play(folder="endless", **TUNED)
+    endless.round()
+    assert endless.round(change=scaled(1e4)).refused.keys() == {ATTACKER}
+
+
 def test_a_site_that_joins_late_is_compared_as_the_others_are(play):
     game, late = play(sites=("east", "north"), rounds=4), play(sites=(ATTACKER,), folder="late", rounds=4)
     game.round()
@@ -180,6 +198,20 @@ def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(lear
     assert cosine(learn(attack, algorithm), honest) < 0
     for rule in rules:
         assert cosine(learn(attack, algorithm, robust=rule), honest) > 0.5, rule
+
+
+def test_the_rule_bounds_the_global_model_in_extra_rounds_too(play, five_sites):
+    def moved(change=None, **robust):
+        folder = "-".join(["attacked" if change else "honest", *robust.values()])
+        game = play(FIVE, folder, data=five_sites, federation={"min_sites": 5}, **TUNED, **robust)
+        game.round()
+        before = game.models("east")
+        game.round(change=change)
+        return np.linalg.norm(flatten(game.models("east")) - flatten(before))
+
+    attack = scaled(50, lambda name: name.startswith("global/"))
+    assert moved(attack) > 4 * moved()
+    assert moved(attack, robust="clipped") < 2 * moved(robust="clipped")
 
 
 def test_the_ledger_names_whom_multi_krum_leaves_out(play, five_sites):

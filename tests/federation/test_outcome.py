@@ -46,6 +46,76 @@ def test_a_site_that_missed_a_round_makes_the_run_incomplete(play):
     assert values.reasons == ("site north missed rounds [1] (no GPU); the study allows 0",)
 
 
+def best_first(task, site, answer):
+    """Let round 1 validate best where it is validated, and the others all alike."""
+    metrics = answer.meta.get("metrics", {})
+    if metrics.get("validation"):
+        is_first = task == "train" and answer.meta["round"] == 2
+        metrics["validation"] = SCORE | {"value": 0.9 if is_first else 0.1}
+    return answer
+
+
+@pytest.mark.parametrize("name", ["local", "fedper", "fedbn", "fedrep", "adafed", "harmofl"])
+def test_a_site_that_comes_late_validates_no_model_of_which_a_part_has_never_been_trained(play, name):
+    game = play(rounds=3, name=name, training={"local_epochs": 2}, federation={"max_missed_rounds": 1})
+    game.round(absent=("east",), change=best_first)
+    game.round(change=best_first)
+    # It began from the shared model with a head or BatchNorm of the seed's.
+    assert "validation" not in game.answers["train"]["east"].meta["metrics"]
+    found = finished_results(game.server, game.finish(change=best_first))
+    # Its first validation, of round 2, begins the choice anew.
+    assert found.best_round == 2 and found.status == "COMPLETE"
+
+
+@pytest.mark.parametrize("name", ["local", "fedper", "fedbn"])
+def test_a_site_without_validation_that_came_after_the_best_round_tests_no_random_model(play, name):
+    game = play(rounds=3, name=name, federation={"max_missed_rounds": 1})
+    data = game.sites["east"].data
+    game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
+    game.round(absent=("east",), change=best_first)
+    found = finished_results(game.server, game.finish(change=best_first))
+    assert found.best_round == 1 and found.sites.keys() == {"east", "north", "west"}
+    assert found.status == "INCOMPLETE" and found.sites["east"] is None
+    assert found.reasons == (
+        "site east did not test the model (site 'east' must have trained in a round up to 1, because a part of its "
+        "model never leaves it, and it has kept none of such a round)",
+    )
+    assert not (game.folder("east") / "supermodel").exists()
+
+
+@pytest.mark.parametrize("name", ["local", "fedper", "fedbn"])
+def test_a_site_that_never_trained_does_not_choose_the_round(play, name):
+    game = play(rounds=2, name=name, federation={"max_missed_rounds": 2})
+
+    def change(task, site, answer):
+        # East is back for the last validation.
+        game.absent = () if task == "train" and answer.meta["round"] == 2 else game.absent
+        return best_first(task, site, answer)
+
+    found = finished_results(game.server, game.finish(absent=("east",), change=change))
+    assert "error" in game.answers["validate"]["east"].meta
+    assert found.best_round == 1 and found.sites["east"] is None and found.status == "INCOMPLETE"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "fedavg"},
+        {"name": "ditto"},
+        {"name": "softpull"},
+        {"name": "fedbn", "model": {"normalization": "instance"}},
+        {"name": "perfedavg"},
+    ],
+    ids=lambda options: options["name"],
+)
+def test_a_site_that_comes_late_validates_and_tests_what_others_have_trained(play, options):
+    game = play(rounds=2, training={"local_epochs": 2}, federation={"max_missed_rounds": 1}, **options)
+    game.round(absent=("east",), change=best_first)
+    game.round(change=best_first)
+    assert game.answers["train"]["east"].meta["metrics"]["validation"]
+    assert finished_results(game.server, game.finish(change=best_first)).status == "COMPLETE"
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedsm"])
 def test_each_site_measures_the_surface_distances_of_its_test_and_of_no_validation(play, name):
     game = play(rounds=1, name=name)

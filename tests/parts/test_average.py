@@ -204,6 +204,19 @@ def test_a_site_that_was_absent_tests_the_mean_too(play):
     assert tests.scores.keys() == set(SITES)
 
 
+def test_a_site_that_never_trained_validates_no_mean(play):
+    game = play(**HALF, name="fedbn", federation={"max_missed_rounds": 4})
+
+    def change(task, site, answer):
+        # North is back after the last round.
+        game.absent = ("north",) if task == "train" and answer.meta["round"] < 4 else ()
+        return scored(0.9)(task, site, answer)
+
+    tests = game.finish(absent=("north",), change=change)
+    assert "must have trained in a round" in game.answers["validate_average"]["north"].meta["error"]
+    assert tests.missing.keys() == {"north"} and tests.scores.keys() == {"east", "west"}
+
+
 def test_the_super_model_is_made_of_means(play):
     options = {"name": "fedsm", "model": {"normalization": "instance"}}
     game = play(**HALF, **options)

@@ -1,5 +1,6 @@
 """The guard: its local model is the one of local training, what it does not touch, and what it chooses."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
+from silofl.models import build_plain_model
 from silofl.parts import guard
 from silofl.parts.task import Message
 from silofl.schema import dump_record
@@ -346,6 +348,53 @@ def test_a_local_model_that_missed_a_round_says_since_when_it_learns_and_is_left
     assert "is_borrowed" not in later.kept("west", 3)["guard"]["local"]
     assert later.server.parts["guard"].choices["west"].local_since == 1
     assert later.kept("east", 3)["guard"]["local"]["is_borrowed"]
+
+
+@pytest.mark.parametrize("options", [{"name": "fedavg"}, {"name": "fedsm", "model": {"normalization": "instance"}}])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["late", "lost"])
+def test_a_local_model_that_begins_late_begins_as_that_of_local_training(play, make_study, options, is_lost):
+    given = options.get("model", {}) | {"weights": "weights.pt", "weights_sha256": "0" * 64}
+    options = options | {"model": given, "federation": {"max_missed_rounds": 1}}
+    guarded, alone = (make_study(**options | extra) for extra in ({"guard": True}, {"name": "local"}))
+    state = build_plain_model(guarded, 7).state_dict()
+    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    games = [play(study=study, pretrained=arrays, folder=study.algorithm.name) for study in (guarded, alone)]
+    for game in games:
+        game.round(absent=() if is_lost else ("east",))
+        if is_lost:
+            shutil.rmtree(game.folder("east") / "rounds")
+        game.rounds(2)
+    for number in (2, 3):
+        mine = games[0].kept("east", number)["guard"]["local"]["state"]
+        home = games[1].kept("east", number)["models"]["home"]
+        assert_equal({f"model/{key}": value for key, value in mine.items()}, home)
+    # A site that has its local model is not sent the file again.
+    sent = {site: message.of("guard") for site, message in games[0].sent["train"].items()}
+    assert not any(sent.values())
+
+
+def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypatch):
+    values = iter((0.9, 0.1, 0.1))
+    game = play(("east", "north"), guard=True, federation={"max_missed_rounds": 1})
+    monkeypatch.setattr(local_model, "evaluate", lambda *_: (None, Score.of({"a": next(values)})))
+    game.round(absent=("north",))
+    game.rounds(2, absent=("east",))
+    # One round of its own has been validated.
+    assert game.kept("north", 3)["guard"]["local"]["best"]["round"] == 2
+    assert list(values) == [0.1, 0.1]
+
+
+def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_the_files_weights(play, make_study):
+    study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
+    state = build_plain_model(study, 7).state_dict()
+    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    game = play(study=study, pretrained=arrays)
+    data = game.sites["east"].data
+    game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
+    game.round()
+    game.sites["east"].__dict__["data"] = data
+    found = finished_results(game.server, game.finish())
+    assert found.unchosen == {"east": "it has trained no model alone"}
 
 
 def test_the_result_says_of_each_site_without_a_choice_why_it_made_none(play):

@@ -200,6 +200,8 @@ def test_a_site_that_comes_late_gets_batchnorm_once_and_keeps_its_own_as_the_oth
     # It has no filter, and is told that nobody sends it.
     assert not [name for name in game.answers["train"]["west"].arrays if ".adn.N." in name]
     assert game.server.ledger[-1].refused == {}
+    # BatchNorm that it got has been trained by nobody.
+    assert game.server.ledger[0].validation.keys() == {"east", "north"}
 
 
 def test_a_site_that_lost_batchnorm_of_its_own_goes_on_without_and_the_run_says_so(play):

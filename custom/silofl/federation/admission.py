@@ -78,14 +78,16 @@ def _compare_updates(
         Why updates are refused that are far longer than the others', and in what the rest of the answers are unlike.
     """
     study, settings = server.study, server.study.federation
-    # In rounds after the study's nobody listens to anybody.
-    if exchange.task != TRAIN or exchange.round > study.rounds or not answers:
+    if exchange.task != TRAIN or not answers:
+        return {}, {}
+    parts = [server.parts[role] for role in study.recipe.traveling_roles]
+    # Where every site goes on alone, nobody's update is another's matter.
+    mixed = [part for part in parts if part.averaged(exchange, server)]
+    if not mixed:
         return {}, {}
     replies = Replies(dict(answers))
     steps, least = cap_claims(replies.steps, MOST_STEPS), settings.min_sites_for_ratio
-    models = [
-        multiply_updates(replies.updates_of(role), server.parts[role].buffers) for role in study.recipe.traveling_roles
-    ]
+    models = [multiply_updates(replies.updates_of(part.role), part.buffers) for part in mixed]
     refused: dict[str, str] = {}
     if settings.max_update_ratio is not None:
         for products in models:

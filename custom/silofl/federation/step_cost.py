@@ -104,7 +104,7 @@ def measure_evaluation(work: Work, volume: Examples) -> int:
         work: A task at a site.
         volume: The volume, larger than the network's windows.
     """
-    study, device, model = work.study, work.device, work.own_deployed
+    study, device, model = work.study, work.device, work.deployed[work.study.recipe.roles[-1]]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with first_windows_alone():

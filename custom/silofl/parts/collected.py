@@ -89,8 +89,9 @@ class SiteCollected(SitePart):
 
     def answer(self, task: str) -> Message:
         """Return every array of the model, not a difference: the server has none."""
-        model = self.work.own_deployed
-        return Message(add_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, self.work.study.recipe))))
+        recipe = self.work.study.recipe
+        model = self.work.site_models.deploy()[recipe.roles[-1]]
+        return Message(add_role(ROLE, read_arrays(model.state_dict(), traveling_names(model, recipe))))
 
 
 PART, SITE = CollectedPart, SiteCollected

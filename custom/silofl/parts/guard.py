@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
 from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept
+from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
 from silofl.data.parts import Examples
@@ -33,7 +34,7 @@ from silofl.inference.directory import FOLDER, read_model_folder, write_model_fo
 from silofl.inference.geometry import decide_labels
 from silofl.inference.super_model import shift_foreground
 from silofl.models import build_plain_model
-from silofl.models.names import input_norm_names
+from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
 from silofl.parts.calling import choose_site_calling
@@ -47,7 +48,7 @@ from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_means
 from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.local_model import LocalModel, copy_state, load_borrowed, locate_memo
+from silofl.training.local_model import LocalModel, load_borrowed, locate_memo
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.units import Units, average_by_unit
@@ -80,15 +81,23 @@ class GuardPart(Part):
         choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
         unchosen: Site -> why it made no choice, of those that were asked; not in the checkpoint either.
         tested: The sites that have tested what the run reports; not in the checkpoint either.
+        pretrained: All arrays of the file that every model of the study begins from; empty where the seed gives them.
+            Not in the checkpoint either.
     """
 
     study: Study
     choices: dict[str, Joined] = field(default_factory=dict)
     unchosen: dict[str, str] = field(default_factory=dict)
     tested: frozenset[str] = frozenset()
+    pretrained: Arrays = field(default_factory=dict)
     role: str = ROLE
     entry: ClassVar[type[GuardEntry]] = GuardEntry
     keeps_second: ClassVar[bool] = True
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before any choice."""
+        return [cls(study, pretrained=(pretrained or {}) if study.starts_from_file else {})]
 
     @property
     def home_bytes(self) -> int:
@@ -103,6 +112,11 @@ class GuardPart(Part):
         # another site may have the model of the earlier end alone.
         last = min(number, self.study.training_rounds)
         return [Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)]
+
+    def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
+        """Return the file's arrays to a site that begins after round 1, in which the models themselves are these."""
+        is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
+        return Message(add_role(ROLE, self.pretrained) if is_late else {})
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Collect a site's test."""
@@ -145,8 +159,9 @@ class SiteGuard(SitePart):
 
     @property
     def is_on(self) -> bool:
-        """Whether the site has data to choose by."""
-        return len(self.work.data.validation) > 0
+        """Whether the site has data to choose by, and a local model or what one begins from."""
+        has_model = LOCAL in self._kept or not self.work.study.starts_from_file or bool(self._start)
+        return len(self.work.data.validation) > 0 and has_model
 
     @cached_property
     def local(self) -> LocalModel:
@@ -155,12 +170,7 @@ class SiteGuard(SitePart):
         has_start = work.study.starts_from_file
         if kept is None:
             kept = load_borrowed(self._memo) if work.number == 1 and not has_start else {}
-        start = None
-        if has_start and not kept:
-            # What every model of the study begins from; the local one has no input normalisation.
-            is_norm = input_norm_names(work.own)
-            start = {name: value for name, value in copy_state(work.own).items() if name not in is_norm}
-        return LocalModel(work.study, work.device, kept, start)
+        return LocalModel(work.study, work.device, kept, self._start if has_start else {})
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
@@ -176,8 +186,8 @@ class SiteGuard(SitePart):
     def validated(self, own: Score) -> None:
         """Keep the local model where this is its best round so far."""
         work = self.work
-        # A mean of the last rounds is validated after them.
-        if not self.is_on or work.message.find_entry(AVERAGE).get("is_sent"):
+        # Before its first round the site has trained none; a mean of the last rounds is validated after them.
+        if LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
             return
         # A training task brings the models of the round before.
         self.local.validate(work.number - 1 if work.task == TRAIN else work.number, work.data.validation)
@@ -193,12 +203,18 @@ class SiteGuard(SitePart):
 
     def answer(self, task: str) -> Message:
         """Choose what the site keeps, and test it."""
-        if not self.is_on or LOCAL not in self._kept:
-            reason = "it has trained no model alone" if self.is_on else "it has no validation data"
+        has_data = len(self.work.data.validation) > 0
+        if not has_data or LOCAL not in self._kept:
+            reason = "it has trained no model alone" if has_data else "it has no validation data"
             return Message(meta={ROLE: {"reason": reason}})
         if not self.work.study.starts_from_file:
             self.local.lend(self._memo, self.work.study.training_rounds)
         return Message(meta={ROLE: {"joined": self._choose_and_test()}})
+
+    @property
+    def _start(self) -> Arrays:
+        """The arrays of the file that all models begin from, where the task brings them."""
+        return self.work.message.of(self.work.study.recipe.traveling_roles[-1] if self.work.number == 1 else ROLE)
 
     @property
     def _memo(self) -> Path | None:

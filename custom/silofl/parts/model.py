@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.data.parts import Examples
-from silofl.errors import StateError
+from silofl.errors import StateError, TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models import HarmonizedModel, build_model
@@ -23,6 +23,7 @@ from silofl.models.names import (
     as_array,
     batchnorm_names,
     buffer_names,
+    home_names,
     input_norm_names,
     is_variance,
     read_arrays,
@@ -155,8 +156,9 @@ class ModelPart(Part):
         }
 
     def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
-        """Return all names in training, but in the rounds after the study's, in which nobody listens to anybody."""
-        return [self.common] if exchange.task == TRAIN and exchange.round <= self.study.rounds else []
+        """Return all names in training, but where every site goes on with a model of its own alone (`weights`)."""
+        is_alone = exchange.round > self.study.rounds and self._has_own_models(exchange.round)
+        return [self.common] if exchange.task == TRAIN and not is_alone else []
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
@@ -419,6 +421,30 @@ class SiteModels(SitePart):
         models = self.work.models.items()
         return {f"{r}/{name}": value for r, model in models for name, value in model.state_dict().items()}
 
+    @property
+    def has_learnt(self) -> bool:
+        """Whether all that learns of the models has learnt: at this site, or at others where none of it stays home."""
+        recipe, models, message = self.work.study.recipe, self.work.models, self.work.message
+        stays = (
+            (home_names(models[role], recipe) | _read_home(message, role)) - models[role].frozen
+            for role in recipe.traveling_roles
+        )
+        return self.work.held > 0 or not any(stays)
+
+    def deploy(self) -> dict[str, HarmonizedModel]:
+        """Return the models as the site validates, tests and keeps them.
+
+        Raises:
+            TrainingError: They have not learnt.
+        """
+        work = self.work
+        if not self.has_learnt:
+            raise TrainingError(
+                f"site {work.site!r} must have trained in a round up to {work.number}, because a part of its model "
+                "never leaves it, and it has kept none of such a round"
+            )
+        return work.deployed
+
     def answer(self, task: str) -> Message:
         """Validate or test the received models of a finished round."""
         if task == VALIDATE:
@@ -439,7 +465,7 @@ class SiteModels(SitePart):
 
     def _evaluate_models(self, examples: Examples) -> dict[str, Score]:
         work = self.work
-        return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in work.deployed.items()}
+        return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in self.deploy().items()}
 
     def _summarise_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
         """Return the numbers of the site's own model, or of the models as a part combines them."""
@@ -451,7 +477,7 @@ class SiteModels(SitePart):
     def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
         work = self.work
-        model, part = work.own_deployed, work.data.test
+        model, part = self.deploy()[work.study.recipe.roles[-1]], work.data.test
         predictions, result = evaluate(model, part, work.study, work.device)
         calling, read = choose_site_calling(
             work, lambda part: evaluate(model, part, work.study, work.device)[1], result

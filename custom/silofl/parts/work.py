@@ -124,11 +124,6 @@ class Work:
         return models
 
     @property
-    def own_deployed(self) -> HarmonizedModel:
-        """The site's own model as it is deployed."""
-        return self.deployed[self.study.recipe.roles[-1]]
-
-    @property
     def has_enough_patients(self) -> bool:
         """Whether a mean over the site's training images may leave it."""
         return self.data.training.num_patients >= self.min_patients
@@ -238,9 +233,8 @@ class Work:
         # anyway: as an exchange of its own it would send every model once more. After the last round no such task
         # follows, and `Course` asks for it.
         learners = self.learners()
-        # A site that trains alone has no model before its own first round, which may be a later one.
-        has_model = self.held > 0 or self.study.recipe.stays_home != "everything"
-        scores = self.scores() if self.number > 1 and has_model else {}
+        # Before a site's own first round, which may be a later one, a part of its model may be the seed's.
+        scores = self.scores() if self.number > 1 and self.site_models.has_learnt else {}
         results = self.train(learners, self.data.training)
         update = Message()
         for part in self.parts:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.core.mixing import Arrays
 from silofl.core.recipe import Ingredient
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
@@ -21,6 +22,7 @@ from silofl.data.site_data import SiteData
 from silofl.errors import DamagedError
 from silofl.files import load_state, save_state
 from silofl.models import HarmonizedModel, build_plain_model
+from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
@@ -39,20 +41,20 @@ class LocalModel:
         study: The study; of its algorithm nothing is used.
         device: Where it computes.
         kept: What `kept` returned after the task before; empty at first.
-        start: The state that it begins from; drawn from the study's seed where None.
+        start: The arrays that it begins from over those that the study's seed gives.
 
     Attributes:
         model: The model as the task finds it.
     """
 
-    def __init__(self, study: Study, device: torch.device, kept: dict[str, Any], start: State | None) -> None:
+    def __init__(self, study: Study, device: torch.device, kept: dict[str, Any], start: Arrays) -> None:
         self.study, self.device = study, device
         self._kept = dict(kept)
         self._draws = OwnDraws(device)
         self.model: HarmonizedModel = build_plain_model(study, study.seed).to(device)
-        state = kept.get("state", start)
-        if state is not None:
-            self.model.load_state_dict(state)
+        write_arrays(self.model.state_dict(), start)
+        if "state" in kept:
+            self.model.load_state_dict(kept["state"])
 
     def is_borrowed(self, number: int) -> bool:
         """Return whether another run has trained it in a round; in rounds that are added to this one it learns here."""

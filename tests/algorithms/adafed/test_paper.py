@@ -176,12 +176,14 @@ def test_a_site_without_statistics_listens_to_all_equally_and_nobody_to_it():
     np.testing.assert_array_equal(weights[3], 1 / 4)
 
 
-@pytest.mark.parametrize("num_known", [0, 1])
-def test_with_fewer_than_two_that_share_nobody_can_be_told_apart(num_known):
+@pytest.mark.parametrize("is_robust", [False, True])
+def test_the_only_site_that_shares_listens_to_itself_and_without_any_all_listen_equally(is_robust):
     gaps = np.full((3, 3), np.nan)
-    gaps[:num_known, :num_known] = 0
-    np.testing.assert_array_equal(weigh_known_sites(gaps, 0.5), np.full((3, 3), 1 / 3))
-    np.testing.assert_array_equal(weigh_known_sites(gaps[:1, :1], 0.5), [[1]])
+    np.testing.assert_array_equal(weigh_known_sites(gaps, 0.5, is_robust), np.full((3, 3), 1 / 3))
+    np.testing.assert_array_equal(weigh_known_sites(gaps[:1, :1], 0.5, is_robust), [[1]])
+    gaps[0, 0] = 0
+    weights = weigh_known_sites(gaps, 0.5, is_robust)
+    np.testing.assert_array_equal(weights, [[1, 0, 0], [1 / 3] * 3, [1 / 3] * 3])
 
 
 def test_running_statistics_approach_those_of_the_inputs_as_in_figure_4():

@@ -185,6 +185,13 @@ def test_a_site_with_few_examples_shares_nothing_and_the_ledger_says_so(play):
     assert record.weights["east"] == {"east": 0.5, "north": 0.5, "west": 0.0}
 
 
+def test_no_site_listens_to_one_that_shares_nothing_while_all_others_are_away(play):
+    game = play(rounds=3, name="adafed", min_patients=4)
+    game.rounds(2)
+    weights = game.round(absent=("north",)).weights
+    assert weights == {"east": {"east": 1, "west": 0}, "west": {"east": 0.5, "west": 0.5}}
+
+
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [

@@ -239,7 +239,7 @@ def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = F
     """Return AdaFed's matrix where some sites share no statistics, so that their distances are NaN.
 
     Such a site listens to all sites equally; the others, among whom lambda and the inverse distances hold, do not
-    listen to it. With fewer than two sites that share, nothing can be compared: every site listens to all equally.
+    listen to it. Where no site shares, every one listens to all equally.
 
     Args:
         distance: Shape (K, K); NaN in the row and column of a site that shares nothing.
@@ -252,7 +252,7 @@ def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = F
     count = len(distance)
     weights = np.full((count, count), 1 / count)
     known = np.flatnonzero(~np.isnan(np.diag(distance)))
-    if len(known) > 1:
+    if len(known):
         weights[known] = 0
         among = distance[np.ix_(known, known)]
         weights[np.ix_(known, known)] = adafed_weights(lift_distances(among) if is_robust else among, self_weight)
