@@ -159,6 +159,7 @@ def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
     assert "1 of 2 rounds are finished and there is no result yet" in page.text
     assert f"running or interrupted; go on with: python -m silofl resume {folder}" in page.text
     assert len(page.images) == 3 and "best round so far 1" in page.text
+    assert "So far: best validation, round 1 (validation dice 0.500)." in page.text
     assert "0 of 2 rounds are finished" in report(run("begun").study().json("run.json", {}).path).text
 
 

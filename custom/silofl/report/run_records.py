@@ -197,8 +197,8 @@ class RunRecords:
 
     @property
     def best_round(self) -> int | None:
-        """The reported round; without a result, the first of the best on validation so far."""
-        if self.results.best_round:
+        """The reported round, None of a mean of rounds; without a result, the first of the best on validation."""
+        if self.results.model:
             return self.results.best_round
         best = find_best_round(self.ledger)
         return best and best.round

@@ -99,6 +99,12 @@ JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has 
 LATE_REASON = "no answer in time"
 
 
+def describe_model(results: Results) -> str:
+    """Return what a run reports, with its validation where it has one."""
+    mean = results.validation_mean
+    return f"{results.model}" + ("" if mean is None else f" (validation {results.metric} {format_number(mean)})")
+
+
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
     return _STATUS[results.status].format(tested="every site that has not left" if results.left else "every site")
