@@ -440,6 +440,16 @@ def test_a_rule_of_use_that_says_nothing_is_refused(rule, algorithm, message):
         study(do_not_use=rule, algorithm={"name": algorithm})
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"super_model": {"answer": "ensemble"}}, {"selector": {"labels": "best_model"}, "extra_rounds": 2}],
+)
+def test_a_rule_on_the_fallback_is_refused_where_no_case_falls_back(changes):
+    study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"})
+    with pytest.raises(ConfigError, match=r"do_not_use\.on_fallback must go with .* not 'fedsm' with labels"):
+        study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"} | changes)
+
+
 def test_a_rule_of_use_is_part_of_the_digest_and_a_study_without_one_has_its_old_one():
     assert study(do_not_use={"label_below": 0.7}).digest != study().digest
     assert "do_not_use" not in study().model_dump()

@@ -315,11 +315,14 @@ class Study(Section):
             raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
 
     def _check_use(self) -> None:
-        """Refuse a rule on a selector's fallback where there is no selector with a threshold."""
-        if self.do_not_use and self.do_not_use.on_fallback and self.recipe.ingredient("super_model") is None:
+        """Refuse a rule on a selector's fallback where there is none, and a point where nothing is called."""
+        super_model, selector = map(self.recipe.ingredient, ("super_model", "selector"))
+        falls_back = super_model is not None and super_model.falls_back(self.recipe)
+        if self.do_not_use and self.do_not_use.on_fallback and not falls_back:
+            chosen = f" with labels {selector.labels} and answer {super_model.answer}" if super_model else ""
             raise ConfigError(
-                "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's, not "
-                f"{quote_value(self.algorithm.name)}; remove it"
+                "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's with "
+                f"labels site and answer choice, not {quote_value(self.algorithm.name)}{chosen}; remove it"
             )
         if self.operating_point and not self.called:
             raise ConfigError(
