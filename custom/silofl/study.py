@@ -396,7 +396,7 @@ class Study(Section):
         if self.recipe.stays_home == "batchnorm" and normalization != "batch":
             found.append(
                 f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
-                "travels, as in FedAvg; take batch, or another preset"
+                "travels; take batch, or another preset"
             )
         if self.training.frozen and not self.starts_from_file:
             found.append(

@@ -228,7 +228,7 @@ def caveats(results: Results) -> list[str]:
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
     if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
-        found.append("the network has no BatchNorm to keep at home: all of it travels, as in FedAvg.")
+        found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")
     return [*found, *(results.recipe_value("cautions") or [])]
