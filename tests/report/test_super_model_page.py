@@ -280,6 +280,16 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
 
 
+def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_model(finished_super):
+    texts = []
+    for name, changes in (("shared", {}), ("once", WITHOUT_GLOBAL)):
+        section = super_model_sections(read_run(finished_super(name, **changes)))[0]
+        texts.append(" ".join(str(block.text) for block in section.blocks if isinstance(block, Text)))
+    shared, once = texts
+    assert "trains a global model" in shared and "trains alone is not in this run" in shared
+    assert once.startswith("Every site trains a model alone") and "not in this run" not in once
+
+
 def test_an_ensemble_of_one_exchange_says_that_it_is_one(super_results):
     recipe = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
     assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": recipe}))

@@ -62,6 +62,9 @@ MODELS_TEXT = (
     "Every site trains a global model, which all sites share, a personalised model of its own, and a selector, which "
     "guesses from an image which site it comes from."
 )
+MODELS_ALONE_TEXT = (
+    "Every site trains a model alone, its personalised one. A selector guesses from an image which site it comes from."
+)
 COUNTS_NOTE = (
     "A row is the site that the images come from, a column what the selector takes them for; the darker, the larger "
     "the part of the row. A case speaks with the mean of its slices' scores."
@@ -97,14 +100,15 @@ def _models_section(results: Results) -> PageSection:
         f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
         "run with one seed does not tell."
     )
+    is_alone = results.recipe_value("sends_model_once")
     local = " How a site does that trains alone is not in this run: compare it with a run of the algorithm local."
     return make_section(
         "models-of-sites",
         "Models of the sites",
         "Models of the sites",
-        Text(MODELS_TEXT),
+        Text(MODELS_ALONE_TEXT if is_alone else MODELS_TEXT),
         Table(model_table(results), ""),
-        make_note(note + ("" if results.joining else local)),
+        make_note(note + ("" if results.joining or is_alone else local)),
         Pairs(model_meanings(results)),
         make_items(shortfalls(model_values(results))),
     )
