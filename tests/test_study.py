@@ -65,6 +65,11 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             {"federation": {"patience": 3}, "algorithm": {"name": "finetuning"}},
             "federation.patience must be null with algorithm.extra_rounds",
         ),
+        # a mean of one round
+        (
+            {"rounds": 4, "algorithm": {"name": "fedavg", "average_last": 0.25}},
+            "algorithm.average_last must be above 1/4 with 4 rounds, of which the mean needs two, not 0.25; give a",
+        ),
         # out of range
         ({"rounds": 0}, "rounds must be at least 1, not 0"),
         ({"seed": -1}, "seed must be greater than or equal to 0"),

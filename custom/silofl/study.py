@@ -112,6 +112,7 @@ class Study(Section):
         self._check_classes()
         self._check_inputs()
         self._check_patience()
+        self._check_average()
         self._check_privacy()
         self._check_use()
         self._check_rounds()
@@ -287,6 +288,15 @@ class Study(Section):
                     f"federation.patience must be null with algorithm.{key}, whose rounds come last and may then not "
                     f"come, not {self.federation.patience}; remove one of both"
                 )
+
+    def _check_average(self) -> None:
+        """Refuse a share of the last rounds that is a single one, whose mean is its own model."""
+        share, rounds = self.recipe.average_last, self.training_rounds
+        if share and self.rounds and not self.closing_rounds:
+            raise ConfigError(
+                f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, of which "
+                f"the mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"
+            )
 
     def _check_privacy(self) -> None:
         """Refuse what would leak past the noise of `privacy`."""
