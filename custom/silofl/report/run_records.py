@@ -297,7 +297,9 @@ def all_settings(run: RunRecords) -> dict[str, str]:
 def data_table(run: RunRecords) -> TextTable | None:
     """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
     head = (f"{part}: {name}" for part in PARTS for name in COUNTED.values())
-    rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in run.sites)
+    # A simulation knows its data before it has asked a site for anything.
+    sites = run.sites or sorted(run.data)
+    rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in sites)
     return TextTable(("site", *head), rows) if rows else None
 
 
