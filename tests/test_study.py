@@ -65,6 +65,11 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             {"federation": {"patience": 3}, "algorithm": {"name": "finetuning"}},
             "federation.patience must be null with algorithm.extra_rounds",
         ),
+        # a mean of one round
+        (
+            {"rounds": 4, "algorithm": {"name": "fedavg", "average_last": 0.25}},
+            "algorithm.average_last must be above 1/4 with 4 rounds, of which the mean needs two, not 0.25; give a",
+        ),
         # out of range
         ({"rounds": 0}, "rounds must be at least 1, not 0"),
         ({"seed": -1}, "seed must be greater than or equal to 0"),
@@ -438,6 +443,16 @@ def test_options_that_no_digest_tells_apart_are_refused(value):
 def test_a_rule_of_use_that_says_nothing_is_refused(rule, algorithm, message):
     with pytest.raises(ConfigError, match=message):
         study(do_not_use=rule, algorithm={"name": algorithm})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"super_model": {"answer": "ensemble"}}, {"selector": {"labels": "best_model"}, "extra_rounds": 2}],
+)
+def test_a_rule_on_the_fallback_is_refused_where_no_case_falls_back(changes):
+    study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"})
+    with pytest.raises(ConfigError, match=r"do_not_use\.on_fallback must go with .* not 'fedsm' with labels"):
+        study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"} | changes)
 
 
 def test_a_rule_of_use_is_part_of_the_digest_and_a_study_without_one_has_its_old_one():

@@ -112,6 +112,7 @@ class Study(Section):
         self._check_classes()
         self._check_inputs()
         self._check_patience()
+        self._check_average()
         self._check_privacy()
         self._check_use()
         self._check_rounds()
@@ -288,6 +289,15 @@ class Study(Section):
                     f"come, not {self.federation.patience}; remove one of both"
                 )
 
+    def _check_average(self) -> None:
+        """Refuse a share of the last rounds that is a single one, whose mean is its own model."""
+        share, rounds = self.recipe.average_last, self.training_rounds
+        if share and self.rounds and not self.closing_rounds:
+            raise ConfigError(
+                f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, of which "
+                f"the mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"
+            )
+
     def _check_privacy(self) -> None:
         """Refuse what would leak past the noise of `privacy`."""
         if not self.is_private:
@@ -315,11 +325,14 @@ class Study(Section):
             raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
 
     def _check_use(self) -> None:
-        """Refuse a rule on a selector's fallback where there is no selector with a threshold."""
-        if self.do_not_use and self.do_not_use.on_fallback and self.recipe.ingredient("super_model") is None:
+        """Refuse a rule on a selector's fallback where there is none, and a point where nothing is called."""
+        super_model, selector = map(self.recipe.ingredient, ("super_model", "selector"))
+        falls_back = super_model is not None and super_model.falls_back(self.recipe)
+        if self.do_not_use and self.do_not_use.on_fallback and not falls_back:
+            chosen = f" with labels {selector.labels} and answer {super_model.answer}" if super_model else ""
             raise ConfigError(
-                "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's, not "
-                f"{quote_value(self.algorithm.name)}; remove it"
+                "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's with "
+                f"labels site and answer choice, not {quote_value(self.algorithm.name)}{chosen}; remove it"
             )
         if self.operating_point and not self.called:
             raise ConfigError(
@@ -393,7 +406,7 @@ class Study(Section):
         if self.recipe.stays_home == "batchnorm" and normalization != "batch":
             found.append(
                 f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
-                "travels, as in FedAvg; take batch, or another preset"
+                "travels; take batch, or another preset"
             )
         if self.training.frozen and not self.starts_from_file:
             found.append(

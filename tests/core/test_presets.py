@@ -142,6 +142,7 @@ def test_fedsms_presets_differ_in_how_the_selector_learns():
             {"selector": {"labels": "best_model"}, "extra_rounds": 2, "super_model": {"threshold": 0.5}},
             "learns the site",
         ),
+        ("fedsm", {"super_model": {"answer": "ensemble", "threshold": 0.5}}, "must go with super_model.answer: choice"),
         ("fedsm", {"extra_rounds": 2}, "extra_rounds must go with"),
     ],
 )

@@ -15,6 +15,7 @@ from nvflare.tool.job.job_cli import _discover_job_download_artifacts
 from silofl.federation.ledger import Round
 from silofl.federation.metrics_summary import metrics_summary, round_metrics
 from silofl.federation.run_folder import RunFolder
+from silofl.parts.part import Reported
 from silofl.training.site_score import SiteScore
 
 
@@ -33,10 +34,11 @@ LEDGER = [
     ),
     Round(2, examples={"east": 30}, metrics={"east": {"loss": 0.25}}, validation={"east": score(0.4)}),
 ]
+REPORTED = Reported(1, {}, LEDGER[0].validation, "best validation, round 1")
 
 
 def test_the_summary_has_the_last_rounds_means_and_the_best_rounds_values():
-    summary = metrics_summary("small", "dice", LEDGER, 1, {"east": 0.5, "west": 0.7, "south": None})
+    summary = metrics_summary("small", "dice", LEDGER, REPORTED, {"east": 0.5, "west": 0.7, "south": None})
     assert summary["final_aggregated_metrics"] == [
         {"name": "loss", "value": 0.25},
         {"name": "validation_dice", "value": 0.4},
@@ -47,6 +49,13 @@ def test_the_summary_has_the_last_rounds_means_and_the_best_rounds_values():
         {"name": "test_dice", "value": pytest.approx(0.6)},
     ]
     assert (summary["job_name"], summary["final_round"], summary["best_round"]) == ("small", 2, 1)
+
+
+def test_of_a_mean_of_rounds_the_summary_has_its_own_validation():
+    mean = Reported(2, {}, {"east": score(0.5), "west": score(0.75)}, "mean of the models of rounds 1 to 2")
+    # (0.5 + 0.75) / 2
+    summary = metrics_summary("small", "dice", LEDGER, mean, {})
+    assert summary["best_metrics"] == [{"name": "validation_dice", "value": 0.625}]
 
 
 def test_each_round_is_one_line_with_the_means_and_every_sites_numbers():
@@ -98,7 +107,7 @@ def of_nvflare(tmp_path):
 
 def test_the_keys_are_those_of_nvflares_own_writer(of_nvflare):
     summary, line = of_nvflare
-    ours = metrics_summary("small", "dice", LEDGER, 1, {})
+    ours = metrics_summary("small", "dice", LEDGER, REPORTED, {})
     assert ours.keys() == summary.keys()
     for key in ("schema_version", "status", "round_metrics_file"):
         assert ours[key] == summary[key]

@@ -38,6 +38,19 @@ def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
     assert found.model == ("best validation, round 1; rounds were compared on the sites that validated both")
 
 
+def test_a_mean_of_rounds_is_not_the_round_that_it_ends_with(play):
+    game = play(name="fedavg", rounds=4, average_last=0.5)
+
+    def change(task, site, answer):
+        if "validation" in answer.meta.get("metrics", {}):
+            answer.meta["metrics"]["validation"] = SCORE | {"value": 0.9 if task == "validate_average" else 0.5}
+        return answer
+
+    found = finished_results(game.server, game.finish(change=change))
+    assert (found.best_round, found.model) == (None, "best validation, mean of the models of rounds 3 to 4")
+    assert found.validation_mean == pytest.approx(0.9)
+
+
 def test_a_site_that_missed_a_round_makes_the_run_incomplete(play):
     game = play(rounds=2)
     game.round(change=failing("north", "train", "no GPU"))

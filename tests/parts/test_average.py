@@ -55,7 +55,6 @@ def test_the_mean_is_that_of_the_reference(vectors, rounds):
 )
 def test_the_last_rounds_are_averaged_and_never_a_single_one(make_study, rounds, share, averaged):
     assert list(make_study(rounds=rounds, average_last=share).closing_rounds) == averaged
-    assert not make_study(rounds=2, average_last=0.25).closing_rounds
     assert not make_study(rounds=rounds).closing_rounds
 
 

@@ -40,8 +40,11 @@ from tests.report.conftest import rows_of
 
 
 class Dots:
+    def __init__(self, name="dots"):
+        self.name = name
+
     def data(self):
-        return PlotData("dots", ("site", "value"), (("east", 0.5), ("west", None)))
+        return PlotData(self.name, ("site", "value"), (("east", 0.5), ("west", None)))
 
     def draw(self, width):
         return make_panels(1, 1, (2, 1))[0]
@@ -64,9 +67,17 @@ def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values_for_its_owne
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(("name", "stem"), [("cases_east-1", "cases_east-1"), ("cases_../../x", "cases_______x")])
+@pytest.mark.parametrize(("name", "stem"), [("cases_east-1", "cases_east-1"), ("cases_../a b", "cases_.._a_b")])
 def test_a_name_that_others_chose_leaves_no_folder(name, stem):
     assert file_stem(name) == stem
+
+
+def test_no_figure_takes_the_files_of_another_not_even_on_a_disk_that_does_not_tell_letter_case(tmp_path):
+    names = ("cases_a.b", "cases_a_b", "cases_a b", "cases_North", "cases_north", "cases_north_2")
+    write_figures(tmp_path, [make_image(Dots(name), "alt", "caption") for name in names])
+    stems = ["cases_a.b", "cases_a_b", "cases_a_b_2", "cases_North", "cases_north_2", "cases_north_2_2"]
+    assert sorted(path.stem for path in tmp_path.glob("*.csv")) == sorted(stems)
+    assert len(list(tmp_path.iterdir())) == 3 * len(names)
 
 
 @pytest.mark.parametrize(("page", "figures"), [("report.html", "figures"), ("comparison.html", "comparison_figures")])

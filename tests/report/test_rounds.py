@@ -237,11 +237,22 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(run,
 @pytest.mark.usefixtures("undrawn")
 def test_curves_say_which_round_is_reported_and_why(finished, run, results, record):
     (first, *_) = curve_images(read_run(finished()))
-    assert first.caption == "The best round on validation is 2: dice 0.500, mean over sites."
+    assert first.caption == "Reported: best validation, round 2 (validation dice 0.500)."
     assert "Training loss after round 2: east 0.5, west 0.5." in first.alt
-    files = run("last").json("results.json", results()).ledger(record(1, (None, None)), record(2, (None, None)))
+    last = results(model="last round, 2: no validation data", validation={})
+    files = run("last").json("results.json", last).ledger(record(1, (None, None)), record(2, (None, None)))
     (first, *_) = curve_images(read_run(files.path))
-    assert first.caption == "The reported round is 2, the last: there are no validation data."
+    assert first.caption == "Reported: last round, 2: no validation data."
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_mean_of_rounds_is_no_round_of_the_curves(finished):
+    how = "best validation, mean of the models of rounds 1 to 2"
+    mean = read_run(finished(best_round=None, model=how, validation={"east": {"value": 0.5}, "west": {"value": 0.75}}))
+    (first, *_) = curve_images(mean)
+    # (0.5 + 0.75) / 2, and no round of the ledger
+    assert first.caption == f"Reported: {how} (validation dice 0.625)."
+    assert {panel.marked_round for panel in first.plot.panels} == {None}
 
 
 @pytest.mark.usefixtures("undrawn")

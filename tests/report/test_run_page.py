@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
 from silofl.report.run_page import weights_table, write_report
 from silofl.schema import dump_record
-from tests.report.conftest import joined, report, rows_of
+from tests.report.conftest import counts, joined, report, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -159,7 +160,16 @@ def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):
     assert "1 of 2 rounds are finished and there is no result yet" in page.text
     assert f"running or interrupted; go on with: python -m silofl resume {folder}" in page.text
     assert len(page.images) == 3 and "best round so far 1" in page.text
+    assert "So far: best validation, round 1 (validation dice 0.500)." in page.text
     assert "0 of 2 rounds are finished" in report(run("begun").study().json("run.json", {}).path).text
+
+
+def test_a_simulation_that_ended_before_its_first_round_shows_its_data_and_what_is_doubtful_of_them(run, results):
+    data = {"sites": {"east": replace(counts(8, 2, 3), doubts=("dark images",)), "west": counts(7, 2, 3)}}
+    values = results(status="FAILED", reasons=["no site joined"])
+    page = report(run().json("results.json", values).json("run.json", {}).json("data.json", data).path)
+    assert "No site has said" not in page.text
+    assert "east: dark images" in page.text and re.search(r"west 7 \w+ 70", page.text)
 
 
 def test_a_site_without_a_counted_case_is_named_beside_the_pictures_of_the_others(run, results, pictures):

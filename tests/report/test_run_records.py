@@ -87,13 +87,28 @@ def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
         ("east", "kept", "dice", "", 0.75),
         ("east", "kept", "gain", "", 0.25),
     ]
+    # A model leaves out the empty cases that it leaves empty too; only the tested one says how many that are.
+    assert [row.cases for row in test] == [1, None, None, None, None]
     # the interval is that of joined()
     assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, "gains")
+
+
+def test_each_model_of_classes_counts_all_cases_and_a_gain_those_that_it_pairs(classes):
+    def cases_of(**changes):
+        choice = {"east": dump_record(joined(num_test_units=7, **changes))}
+        run = RunRecords(Path("run"), classes(joining=choice, cases={"east": 8, "west": 4}), [], {}, {})
+        found = list_result_rows({"a": [run]})
+        return {(row.model, row.metric): row.cases for row in found if (row.site, row.part) == ("east", "test")}
+
+    of_cases = cases_of(unit="case")
+    assert (of_cases["alone", "accuracy"], of_cases["kept", "gain"]) == (8, 7)
+    assert cases_of(unit="patient")["kept", "gain"] is None
 
 
 def test_a_super_models_parts_surfaces_and_other_metrics_have_rows(super_results, classes):
     found = list_result_rows({"a": [RunRecords(Path("run"), super_results(), [], {}, {})]})
     assert ("east", "ensemble", "dice", "", 0.55) in values_of(found)
+    assert {row.cases for row in found if row.model != "federated"} == {None}
     of_classes = list_result_rows({"a": [RunRecords(Path("run"), classes(), [], {}, {})]})
     assert ("west", "federated", "auroc", "", 0.875) in values_of(of_classes)
     # the study's own metric has its row already
@@ -120,6 +135,7 @@ def test_distances_name_their_unit_and_a_site_that_took_no_part_has_its_rows(row
     assert values_of(found, metric="surface_dice") == [("east", "federated", "surface_dice", "", 0.5)]
     wanted = [("coast", model, "dice", "", 0.6) for model in ("federated", "global")]
     assert values_of(found, part="unseen") == wanted
+    assert [row.cases for row in found if row.part == "unseen"] == [4, None]
 
 
 def test_a_finished_run_is_read_whole(finished):

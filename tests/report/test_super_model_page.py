@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
-from silofl.report.page import Group, Heading, Picture, Table
+from silofl.report.page import Group, Heading, Picture, Table, Text
 from silofl.report.run_records import read_run
 from silofl.report.super_model_page import (
     MAX_IMAGES,
@@ -31,6 +31,7 @@ from silofl.report.super_model_page import (
     unseen_sentence,
 )
 from silofl.studies.comparison import run_models_table
+from tests.report.conftest import report
 
 ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
 WITHOUT_GLOBAL = {
@@ -225,6 +226,13 @@ def test_an_ensemble_says_that_the_super_model_is_one(super_results):
     assert is_ensemble(averaged) and not is_ensemble(super_results())
     assert "both columns are equal" in dict(model_meanings(averaged))["super"]
     assert "here the ensemble answers" in choices_sentence(averaged, averaged.super_model)
+    assert told(threshold_sentence, averaged) == "No threshold is used: the ensemble answers."
+
+
+def test_the_page_of_an_ensemble_has_no_table_of_thresholds(finished_super):
+    assert "threshold gamma" in report(finished_super()).text
+    averaged = report(finished_super("ensemble", recipe={"constants": {"super_model": {"answer": "ensemble"}}}))
+    assert "gamma" not in averaged.text[averaged.text.index("Which model it chooses") :]
 
 
 def test_where_the_super_model_loses_is_said_with_both_values():
@@ -272,6 +280,16 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
 
 
+def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_model(finished_super):
+    texts = []
+    for name, changes in (("shared", {}), ("once", WITHOUT_GLOBAL)):
+        section = super_model_sections(read_run(finished_super(name, **changes)))[0]
+        texts.append(" ".join(str(block.text) for block in section.blocks if isinstance(block, Text)))
+    shared, once = texts
+    assert "trains a global model" in shared and "trains alone is not in this run" in shared
+    assert once.startswith("Every site trains a model alone") and "not in this run" not in once
+
+
 def test_an_ensemble_of_one_exchange_says_that_it_is_one(super_results):
     recipe = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
     assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": recipe}))
@@ -297,4 +315,6 @@ def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unse
     assert section.blocks[1].text == "Cases by the model that answered: global 3, north 1."
     assert tables_of(section)[1].columns[2] == "0.9 (used)"
     plain = unseen_section(unseen_plain())
+    averaged = unseen_section(unseen(answer="ensemble"))
+    assert len(tables_of(averaged)) == 1 and not any("gamma" in b.text for b in averaged.blocks if isinstance(b, Text))
     assert len(tables_of(plain)) == 1 and not any("answered" in block.text for block in plain.blocks[:1])

@@ -19,6 +19,8 @@ from silofl.study import load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SIDE = 16
+# d-AdaFed, which compares no BatchNorm.
+GROUP = ("--set", "model.normalization=group", "--set", "algorithm.statistics={layers: last}")
 
 
 @pytest.fixture
@@ -118,13 +120,13 @@ def test_features_may_be_those_of_the_weights_that_training_starts_from(silofl, 
 
 def test_a_network_without_batchnorm_is_measured_with_it(advice, write_sites):
     data = write_sites(contrasts=(1, 1, 2.5))
-    found = advice(data, "--set", "model.normalization=group")
+    found = advice(data, *GROUP)
     assert found["ratios"] == advice(data)["ratios"]
 
 
 def test_a_pretrained_model_without_batchnorm_is_refused(refused, job, write_sites, tmp_path):
     (tmp_path / "f.pt").touch()
-    arguments = ["--pretrained", tmp_path / "f.pt", "--set", "model.normalization=group"]
+    arguments = ["--pretrained", tmp_path / "f.pt", *GROUP]
     error = refused("advise", job, "--data", write_sites(), *arguments)
     assert (
         "--pretrained must go with model.normalization: batch, at whose layers sites are compared, not group" in error
@@ -147,7 +149,7 @@ def test_few_patients_are_said(advice, write_sites):
         ({"contrasts": (1, 1, 2.5)}, (), "local,fedavg,fedbn,harmofl"),
         # the classes differ in texture, so that other shares of them look different too
         ({"shares": (0.05, 0.5, 0.95)}, (), "local,fedavg,fedbn,harmofl,f-adafed"),
-        ({"contrasts": (1, 1, 2.5)}, ("--set", "model.normalization=group"), "local,fedavg,harmofl"),
+        ({"contrasts": (1, 1, 2.5)}, GROUP, "local,fedavg,harmofl"),
     ],
 )
 def test_the_command_compares_the_methods_made_for_what_differs(silofl, job, write_sites, shifts, changes, methods):

@@ -187,7 +187,7 @@ def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
 def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
     runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
     text = printed(print_comparison, runs, width=200)
-    assert text.index("what joining gave") < text.index("BAD  1: ") < text.index("best round")
+    assert text.index("what joining gave") < text.index("BAD  1: ") < text.index("reported round")
 
 
 def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):

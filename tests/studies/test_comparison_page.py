@@ -60,7 +60,7 @@ def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finish
     runs = [finished("a", algorithm="fedavg"), finished("b", algorithm="fedavg", rounds=5)]
     page = PageText(write_comparison(runs, tmp_path / "comparison.html"))
     sentence = "The rows differ in rounds: 2 (1: fedavg); 5 (2: fedavg); more of them are more training."
-    assert 0 <= page.text.index(sentence) < page.text.index("best round")
+    assert 0 <= page.text.index(sentence) < page.text.index("reported round")
     assert "Settings in which the runs differ (1) setting 1: fedavg 2: fedavg rounds 2 5 Settings that all" in page.text
     assert "training.loss dice_ce" in page.text and page.text.count("training: patients") == 1
 
@@ -69,9 +69,9 @@ def test_a_run_of_a_named_row_says_which_it_is_of(finished, tmp_path):
     slow, fast = (read_run(finished(name)) for name in ("a", "b"))
     page = PageText(write_rows({"slow": [slow], "fast": [fast]}, tmp_path / "rows.html"))
     # in all else both are the same job with the same algorithm
-    assert "run row best round" in page.text and "1 slow 2" in page.text and "2 fast 2" in page.text
+    assert "run row reported round" in page.text and "1 slow 2" in page.text and "2 fast 2" in page.text
     assert "All runs share: study small, algorithm harmofl" in page.text
-    assert "run best round" in PageText(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
+    assert "run reported round" in PageText(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
 
 
 def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):

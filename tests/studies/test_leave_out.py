@@ -306,7 +306,9 @@ def test_the_first_row_says_what_answers(unseen, unseen_plain, printed):
     found = unseen(threshold=None, threshold_from=None, by_threshold=[], best_in_hindsight=None)
     assert unseen_table(found).rows[0][0] == "super model, most probable model: what a clinic would get"
     assert "gamma" not in printed(print_unseen, found)
-    assert unseen_table(unseen(answer="ensemble")).rows[0][0] == "super model, ensemble: what a clinic would get"
+    averaged = unseen(answer="ensemble")
+    assert unseen_table(averaged).rows[0][0] == "super model, ensemble: what a clinic would get"
+    assert "gamma" in printed(print_unseen, unseen()) and "gamma" not in printed(print_unseen, averaged)
     assert unseen_table(unseen_plain()).rows == (("global model: what a clinic would get", "0.600"),)
 
 

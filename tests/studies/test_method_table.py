@@ -190,6 +190,11 @@ def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, 
     assert note in notes(described(name, seeds, **changes), seeds=seeds)
 
 
+def test_an_ensemble_has_no_threshold(described):
+    recipe = FEDERATED | {"constants": {"super_model": {"answer": "ensemble"}}}
+    assert "gamma" not in notes(described("fedsm", threshold=0.9, recipe=recipe))
+
+
 def test_what_differs_is_said_of_each_method(described):
     extra = described("fedsm-extra", recipe=FEDERATED | {"extra_rounds": 50}, normalization="instance")
     text = notes(described(), extra)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from silofl.federation.ledger import Round
+from silofl.parts.part import Reported
 from silofl.training.metrics import mean_of_known
 
 SUMMARY, ROUNDS = "metrics_summary.json", "round_metrics.jsonl"
@@ -22,7 +23,7 @@ NOTES = (
 
 
 def metrics_summary(
-    study: str, metric: str, ledger: Sequence[Round], best: int, tests: Mapping[str, float | None]
+    study: str, metric: str, ledger: Sequence[Round], reported: Reported, tests: Mapping[str, float | None]
 ) -> dict[str, Any]:
     """Return the summary of a run with at least one finished round.
 
@@ -30,11 +31,11 @@ def metrics_summary(
         study: The study's name.
         metric: The study's.
         ledger: The finished rounds.
-        best: The round whose models are reported.
+        reported: What the run reports.
         tests: Site -> value on its test data; empty before the test.
     """
-    last, chosen = ledger[-1], ledger[best - 1]
-    tested = mean_of_known(tests.values())
+    last, tested = ledger[-1], mean_of_known(tests.values())
+    validation = mean_of_known(score.value for score in reported.validation.values())
     return {
         "schema_version": VERSION,
         "status": "metrics_reported",
@@ -44,8 +45,8 @@ def metrics_summary(
         "notes": list(NOTES),
         "job_name": study,
         "key_metric": {"name": _validation_name(metric), "mode": "max"},
-        "best_round": best,
-        "best_metrics": _list_metrics({_validation_name(metric): chosen.validation_mean, f"test_{metric}": tested}),
+        "best_round": reported.round,
+        "best_metrics": _list_metrics({_validation_name(metric): validation, f"test_{metric}": tested}),
     }
 
 

@@ -149,8 +149,8 @@ class Results:
         version: Of silofl, which wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
-        best_round: The reported round, from 1.
-        model: How the reported round was chosen.
+        best_round: The reported round, from 1; null where a mean of rounds is reported.
+        model: What is reported, and how it was chosen.
         sites: Site -> the metric, mean over its test cases; null without a test.
         mean: Mean over the sites that have a value.
         spread: Their standard deviation, divided by their number.

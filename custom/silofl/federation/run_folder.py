@@ -320,8 +320,8 @@ class RunFolder:
 
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         values, ledger = {site: score.value for site, score in tests.items()}, server.ledger
-        metric, reported = self.study.metric, server.reported.round
-        write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported, values))
+        metric, reported = self.study.metric, server.reported
+        write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported.round, values))
         if ledger:
             write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, values))
             _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))
@@ -349,7 +349,7 @@ class RunFolder:
         shape = server.image_shape or data.image_shape or (data.in_channels, *(128,) * data.dimensions)
         recipe = find_recipe_in_use(server).as_dict()
         best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
-        rounds = f"best: round {server.reported.round}; last: round {server.finished_rounds}"
+        rounds = f"best: {server.reported.how}; last: round {server.finished_rounds}"
         known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
         if describe_missing_part(recipe) is None:
             is_size_known = any(name.startswith(INPUT_NORM) for name in collect_part_arrays(server))

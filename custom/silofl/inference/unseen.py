@@ -80,6 +80,11 @@ class UnseenTest:
     evaluation: Evaluation | None = declare_optional()
     digest: str | None = declare_optional()
 
+    @property
+    def choosing(self) -> SelectorTest | None:
+        """The selector's results where it chooses a model for each case; None where all answer, or without one."""
+        return self.selector if self.selector and self.selector.answer == "choice" else None
+
     def __post_init__(self) -> None:
         """Refuse a super model with a selector without the values and the thresholds that its tables show."""
         if self.selector is None:

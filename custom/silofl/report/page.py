@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -412,6 +413,8 @@ def name_beside(page: Path, name: str) -> Path:
 def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
     """Write each figure as ``NAME.png``, ``NAME.svg`` and ``NAME.csv``, whose rows are the values that it shows.
 
+    A name that is taken, on some disks in other letter case too, gets a number.
+
     Args:
         folder: Where they go; made where the first is written.
         images: Those without a plot have no files.
@@ -419,10 +422,14 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
     Raises:
         ConfigError: The folder cannot be written to.
     """
+    written: set[str] = set()
     for image in images:
         if image.plot:
             data = image.plot.data()
-            stem = file_stem(data.name)
+            name = file_stem(data.name)
+            stems = chain([name], (f"{name}_{number}" for number in count(2)))
+            stem = next(one for one in stems if one.lower() not in written)
+            written.add(stem.lower())
             _write_bytes(folder / f"{stem}.png", image.png)
             _write_bytes(folder / f"{stem}.svg", image.svg)
             _write_bytes(folder / f"{stem}.csv", _encode_csv(data.columns, data.rows))
@@ -430,7 +437,7 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
 
 def file_stem(name: str) -> str:
     """Return a name that can be a file's anywhere: sites and their names are others' choice."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
 def _list_images(blocks: Iterable[Block]) -> Iterator[PageImage]:

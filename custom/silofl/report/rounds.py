@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silofl.federation.ledger import Round, absence_sentence
+from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -36,6 +36,7 @@ from silofl.report.canvas import (
     style_rounds,
 )
 from silofl.report.run_records import RunRecords
+from silofl.report.sentences import describe_model
 from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
@@ -324,14 +325,13 @@ def _best_sentence(run: RunRecords, kept: float | None) -> str:
 
 
 def _reported_sentence(run: RunRecords) -> str:
-    if run.best_round is None:
+    if run.results.model:
+        return f"Reported: {describe_model(run.results)}."
+    best = find_best_round(run.ledger)
+    if best is None:
         return "No site has validated a model yet."
-    best = next((record for record in run.ledger if record.round == run.best_round), None)
-    if best is None or best.validation_mean is None:
-        return f"The reported round is {run.best_round}, the last: there are no validation data."
-    value, absence = format_number(best.validation_mean), absence_sentence(run.ledger, best)
-    sentence = f"The best round on validation is {run.best_round}: {run.metric} {value}, mean over sites."
-    return sentence + (f" {absence[0].upper()}{absence[1:]}." if absence else "")
+    value = format_number(run.ledger[best - 1].validation_mean)
+    return f"So far: {explain_choice(run.ledger)} (validation {run.metric} {value})."
 
 
 def site_value(scores: Scores, site: str) -> float | None:

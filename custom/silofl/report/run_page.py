@@ -306,7 +306,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
     facts = [
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
-        ("best round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
+        ("reported round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
         ("rounds finished", f"{len(run.ledger)}{planned}"),
         ("sites", format_count(len(run.sites) or None)),
         ("test cases", format_count(sum(results.tested.cases.values()) or None)),

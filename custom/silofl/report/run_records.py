@@ -29,7 +29,7 @@ from silofl.report.tables import TextTable
 from silofl.schema import declare_optional, read_file, read_list, read_record
 from silofl.settings import setting_text
 from silofl.study import Study, load_study
-from silofl.study_sections import RANKED
+from silofl.study_sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SurfaceScore
 
@@ -197,8 +197,8 @@ class RunRecords:
 
     @property
     def best_round(self) -> int | None:
-        """The reported round; without a result, the first of the best on validation so far."""
-        return self.results.best_round or find_best_round(self.ledger)
+        """The reported round, None of a mean of rounds; without a result, the best on validation so far."""
+        return self.results.best_round if self.results.model else find_best_round(self.ledger)
 
     @property
     def is_simulation(self) -> bool:
@@ -294,7 +294,9 @@ def all_settings(run: RunRecords) -> dict[str, str]:
 def data_table(run: RunRecords) -> TextTable | None:
     """Return one row a site: cases, patients and 2D images of each part; None of a run without any site."""
     head = (f"{part}: {name}" for part in PARTS for name in COUNTED.values())
-    rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in run.sites)
+    # A simulation knows its data before it has asked a site for anything.
+    sites = run.sites or sorted(run.data)
+    rows = tuple((site, *map(describe_count, count_data(run, site).values())) for site in sites)
     return TextTable(("site", *head), rows) if rows else None
 
 
@@ -406,7 +408,9 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         of_site = partial(row, site=site, metric=str(results.metric))
         yield from _tested_rows(results, own, of_site)
         if site in (results.joining or {}):
-            yield from _joined_rows(results.joining[site], partial(of_site, cases=own.num_cases))
+            yield from _joined_rows(
+                results.joining[site], partial(of_site, cases=_count_of_models(results.metric, own.num_cases))
+            )
         yield from _surface_rows((results.tested.surface or {}).get(site), of_site)
         for name, score in (results.tested.extra_metrics or {}).get(site, {}).items():
             yield of_site(metric=name, value=score.value, cases=score.num_cases)
@@ -426,14 +430,22 @@ def _tested_rows(results: Results, own: SiteResult, row: partial[ResultRow]) -> 
     yield from (of_area(label=label, value=value) for label, value in own.areas.items())
     also = {name: value for name, value in own.also.items() if name != results.metric}
     yield from (row(metric=name, value=value, cases=own.num_cases) for name, value in also.items())
-    yield from (row(model=model, value=value, cases=own.num_cases) for model, value in own.models.items())
+    cases = _count_of_models(results.metric, own.num_cases)
+    yield from (row(model=model, value=value, cases=cases) for model, value in own.models.items())
 
 
 def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
     names = {LOCAL: "alone", SHIFTED: SHIFTED, CHOSEN: "kept"}
     for model, name in names.items():
         yield row(model=name, value=one.tested(model))
-    yield row(model=names[CHOSEN], metric="gain", value=one.difference, low=one.low, high=one.high, verdict=one.verdict)
+    cases = one.num_test_units if one.unit == "case" else None
+    gain = partial(row, model=names[CHOSEN], metric="gain", value=one.difference, cases=cases)
+    yield gain(low=one.low, high=one.high, verdict=one.verdict)
+
+
+def _count_of_models(metric: str | None, cases: int | None) -> int | None:
+    """Return how many cases count for models beside the tested one; unknown where each leaves out other empty ones."""
+    return None if metric in SEGMENTATION_ONLY["metric"] else cases
 
 
 def _surface_rows(surface: SurfaceScore | None, row: partial[ResultRow]) -> Iterable[ResultRow]:
@@ -445,4 +457,5 @@ def _surface_rows(surface: SurfaceScore | None, row: partial[ResultRow]) -> Iter
 def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[ResultRow]:
     at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric, cases=unseen.num_counted)
     yield at_site(value=unseen.value)
-    yield from (at_site(model=model, value=value) for model, value in unseen.models.items())
+    cases = _count_of_models(unseen.metric, unseen.num_counted)
+    yield from (at_site(model=model, value=value, cases=cases) for model, value in unseen.models.items())

@@ -99,6 +99,12 @@ JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has 
 LATE_REASON = "no answer in time"
 
 
+def describe_model(results: Results) -> str:
+    """Return what a run reports, with its validation where it has one."""
+    mean = results.validation_mean
+    return f"{results.model}" + ("" if mean is None else f" (validation {results.metric} {format_number(mean)})")
+
+
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
     return _STATUS[results.status].format(tested="every site that has not left" if results.left else "every site")
@@ -222,7 +228,7 @@ def caveats(results: Results) -> list[str]:
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
     if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
-        found.append("the network has no BatchNorm to keep at home: all of it travels, as in FedAvg.")
+        found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")
     return [*found, *(results.recipe_value("cautions") or [])]

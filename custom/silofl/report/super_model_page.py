@@ -62,6 +62,9 @@ MODELS_TEXT = (
     "Every site trains a global model, which all sites share, a personalised model of its own, and a selector, which "
     "guesses from an image which site it comes from."
 )
+MODELS_ALONE_TEXT = (
+    "Every site trains a model alone, its personalised one. A selector guesses from an image which site it comes from."
+)
 COUNTS_NOTE = (
     "A row is the site that the images come from, a column what the selector takes them for; the darker, the larger "
     "the part of the row. A case speaks with the mean of its slices' scores."
@@ -97,14 +100,15 @@ def _models_section(results: Results) -> PageSection:
         f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
         "run with one seed does not tell."
     )
+    is_alone = results.recipe_value("sends_model_once")
     local = " How a site does that trains alone is not in this run: compare it with a run of the algorithm local."
     return make_section(
         "models-of-sites",
         "Models of the sites",
         "Models of the sites",
-        Text(MODELS_TEXT),
+        Text(MODELS_ALONE_TEXT if is_alone else MODELS_TEXT),
         Table(model_table(results), ""),
-        make_note(note + ("" if results.joining else local)),
+        make_note(note + ("" if results.joining or is_alone else local)),
         Pairs(model_meanings(results)),
         make_items(shortfalls(model_values(results))),
     )
@@ -112,7 +116,7 @@ def _models_section(results: Results) -> PageSection:
 
 def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
     image, choices = feature_image(run), choice_table(found.choices)
-    thresholds = {row.threshold: row.value for row in found.by_threshold}
+    thresholds = {} if is_ensemble(run.results) else {row.threshold: row.value for row in found.by_threshold}
     by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
     return make_section(
         "selector",
@@ -152,7 +156,7 @@ def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
-    selector, alone, by_threshold = unseen.selector, alone_table(unseen), None
+    selector, alone, by_threshold = unseen.choosing, alone_table(unseen), None
     if selector:
         thresholds = {row.threshold: row.value for row in selector.by_threshold}
         by_threshold = threshold_table(thresholds, selector.threshold, unseen.metric)
@@ -312,6 +316,8 @@ def shortfalls(values: Mapping[str, Values]) -> list[str]:
 
 def threshold_sentence(results: Results, found: SuperResults) -> str:
     """Name the threshold gamma of a run, its effect and its origin."""
+    if is_ensemble(results):
+        return "No threshold is used: the ensemble answers."
     if found.threshold is None:
         is_known = GLOBAL in found.selector.outputs
         why = "the selector knows the global model too" if is_known else "there is no global model to fall back to"
@@ -324,7 +330,7 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
 
 def unseen_sentence(unseen: UnseenTest) -> str:
     """State the super model's result at a site that took no part in the training."""
-    cases, gamma = unseen.num_cases, unseen.selector.threshold if unseen.selector else None
+    cases, gamma = unseen.num_cases, unseen.choosing.threshold if unseen.choosing else None
     by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
     value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
     return f"Site {unseen.site} took no part in the training. There the super model reaches {value}{by}."

@@ -153,7 +153,7 @@ def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> T
         names: The row of the table of methods that each run is of; empty where there is no such table.
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
-    head = ("study", "algorithm", "preset", "normalization", "seed", "status", "best round")
+    head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
     has_surface, extra = any(run.tested.surface for run in results), list_extra_metrics(results)
     first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
     rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))

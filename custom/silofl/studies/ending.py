@@ -4,6 +4,7 @@ from rich.console import Console
 
 from silofl.federation.results import Results
 from silofl.report.sentences import (
+    describe_model,
     describe_problems,
     early_sentence,
     joining_sentence,
@@ -22,7 +23,6 @@ from silofl.report.tables import (
     empty_cases_sentence,
     everyone_sentence,
     extra_metrics_sentence,
-    format_number,
     missing_labels_sentence,
     print_lines,
     print_table,
@@ -42,9 +42,7 @@ def print_results(results: Results, console: Console) -> None:
         lines.append(early_sentence(results))
     lines += [f"  - {sentence}" for sentence in left_sentences(results)]
     if results.model:
-        mean = results.validation_mean
-        validated = "" if mean is None else f" (validation {results.metric} {format_number(mean)})"
-        lines.append(f"model: {results.model}{validated}")
+        lines.append(f"model: {describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")
     if results.regions:
         lines.append(f"scored regions: {regions_text(results)}")

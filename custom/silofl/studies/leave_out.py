@@ -266,9 +266,9 @@ def print_unseen(unseen: UnseenTest, console: Console) -> None:
         for name, table in evaluation_tables(unseen.evaluation).items():
             print_lines(["", name], console)
             print_table(table, console)
-    if unseen.selector and unseen.selector.by_threshold:
+    if unseen.choosing and unseen.choosing.by_threshold:
         print_lines(["", "by threshold (gamma): a site's model answers where its score is above it"], console)
-        print_table(gamma_table(unseen, unseen.selector.by_threshold), console)
+        print_table(gamma_table(unseen, unseen.choosing.by_threshold), console)
 
 
 def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str]) -> list[tuple[str, ...]]:

@@ -15,6 +15,7 @@ from silofl.report.sentences import (
     shares_batchnorm,
     split_sentence,
 )
+from silofl.report.super_model_page import is_ensemble
 from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
 from silofl.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
 from silofl.studies.conditions import group_rows_by_value, list_groups
@@ -265,7 +266,7 @@ def _threshold_text(results: Results) -> str:
 
 
 def _threshold(results: Results) -> float | None:
-    return results.super_model.threshold if results.super_model else None
+    return results.super_model.threshold if results.super_model and not is_ensemble(results) else None
 
 
 def _pooling_notes(methods: Sequence[Method]) -> list[str]:

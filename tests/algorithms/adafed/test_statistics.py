@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -245,12 +246,21 @@ def test_a_checkpoint_brings_back_the_same_weights(play):
 
 
 @pytest.mark.parametrize(
-    ("normalization", "sentence"),
-    [("group", "must have a BatchNorm layer"), ("batch_stateless", "must keep running statistics to compare sites by")],
+    ("normalization", "statistics", "is_refused"),
+    [
+        ("group", {"source": "running"}, True),
+        ("batch_stateless", {"source": "running"}, True),
+        ("instance", {"source": "pretrained"}, True),
+        ("batch_stateless", {"source": "pretrained"}, False),
+        ("group", {"source": "pretrained", "layers": "last"}, False),
+    ],
 )
-def test_a_network_to_compare_no_sites_by_is_refused_before_any_round(make_study, normalization, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        start_parts(make_study(rounds=4, name="adafed", model={"normalization": normalization}), ["a", "b"], None)
+def test_a_study_without_the_layers_that_sites_are_compared_by_is_refused(
+    make_study, normalization, statistics, is_refused
+):
+    refusal = pytest.raises(ConfigError, match=f"model.normalization must be batch .*, not {normalization}; choose")
+    with refusal if is_refused else nullcontext():
+        make_study(rounds=4, name="adafed", statistics=statistics, model={"normalization": normalization})
 
 
 def test_statistics_travel_by_layer_under_the_parts_own_name():

@@ -53,12 +53,20 @@ class Similarity(Ingredient):
         return max(1, rounds // 2) if self.rounds == "half" else self.rounds
 
     def check_study(self, study: Study) -> None:
-        """Refuse a study in which no round is left for its mixing."""
+        """Refuse a study without a round left for its mixing, or without the layers that sites are compared by."""
         shared = self.shared_rounds(study.rounds)
         if shared >= study.rounds:
             raise ConfigError(
                 f"rounds must be more than the {shared} before sites listen to each other by {self.section}, not "
                 f"{study.rounds}; give more rounds, or lower algorithm.{self.section}.rounds"
+            )
+        normalization = study.model.normalization
+        # The inputs of a layer can be measured whether it keeps statistics of them or not.
+        has_layers = normalization == "batch" or (self.source, normalization) == ("pretrained", "batch_stateless")
+        if self.layers == "all" and not has_layers:
+            raise ConfigError(
+                "model.normalization must be batch where sites are compared by their BatchNorm layers "
+                f"(algorithm.{self.section}), not {normalization}; choose batch, or another algorithm"
             )
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:

@@ -154,10 +154,14 @@ class SuperModel(Ingredient):
         """Whether the selector's scores weigh the models."""
         return self.answer == "ensemble"
 
+    def falls_back(self, recipe: Recipe) -> bool:
+        """Return whether the global model answers where no score is above the threshold."""
+        return not self.weighs_models and recipe.ingredient("selector").learns_site
+
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
-        """Name the threshold where the global model is one of the selector's outputs, so that none is needed."""
-        is_idle = "threshold" in changed and not recipe.ingredient("selector").learns_site
-        return {"threshold": "a selector that learns the site"} if is_idle else {}
+        """Name the threshold where no case falls back to the global model."""
+        owner = "super_model.answer: choice" if self.weighs_models else "a selector that learns the site"
+        return {"threshold": owner} if "threshold" in changed and not self.falls_back(recipe) else {}
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
