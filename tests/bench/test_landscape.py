@@ -20,6 +20,8 @@ from silofl.study import load_study
 
 from ..studies.conftest import JOB, write_result
 
+pytestmark = pytest.mark.long
+
 SITES = ("north", "south")
 SHAPE = (1, 32, 32)
 

@@ -14,6 +14,8 @@ from silofl.flare.launchers import OwnContainer
 from silofl.settings import load_settings
 from silofl.site import PinnedStudy, Site
 
+pytestmark = pytest.mark.long
+
 NVFLARES = "nvflare.app_opt.job_launcher.docker_launcher.ClientDockerJobLauncher"
 IMAGE = "registry.example.org/silofl:0.3.0"
 

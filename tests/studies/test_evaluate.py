@@ -30,7 +30,7 @@ from silofl.study import Study
 from silofl.study_sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
 

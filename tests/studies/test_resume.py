@@ -11,7 +11,7 @@ from silofl.study import load_study
 
 from .conftest import JOB
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 
 def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_phantoms, job, capsys):

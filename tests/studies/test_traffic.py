@@ -85,6 +85,7 @@ def test_an_algorithm_that_needs_nothing_more_travels_as_the_plain_one(plain, op
     assert count_traffic(found, 3, (1, 32, 32)) == count_traffic(wanted, 3, (1, 32, 32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", RECIPES.values(), ids=RECIPES)
 def test_as_many_bytes_are_counted_as_the_ledger_of_a_run_has(settings_in, tmp_path, algorithm):
     study = make_study(rounds=3, **algorithm)
