@@ -173,9 +173,26 @@ def test_a_simulation_that_ended_before_its_first_round_shows_its_data_and_what_
 
 
 def test_a_site_without_a_counted_case_is_named_beside_the_pictures_of_the_others(run, results, pictures):
-    values = results(sites={"east": 0.5, "west": None})
-    page = report(run().json("results.json", values).pictures("east", pictures()).path)
-    assert "No picture is here of west" in page.text and "mean over 1 of 2 sites" in page.text
+    values = results(sites={"east": 0.5, "west": None}, cases={"east": 1, "west": 0})
+    page = report(run().json("results.json", values).json("run.json", {}).pictures("east", pictures()).path)
+    assert "No picture is here of west: no test case of theirs counted." in page.text
+    assert "mean over 1 of 2 sites" in page.text
+
+
+def test_pictures_that_are_missing_say_why(run, results):
+    def absence(name, files=("run.json",), **changes):
+        made = run(name).json("results.json", results(**changes))
+        for file in files:
+            made.json(file, {})
+        return report(made.path).text
+
+    nothing = {"sites": {"east": None, "west": None}}
+    text = absence("no case", **nothing, cases={"east": 0, "west": 0})
+    assert "No picture is here of east, west: no test case of theirs counted." in text and "pictures.npz" not in text
+    text = absence("no test", **nothing, cases={"east": 0}, excluded_cases={"east": 4})
+    assert "No picture is here of west: they have not tested the model." in text
+    assert "No picture is here of east, west: their folders hold no pictures.npz." in absence("removed")
+    assert "Each site keeps its own as pictures.npz." in absence("of a server", files=())
 
 
 def test_colour_images_of_several_labels_have_a_report(run, results, record, pictures):

@@ -339,15 +339,20 @@ def _pictures_section(run: RunRecords) -> PageSection:
 
 def _explain_absence(run: RunRecords) -> str:
     """Say why the report has no pictures of some sites; nothing where it has all."""
-    missing = [site for site in run.sites if site not in run.pictures]
-    if run.pictures:
-        return f"No picture is here of {', '.join(missing)}: no test case of theirs counted." if missing else ""
     if run.results.status in (UNFINISHED, "FAILED"):
         return "There are no pictures: the sites make them when they test the final model."
     if run.results.metric in CLASSIFICATION_ONLY["metric"]:
         kind = "finding" if run.results.has_findings else "class"
         return f"There are no pictures: the study classifies images, and a {kind} has no outline."
-    return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
+    if not run.is_simulation:
+        return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
+    missing, cases = [site for site in run.sites if site not in run.pictures], run.results.tested.cases
+    reasons = {
+        "no test case of theirs counted": [site for site in missing if cases.get(site) == 0],
+        "they have not tested the model": [site for site in missing if site not in cases],
+        "their folders hold no pictures.npz": [site for site in missing if cases.get(site)],
+    }
+    return " ".join(f"No picture is here of {', '.join(sites)}: {why}." for why, sites in reasons.items() if sites)
 
 
 def _traffic_section(run: RunRecords) -> PageSection:
