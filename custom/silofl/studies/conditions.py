@@ -102,7 +102,7 @@ def _data_differences(runs: RowRuns) -> Iterator[str]:
     if len(sites) > 1:
         yield f"The rows differ in sites: {list_groups(sites)}."
     records = [run for of_row in runs.values() for run in of_row]
-    other = [site for site in sorted({s for run in records for s in run.sites}) if _has_other_data(records, site)]
+    other = [site for site in sorted({s for run in records for s in run.sites}) if has_other_data(records, site)]
     if other:
         groups = group_rows_by_value(runs, lambda run: ", ".join(f"{site} {_cases_text(run, site)}" for site in other))
         yield f"The rows differ in data (cases in training / validation / test): {list_groups(groups)}."
@@ -138,7 +138,7 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
     return settings | ({"rounds": str(total)} if total else {})
 
 
-def _has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
+def has_other_data(runs: Sequence[RunRecords], site: str) -> bool:
     """Return whether the runs that know it have different data of a site."""
     known = [(*_data_digests(run, site), *count_data(run, site).values()) for run in runs if site in run.sites]
     # A record of an older version lacks some of them, which is no difference.

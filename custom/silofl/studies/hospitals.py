@@ -1,6 +1,7 @@
 """Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from silofl.report.result_pictures import average_models, list_verdicts, rows_wi
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
 from silofl.report.tables import TextTable, case_metric, format_number, name_models
+from silofl.studies.conditions import has_other_data
 from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -100,7 +102,7 @@ def _conclude_kept(rows: RowRuns) -> str:
 
 def _name_highest(rows: RowRuns) -> str:
     """Say which row has the highest mean, where all have tested the same."""
-    if len({_list_tested(runs) for runs in rows.values()}) > 1:
+    if not _have_tested_alike(rows):
         return "the methods' means are of unlike hospitals, seeds, data or metrics, so none is the highest"
     means = {name: average_models(runs) for name, runs in rows.items()}
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
@@ -108,10 +110,18 @@ def _name_highest(rows: RowRuns) -> str:
     return f"{best} has the highest mean: {kept}, against {own} alone"
 
 
-def _list_tested(runs: Sequence[RunRecords]) -> frozenset[tuple[str | int | None, ...]]:
-    """Return the metric, seed, hospital and data, as far as they are known, of each test of a kept model."""
+def _have_tested_alike(rows: RowRuns) -> bool:
+    """Return whether all rows have tested by one metric, with the same seeds, hospitals and data."""
+    tested, runs = {_list_tested(one) for one in rows.values()}, list(chain.from_iterable(rows.values()))
+    return len(tested) == 1 and not any(
+        has_other_data([run for run in runs if run.results.seed == seed], site) for _, seed, site in tested.pop()
+    )
+
+
+def _list_tested(runs: Sequence[RunRecords]) -> frozenset[tuple[str | None, int | None, str]]:
+    """Return the metric, seed and hospital of each test of a kept model."""
     return frozenset(
-        (run.results.metric, run.results.seed, site, run.data[site].digest if site in run.data else None)
+        (run.results.metric, run.results.seed, site)
         for run in runs
         for site, one in run.results.joining.items()
         if one.tested(CHOSEN) is not None
