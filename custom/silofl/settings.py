@@ -76,8 +76,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def parse(section: type[S], values: object, where: str) -> S:
-    """Build a settings section from plain values.
+def parse(section: type[S], values: object, where: str, context: object = None) -> S:
+    """Build a settings section from plain values; its validators get the context.
 
     Raises:
         ConfigError: The first thing that is wrong, as one sentence that starts with ``where``.
@@ -85,7 +85,7 @@ def parse(section: type[S], values: object, where: str) -> S:
     if not isinstance(values, dict):
         raise ConfigError(f"{where} must hold keys and values, not {type(values).__name__}")
     try:
-        return section.model_validate(values)
+        return section.model_validate(values, context=context)
     except ValidationError as error:
         first = error.errors()[0]
         # Of a name such as 007, on or no; what comes over the network has quotes that nobody writes.
@@ -94,13 +94,13 @@ def parse(section: type[S], values: object, where: str) -> S:
         raise ConfigError(f"{where}: {describe_validation_error(error, section)}{remedy}") from None
 
 
-def load_settings(section: type[S], path: Path) -> S:
-    """Read and check a settings file.
+def load_settings(section: type[S], path: Path, context: object = None) -> S:
+    """Read and check a settings file; its validators get the context.
 
     Raises:
         ConfigError: The file cannot be read, or a key is unknown, missing, of the wrong type or out of range.
     """
-    return parse(section, read_yaml(path), path.name)
+    return parse(section, read_yaml(path), path.name, context)
 
 
 class _PlainLoader(yaml.SafeLoader):

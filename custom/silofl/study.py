@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from silofl.core.findings import MOST_FINDINGS, name_absence
 from silofl.core.presets import find_recipe
@@ -37,6 +37,8 @@ Threads = Annotated[Whole, Field(gt=0, le=1024)]
 IN_3D = ("unet", "densenet121")
 # Names of regions are keys of what sites send, and names of labels are in every table.
 LONGEST_NAME = 100
+# The context of a study whose run has begun: it is read even where a newer version would refuse to begin it.
+STORED = "stored"
 
 
 def _check_label_numbers(labels: object) -> object:
@@ -103,7 +105,7 @@ class Study(Section):
             raise ConfigError(f"algorithm.{describe_validation_error(error, Study)}") from None
 
     @model_validator(mode="after")
-    def _check_settings(self) -> Study:
+    def _check_settings(self, info: ValidationInfo) -> Study:
         self._check_labels()
         self._check_regions()
         self._check_volumes()
@@ -111,6 +113,12 @@ class Study(Section):
         self._check_extra_metrics()
         self._check_classes()
         self._check_inputs()
+        if info.context != STORED:
+            self._check_course()
+        return self
+
+    def _check_course(self) -> None:
+        """Refuse what no run may begin with."""
         self._check_patience()
         self._check_average()
         self._check_privacy()
@@ -118,7 +126,6 @@ class Study(Section):
         self._check_rounds()
         for one in self.recipe.ingredients if self.rounds else ():
             one.check_study(self)
-        return self
 
     def _check_labels(self) -> None:
         """Refuse labels that no label map holds, or that results and pages cannot tell apart by their names."""
@@ -520,9 +527,14 @@ class Study(Section):
         return 1 if len(self.labels) == 1 else len(self.labels) + 1
 
 
-def load_study(path: Path) -> Study:
-    """Read and check a study.yaml; the errors of `silofl.settings.load_settings`, and of a folder in its place."""
+def load_study(path: Path, context: object = None) -> Study:
+    """Read and check a study.yaml; the errors of `silofl.settings.load_settings`, and of a folder in its place.
+
+    Args:
+        path: The file.
+        context: `STORED`, or None of a study that is to begin.
+    """
     inside = path / "app" / "config" / "study.yaml"
     if inside.is_file():
         raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")
-    return load_settings(Study, path)
+    return load_settings(Study, path, context)

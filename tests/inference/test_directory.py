@@ -19,7 +19,7 @@ from silofl.inference.directory import (
     write_model_folder,
 )
 from silofl.settings import parse
-from silofl.study import Study
+from silofl.study import STORED, Study
 
 DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2)))
 
@@ -42,6 +42,16 @@ def as_before(folder):
 def edit(folder, **changes):
     facts = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps(facts | changes))
+
+
+def test_a_model_is_read_although_its_study_may_not_begin_any_more(tmp_path, make_contents):
+    begun = plain_study(make_contents().study) | {"algorithm": {"name": "apfl"}}
+    begun["training"] |= {"optimizer": "sgd", "momentum": 0.9}
+    with pytest.raises(ConfigError, match=r"training.momentum must be 0 .* not 0.9"):
+        parse(Study, begun, "study.yaml")
+    study = parse(Study, begun, "study.yaml", STORED)
+    write_model_folder(tmp_path / "supermodel", replace(make_contents(), study=study))
+    assert read_model_folder(tmp_path / "supermodel").study == study
 
 
 def test_the_fingerprint_knows_whose_model_is_beside(tmp_path, make_contents):

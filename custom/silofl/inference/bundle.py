@@ -28,7 +28,7 @@ from silofl.inference.super_model import BATCH_SIZE, ENSEMBLE, SuperModel, shift
 from silofl.models.networks import apply_by_windows
 from silofl.models.roles import GLOBAL
 from silofl.schema import read_record
-from silofl.study import Study, load_study
+from silofl.study import STORED, Study, load_study
 
 logger = logging.getLogger(__name__)
 # The file of a class, and what it holds of a prediction.
@@ -151,7 +151,7 @@ class FilePredictor:
         domain: Mapping[str, Any] | None = None,
         calling: Mapping[str, Any] | None = None,
     ) -> None:
-        study, about = load_study(Path(study_file)), read_json(Path(study_file).with_name("metadata.json"))
+        study, about = load_study(Path(study_file), STORED), read_json(Path(study_file).with_name("metadata.json"))
         contents = unpack_contents(about["super_model"], study, image_shape, domain or {}, calling or {})
         self.model = BundleModel(contents, network, about["super_model"]["members"], device)
 

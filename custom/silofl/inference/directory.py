@@ -22,7 +22,7 @@ from silofl.inference.readme import super_model_readme
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
 from silofl.settings import parse
-from silofl.study import Study
+from silofl.study import STORED, Study
 
 __all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_folder", "write_model_folder"]
 
@@ -66,7 +66,7 @@ def read_model_folder(folder: Path) -> Contents:
     """
     facts = _read_facts(folder)
     try:
-        study = parse(Study, facts["study"], f"{folder.name}/model.json")
+        study = parse(Study, facts["study"], f"{folder.name}/model.json", STORED)
         _check_fingerprint(folder, facts, study)
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
         _check_content(folder, facts)

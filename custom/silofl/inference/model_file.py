@@ -15,7 +15,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import build_contents, plain_study, read_model_folder
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.settings import parse
-from silofl.study import Study
+from silofl.study import STORED, Study
 
 # What model.json is called among the tensors: its bytes.
 HEAD = "model.json"
@@ -66,7 +66,7 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
         for name in dict.fromkeys(map(read_role, arrays))
     }
     try:
-        own = parse(Study, facts["study"], HEAD)
+        own = parse(Study, facts["study"], HEAD, STORED)
         contents = build_contents(facts, own, states)
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(

@@ -16,7 +16,7 @@ from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_fold
 from silofl.inference.super_model import SuperModel
 from silofl.models.roles import GLOBAL
 from silofl.models.weights import is_state
-from silofl.study import load_study
+from silofl.study import STORED, load_study
 
 # Of a run's folder `model`.
 STUDY, BEST = "study.yaml", "best.pt"
@@ -44,7 +44,7 @@ def open_model(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
 def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
     try:
         about, how = read_json(folder / BUNDLE)["super_model"], read_json(folder / "configs" / "inference.json")
-        study = load_study(folder / "configs" / STUDY)
+        study = load_study(folder / "configs" / STUDY, STORED)
         contents = unpack_contents(about, study, how["image_shape"], how["domain"], how.get("calling", {}))
         members, fingerprint = list(about["members"]), str(about["fingerprint"])
     except (KeyError, TypeError, AttributeError) as error:
@@ -66,7 +66,7 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
 
 
 def _read_best(folder: Path) -> Contents:
-    study = load_study(folder / STUDY)
+    study = load_study(folder / STUDY, STORED)
     shape = study.data.image_shape
     if shape is None:
         raise ConfigError(

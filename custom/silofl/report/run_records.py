@@ -28,7 +28,7 @@ from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.report.tables import TextTable
 from silofl.schema import declare_optional, read_file, read_list, read_record
 from silofl.settings import setting_text
-from silofl.study import Study, load_study
+from silofl.study import STORED, Study, load_study
 from silofl.study_sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.site_score import SurfaceScore
@@ -247,7 +247,7 @@ def read_comparisons(run: Path) -> tuple[str, ...]:
 def _read_study(run: Path) -> Study | None:
     # Of a simulation, and of a real federation's run.
     files = (run / CONFIG / "study.yaml", run / "model" / "study.yaml")
-    return next((load_study(file) for file in files if file.is_file()), None)
+    return next((load_study(file, STORED) for file in files if file.is_file()), None)
 
 
 def _read_changes_file(path: Path) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from silofl.studies.simulation import (
     study_file,
 )
 from silofl.studies.sweep import DATA, Point, Sweep, check_sweep
-from silofl.study import Study, load_study
+from silofl.study import STORED, Study, load_study
 
 CENTRALISED = "centralised"
 NO_SWEEP = Sweep()
@@ -254,7 +254,7 @@ def _name_errors(run: ComparedRun) -> Iterator[None]:
 
 def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
     """Refuse an earlier run of another study, or on other data or sites."""
-    trained = load_study(study_file(run.path / "job"))
+    trained = load_study(study_file(run.path / "job"), STORED)
     wanted, found = (flat_settings(plain_study(one)) for one in (study, trained))
     differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
     earlier = read_simulation(run.path)

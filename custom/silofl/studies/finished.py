@@ -18,7 +18,7 @@ from silofl.schema import read_file
 from silofl.studies import simulate
 from silofl.studies.leave_out import assemble_models
 from silofl.studies.simulation import Moved, read_simulation, study_file
-from silofl.study import Study, load_study
+from silofl.study import STORED, Study, load_study
 
 
 def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, SiteData]]:
@@ -40,7 +40,7 @@ def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, Sit
         raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {path}")
     models, study, counts = (
         assemble_models(path),
-        load_study(study_file(path / "job")),
+        load_study(study_file(path / "job"), STORED),
         read_file(DataCounts, path / DATA),
     )
     return models, read_sites(study, path, moved, {path: counts.sites} if counts else {})
