@@ -104,11 +104,11 @@ def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused, tmp_path, 
     assert not (tmp_path / "run").exists() and sorted(two_sites.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "north#2", "it's"])
+@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "north.2", "north#2", "it's"])
 def test_a_sites_name_that_nvflares_simulator_would_cut_is_refused_but_with_alone(refused, tmp_path, two_sites, name):
     (two_sites / "north").rename(two_sites / name)
     where = ["simulate", JOB, "--data", two_sites, "--out", tmp_path / "run"]
-    assert f"must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}" in refused(
+    assert f"must have no comma, dot, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}" in refused(
         *where
     )
     study, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})

@@ -323,11 +323,11 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
 
 
 def _check_names(sites: Sequence[str]) -> None:
-    """Refuse names that NVFlare's simulator takes for two, or cannot put into a site's command."""
+    """Refuse names that NVFlare's simulator takes for two or for a path, or cannot put into a site's command."""
     for name in sites:
-        if "," in name or find_cut(name):
+        if "," in name or "." in name or find_cut(name):
             raise ConfigError(
-                "a site's name must have no comma, blank, quote, backslash or hash in NVFlare's simulator, not "
+                "a site's name must have no comma, dot, blank, quote, backslash or hash in NVFlare's simulator, not "
                 f"{name!r}; rename its folder, or run it with silofl simulate --alone"
             )
 
