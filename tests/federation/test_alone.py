@@ -30,7 +30,7 @@ def alone(tmp_path, site_data, make_study):
 @pytest.mark.parametrize("name", ["fedavg", "adafed"])
 def test_a_run_alone_is_what_its_course_comes_to(alone, play, make_study, name):
     path = alone(name=name, rounds=2)
-    game = play(name=name, rounds=2, min_patients=20)
+    game = play(name=name, rounds=2, min_patients=Site.model_fields["min_patients"].default)
     game.finish()
     ledger = json.loads((path / "ledger.json").read_text())
     assert [record["weights"] for record in ledger] == [record.weights for record in game.server.ledger]

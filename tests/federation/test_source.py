@@ -25,8 +25,8 @@ OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow"
     "rules",
     "sketch",
 }
-# The schema of results.json, whose key it is.
-OF_A_FILE = {("results", "super_model")}
+# The schema of results.json, whose key it is; the question `Part.averaged`; and the contrasts of images.
+OF_A_FILE = {("results", "super_model"), ("admission", "average"), ("numbers", "contrast")}
 
 
 def ingredient_classes():
