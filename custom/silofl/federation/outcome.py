@@ -35,12 +35,11 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     values = {site: scores[site].value if site in scores else None for site in server.sites}
     known = [value for value in values.values() if value is not None]
     reasons = _shortcomings(server, tests)
-    is_of_round = any((one.round, one.validation) == (reported.round, reported.validation) for one in server.ledger)
     return Results(
         **_describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
-        best_round=reported.round if is_of_round else None,
+        best_round=None if reported.is_mean else reported.round,
         model=reported.how,
         sites=values,
         mean=mean_of_known(known),

@@ -109,7 +109,7 @@ class AveragePart(Part):
             return reported
         models = {role: self._put_means(role, narrow(run.parts[role], ModelPart)) for role in self.roles}
         number = self.study.training_rounds
-        return Reported(number, dict(run.parts) | models, self.chosen, f"best validation, {self._name}")
+        return Reported(number, dict(run.parts) | models, self.chosen, f"best validation, {self._name}", is_mean=True)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -90,12 +90,14 @@ class Reported:
         parts: Role -> the part as it is reported.
         validation: Site -> its validation of these models.
         how: How they were chosen.
+        is_mean: Whether they are means over several rounds, and no round's own.
     """
 
     round: int
     parts: Mapping[str, Part]
     validation: Mapping[str, SiteScore]
     how: str
+    is_mean: bool = False
 
 
 @dataclass(frozen=True)
