@@ -33,7 +33,6 @@ from silofl.data.decoded import Unpacked
 from silofl.data.transforms import build_augmentation
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.course import Answers, Course, separate_failures
-from silofl.federation.ledger import is_better
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
@@ -521,13 +520,6 @@ def play(tmp_path, site_data, make_study):
         return Play(study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients)
 
     return start
-
-
-def mark_best(ledger):
-    """Mark the best rounds as the server does, one after the other; return all."""
-    for number, record in enumerate(ledger):
-        record.is_best = is_better(record, ledger[:number]) or None
-    return ledger
 
 
 @pytest.fixture

@@ -468,7 +468,7 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; by default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        patience: Rounds without a better mean validation after which the run ends with the models of the best round.
+        patience: Rounds without a better validation after which the run ends with the models of the best round.
             AdaFed's shared rounds do not count. Refused with ``average_last`` or ``extra_rounds``.
         sites_left: Sites that have left a continued run, as ``[north]``: what they miss does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and

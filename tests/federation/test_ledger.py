@@ -9,13 +9,12 @@ from silofl.federation.ledger import (
     absence_sentence,
     find_best_round,
     is_better,
+    mark_best,
     metrics_csv,
     read_ledger,
 )
 from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
-
-from ..conftest import mark_best
 
 
 def test_metrics_are_one_row_a_round_site_and_part():
@@ -38,7 +37,7 @@ def test_metrics_are_one_row_a_round_site_and_part():
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert read_ledger(tmp_path) is None
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5}}, withheld={"a": ["w"]})
-    record.unlike = {"a": {"cosine": -0.5}}
+    record.unlike, record.is_best = {"a": {"cosine": -0.5}}, True
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
     (tmp_path / "ledger.json").write_text(json.dumps([dump_record(record)]))
     (found,) = read_ledger(tmp_path)
@@ -108,7 +107,8 @@ def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts
     rounds = [validated(1, a=0.1, b=0.2), validated(2, a=0.3), validated(3, a=0.5)]
     rounds += [validated(4, a=0.6, b=0.1), validated(5, a=0.6, b=0.3), validated(6, a=0.7, b=0.0)]
     # on a, 4 is better than 3; on a and b, 5 is better than 4, and 6 is not
-    assert [find_best_round(mark_best(rounds[:number])) for number in range(1, 7)] == [1, 2, 3, 4, 5, 5]
+    mark_best(rounds)
+    assert [find_best_round(rounds[:number]) for number in range(1, 7)] == [1, 2, 3, 4, 5, 5]
     assert find_best_round(mark_best([Round(1)])) is None
     assert find_best_round(mark_best([Round(1), validated(2, a=0.0)])) == 2
 
@@ -123,10 +123,10 @@ def test_the_choice_says_which_site_had_no_say():
 
 
 def test_of_rounds_that_were_read_before_only_the_last_is_read_again(tmp_path):
-    rounds = [validated(1, a=0.1), validated(2, a=0.2), Round(3)]
+    rounds = mark_best([validated(1, a=0.1), validated(2, a=0.2), Round(3)])
     (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds)))
     known = read_ledger(tmp_path)
-    rounds[2:] = [validated(3, a=0.3), Round(4)]
+    rounds[2:] = [replace(validated(3, a=0.3), is_best=True), Round(4)]
     (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds)))
     again = read_ledger(tmp_path, known)
     assert again == rounds
@@ -139,3 +139,15 @@ def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
     (tmp_path / "ledger.json").write_text(json.dumps([dump_record(Round(1)) | {"secnds": 1.0}]))
     with pytest.raises(ConfigError, match=r"ledger.json: secnds must .* mean 'seconds'\?\)"):
         read_ledger(tmp_path)
+
+
+def test_by_the_median_a_site_that_validates_for_the_first_time_chooses_no_round():
+    before = mark_best([validated(1, a=0.2, b=0.2), validated(2, a=0.8, b=0.8)])
+    late = validated(3, a=0.3, b=0.3, c=0.0)
+    assert is_better(late, before) and not is_better(late, before, by_median=True)
+
+
+def test_a_ledger_of_an_older_version_is_read_with_its_best_rounds(tmp_path):
+    records = [dump_record(validated(number, a=value)) for number, value in ((1, 0.3), (2, 0.5), (3, 0.4))]
+    (tmp_path / "ledger.json").write_text(json.dumps(records))
+    assert [record.is_best for record in read_ledger(tmp_path)] == [True, True, None]

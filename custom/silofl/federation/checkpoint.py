@@ -9,12 +9,12 @@ from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError, StateError, quote_value
 from silofl.federation.ledger import FILE as LEDGER
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, mark_best
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
 from silofl.parts.load import start_parts
 from silofl.settings import flatten_keys, parse
-from silofl.study import Study
+from silofl.study import STORED, Study
 
 # 4: with the run that it is of. Raised whenever an older file would be misread.
 FORMAT = 4
@@ -58,16 +58,13 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
     plain = json.loads(state["json"])
     check_study(study, state)
     _check_sites_left(study, plain)
-    parts, ledger = start_parts(study, plain["sites"], pretrained), read_finished_rounds(state)
-    # Older checkpoints named the best round beside the ledger.
-    if plain.get("best_round"):
-        ledger[plain["best_round"] - 1].is_best = True
+    parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,
         plain["run"],
         plain["sites"],
         {role: part.restored(state["parts"].get(role, {})) for role, part in parts.items()},
-        ledger,
+        read_finished_rounds(state),
         {role: parts[role].restored(one) for role, one in state["best_parts"].items()},
         plain["shape"] and tuple(plain["shape"]),
         schema.read_record(Domain, plain["domain"], "the checkpoint's domain"),
@@ -78,7 +75,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
 
 def read_finished_rounds(state: Mapping[str, Any]) -> list[Round]:
     """Return the finished rounds in a checkpoint."""
-    return [schema.read_record(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]]
+    return mark_best([schema.read_record(Round, record, LEDGER) for record in json.loads(state["json"])["ledger"]])
 
 
 def check_study(study: Study, state: Mapping[str, Any]) -> None:
@@ -92,7 +89,7 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
     if changed == ["rounds"] and _means_the_same(
-        parse(Study, plain["study"], "checkpoint"), study, len(plain["ledger"])
+        parse(Study, plain["study"], "checkpoint", STORED), study, len(plain["ledger"])
     ):
         return
     finished = len(plain["ledger"])
@@ -122,7 +119,7 @@ def _check_sites_left(study: Study, plain: Mapping[str, Any]) -> None:
 def _add_defaults(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a study with the defaults of keys that are younger than it is."""
     try:
-        return plain_study(parse(Study, plain, "checkpoint"))
+        return plain_study(parse(Study, plain, "checkpoint", STORED))
     except ConfigError:
         # A key that is gone, which the caller names.
         return plain

@@ -164,11 +164,13 @@ def is_better(record: Round, before: Sequence[Round], *, by_median: bool = False
     Args:
         record: The round.
         before: The rounds before it.
-        by_median: Whether the sites' median difference decides instead, which a few invented scores move little.
+        by_median: Whether the sites' median difference decides instead, which a few invented scores move little, and
+            the choice begins anew where at least half of the sites validate for the first time.
     """
     best = find_best_round(before)
     new, old = record.validated, before[best - 1].validated if best else {}
-    if new.keys() - validators(before):
+    newcomers = new.keys() - validators(before)
+    if newcomers and (not by_median or 2 * len(newcomers) >= len(new)):
         return True
     shared = sorted(new.keys() & old.keys())
     # Nothing to compare by: the round that more sites have validated is known better.
@@ -177,6 +179,14 @@ def is_better(record: Round, before: Sequence[Round], *, by_median: bool = False
     if by_median:
         return bool(np.median([new[site] - old[site] for site in shared]) > 0)
     return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))
+
+
+def mark_best(ledger: list[Round]) -> list[Round]:
+    """Mark the best rounds, one after the other, of a ledger that marks none, as those of older versions; return it."""
+    if not any(record.is_best for record in ledger):
+        for number, record in enumerate(ledger):
+            record.is_best = is_better(record, ledger[:number]) or None
+    return ledger
 
 
 def find_best_round(ledger: Sequence[Round]) -> int | None:
@@ -210,13 +220,14 @@ def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     return f"rounds were compared on the sites that validated both{without}"
 
 
-def explain_choice(ledger: Sequence[Round]) -> str:
-    """Return in words which round is reported, and why."""
+def explain_choice(ledger: Sequence[Round], *, by_median: bool = False) -> str:
+    """Return in words which round is reported, and why; by_median as of `is_better`."""
     best = find_best_round(ledger)
     if best is None:
         return f"last round, {len(ledger)}: no validation data"
     absence = absence_sentence(ledger, ledger[best - 1])
-    return f"best validation, round {best}" + (f"; {absence}" if absence else "")
+    how = ", by the median of the sites' differences" if by_median else ""
+    return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
 
 
 def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None:
@@ -230,7 +241,8 @@ def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None
     Raises:
         ConfigError: The file cannot be read, or is not what this version of silofl writes.
     """
-    return read_list(Round, folder / FILE, known[:-1])
+    ledger = read_list(Round, folder / FILE, known[:-1])
+    return ledger and mark_best(ledger)
 
 
 def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: Mapping[str, float | None]) -> str:

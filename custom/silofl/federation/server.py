@@ -88,9 +88,9 @@ class ServerRounds:
     @property
     def reported(self) -> Reported:
         """The best round on validation, or the last without validation, unless a part has something better."""
-        number, how = self.best_round or self.finished_rounds, explain_choice(self.ledger)
+        number, doubts = self.best_round or self.finished_rounds, self.study.recipe.doubts_sites
         validation = self.ledger[number - 1].validation if number else {}
-        best = Reported(number, self.parts | self.best_parts, validation, how)
+        best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger, by_median=doubts))
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
 
     @property

@@ -18,7 +18,7 @@ from silofl.federation.step_cost import measure_cost
 from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
-from silofl.hospital.finding import Finding, failed, ok
+from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.models.precision import narrow_arrays
 from silofl.parts.dp_sgd import count_steps, read_count
 from silofl.parts.part import BEFORE, INSTEAD
@@ -82,6 +82,12 @@ def check_privacy(candidate: Candidate) -> Finding:
         f"{study.training_rounds} rounds{earlier} spend epsilon {epsilon:.3g} at delta {settings.delta:g} for each of "
         f"{units} {settings.unit}s"
     )
+    if before and limit is not None and compute_study_epsilon(study, of_round) <= limit < epsilon:
+        return warning(
+            f"{spends}, more than the {limit:g} of max_epsilon in site.yaml; the site refuses the rounds beyond it, "
+            "unless those that were counted are of this run, which goes on",
+            epsilon=epsilon,
+        )
     if limit is not None and epsilon > limit:
         return failed(
             f"max_epsilon of site.yaml must be at least what the study spends, not {limit:g}: {spends}; ask for more "

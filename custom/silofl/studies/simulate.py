@@ -63,7 +63,7 @@ from silofl.studies.simulation import (
     study_file,
 )
 from silofl.studies.weights import find_weights_file, with_weights
-from silofl.study import Study, load_study
+from silofl.study import STORED, Study, load_study
 from silofl.training.device import choose_device
 from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
@@ -190,10 +190,12 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int
     simulation = replace(read_simulation(run, moved), trusts_code=trusts_code)
     check_links(run)
     check_code(run / "job", simulation)
-    study = load_study(study_file(run / "job"))
+    study = load_study(study_file(run / "job"), STORED)
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _conclude_run(run, simulation, study, console)
+    # What may not begin any more does not go on either.
+    load_study(study_file(run / "job"))
     _check_is_there(simulation)
     _check_learnt_from(run, simulation, study)
     with _starting_simulator(simulation) as simulator:
