@@ -9,6 +9,7 @@ import torch
 from silofl import files
 from silofl.errors import ConfigError, DamagedError
 from silofl.files import (
+    hold_lock,
     is_free,
     load_state,
     load_tensors,
@@ -32,6 +33,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         write_atomically(path, fail)
     assert path.read_text() == '{\n "round": 1\n}\n'
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_without_locks_is_not_a_folder_in_use(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    with pytest.raises(ConfigError, match="must be on a disk that locks files; this one answers 'No locks available'"):
+        with hold_lock(tmp_path / "lock"):
+            pass
 
 
 def test_a_folder_is_free_while_it_is_empty_or_not_there(tmp_path):

@@ -99,15 +99,20 @@ def hold_lock(path: Path) -> Iterator[None]:
     """Hold a lock file for this process; it is let go when the process ends, however it ends.
 
     Raises:
-        ConfigError: Another process holds it, or it is a link.
+        ConfigError: Another process holds it, it is a link, or its disk has no locks.
     """
     with open_own(path, "a") as stream:
         try:
             # Not a file with a process id: the kernel lets a lock go when its process dies, so none is ever stale.
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ConfigError(
                 f"{path.parent} must not be in use; another run still writes it: end that first"
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"{path.parent} must be on a disk that locks files; this one answers {error.strerror!r}: name a folder "
+                "on another"
             ) from None
         yield
 

@@ -113,7 +113,8 @@ class Study(Section):
         self._check_extra_metrics()
         self._check_classes()
         self._check_inputs()
-        if info.context != STORED:
+        self._check_rounds()
+        if self.rounds and info.context != STORED:
             self._check_course()
         return self
 
@@ -123,8 +124,7 @@ class Study(Section):
         self._check_average()
         self._check_privacy()
         self._check_use()
-        self._check_rounds()
-        for one in self.recipe.ingredients if self.rounds else ():
+        for one in self.recipe.ingredients:
             one.check_study(self)
 
     def _check_labels(self) -> None:
@@ -299,7 +299,7 @@ class Study(Section):
     def _check_average(self) -> None:
         """Refuse a share of the last rounds that is a single one, whose mean is its own model."""
         share, rounds = self.recipe.average_last, self.training_rounds
-        if share and self.rounds and not self.closing_rounds:
+        if share and not self.closing_rounds:
             raise ConfigError(
                 f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, of which "
                 f"the mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"

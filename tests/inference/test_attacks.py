@@ -234,6 +234,9 @@ def test_a_contrast_that_shows_nothing_is_refused_and_one_that_is_not_there_is_a
     ):
         model.predict(files)
     assert "contrast T2 is missing; zeros stand in its place" in model.predict({"T1": files["T1"]}).warnings
+    # Of one file for all contrasts nobody can leave one out.
+    both = np.random.default_rng(0).random((37, 53, 3, 2)) * [1, 0]
+    assert model.predict(write_volume("both.nii.gz", array=both.astype(np.float32))).label_map is not None
 
 
 def test_one_file_is_not_two_contrasts(make_contents, make_study, write_volume, tmp_path):

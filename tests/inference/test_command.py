@@ -268,8 +268,8 @@ def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents,
         (tmp_path / patient).mkdir(exist_ok=True)
         paths[patient, name] = write_volume(f"{patient}/{name}.nii.gz", seed=seed)
 
-    def predict(first, second):
-        case = {"T1": paths[first, "T1"], "T2": paths[second, "T2"]}
+    def predict(first, second=None):
+        case = {"T1": paths[first, "T1"]} | ({"T2": paths[second, "T2"]} if second else {})
         options, console = Options(device="cpu"), Console(file=io.StringIO())
         return predict_inputs(tmp_path / "two", [case], tmp_path / "out", options, console)[1]
 
@@ -278,6 +278,9 @@ def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents,
         with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
             predict(first, second)
     assert predict("p1", "p1") == [wanted]
+    # One that comes later is no other case.
+    (alone,) = predict("p1")
+    assert "contrast T2 is missing" in " ".join(alone["warnings"]) and predict("p1", "p1") == [wanted]
 
 
 def test_each_contrast_has_its_checksum_whatever_its_files_are_called(tmp_path, make_contents, make_study):

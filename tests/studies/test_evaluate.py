@@ -87,6 +87,17 @@ def load(folder, study, tmp_path):
     return load_site_data(folder, study, tmp_path / "cache", has_progress=False)
 
 
+def test_models_that_see_patches_of_volumes_are_evaluated(evaluate, phantoms):
+    shape = (1, 16, 16, 16)
+    study = make_study(dimensions=3, patches={"size": shape[1:]}, transforms=[])
+    study = study.model_copy(update={"model": study.model.model_copy(update={"normalization": "batch"})})
+    model = build_model(study, shape, seed=0).state_dict()
+    code, record, printed, _ = evaluate(
+        Contents(study, shape, {"global": model}, "only", domain=FORM), phantoms / UNSEEN_SITE
+    )
+    assert code == ExitCode.COMPLETE and record.num_cases == 6, printed
+
+
 def test_the_value_is_that_of_a_left_out_sites_test(evaluate, contents, phantoms, tmp_path):
     code, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE)
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)

@@ -34,6 +34,11 @@ class ImageFiles:
         return next(file for file in self.files if file is not None)
 
     @property
+    def has_own_files(self) -> bool:
+        """Whether each contrast has a file of its own, and one file does not hold all."""
+        return len(self.files) > 1
+
+    @property
     def contrasts(self) -> tuple[str, ...]:
         """The contrasts that are there."""
         if len(self.files) != len(self.channels):

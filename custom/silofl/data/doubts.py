@@ -59,8 +59,11 @@ def _find_blank(data: SiteData, study: Study, ranges: Mapping[str, Sides]) -> li
     names, records = study.data.channel_names, [one for part in data.manifest.parts.values() for one in part]
     blank = 0
     for record in records:
-        missing, (low, high) = data.list_missing(record, study), ranges[record.case]
-        blank += any(low[i] == high[i] and name not in missing for i, name in enumerate(names or ("",)))
+        missing, is_blank = data.list_missing(record, study), np.equal(*ranges[record.case])
+        if data.manifest.source(record).has_own_files:
+            blank += any(is_blank[place] for place, name in enumerate(names) if name not in missing)
+        else:
+            blank += bool(is_blank.all())
     if not blank:
         return []
     remedy = "take them out of dataset.json where nothing is on them"

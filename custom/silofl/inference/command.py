@@ -306,10 +306,12 @@ def _check_same_images(inputs: Sequence[Input], records: Sequence[dict[str, Any]
 
 
 def _is_same_image(case: Case, record: dict[str, Any]) -> bool:
-    """Return whether a case has the files of a record, and no others."""
+    """Return whether a case has a file in common with a record, and none of its contrasts is another."""
     sums = record.get("sha256")
     try:
-        return isinstance(sums, dict) and sorted(map(str, sums.values())) == sorted(_checksums(case).values())
+        own = _checksums(case)
+        is_known = isinstance(sums, dict) and any(digest in sums.values() for digest in own.values())
+        return is_known and all(sums[name] == digest for name, digest in own.items() if name in sums)
     except DataError:  # what cannot be read is not what was answered
         return False
 

@@ -136,7 +136,9 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 form, examples = site.data.read_form(records[case]), part.select_rows(rows)
                 model.contents.domain.check(form, f"case {case!r}")
                 missing = site.data.list_missing(records[case], study)
-                check_is_not_blank(examples.images, f"case {case!r}", study.data.channel_names, missing)
+                has_own_files = site.data.manifest.source(records[case]).has_own_files
+                names = study.data.channel_names if has_own_files else ()
+                check_is_not_blank(np.asarray(examples.images), f"case {case!r}", names, missing)
                 lacking = site.data.list_file_doubts(records[case], form, study)
                 found = _evaluate_case(model, examples, name, form, lacking, site.has_sizes)
                 yield _count_cut_away(found, records[case], site.data.manifest, steps)

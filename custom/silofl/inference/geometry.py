@@ -57,7 +57,7 @@ def check_is_not_blank(images: NDArray, name: str, names: Sequence[str], missing
     Args:
         images: (n, C, *spatial); where contrasts have names, all of one slice, then those of the next.
         name: What messages call the input.
-        names: The study's contrasts; empty where it names none.
+        names: The study's contrasts, where they have files of their own; empty where one file holds all.
         missing: Those that the case is known to lack.
 
     Raises:

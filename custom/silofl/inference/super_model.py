@@ -360,7 +360,7 @@ class SuperModel:
     def _prepare_case(self, case: Case) -> PreparedImage:
         source = build_source(case, self.contents.study.data)
         prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
-        names = self.contents.study.data.channel_names
+        names = self.contents.study.data.channel_names if source.has_own_files else ()
         check_is_not_blank(prepared.images, source.first[1], names, prepared.missing)
         return prepared
 

@@ -289,7 +289,9 @@ def _look_at_data(
     for site, own in padding.items():
         doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
     counts = {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
-    counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
+    # What is left out stays so, whatever becomes of its files.
+    if not simulation.skip_unreadable:
+        counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
     write_json(run / DATA, dump_record(DataCounts(counts)))
     for site, sentences in doubts.items():
         for sentence in sentences:
