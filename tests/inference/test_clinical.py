@@ -67,7 +67,8 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     )
     records = [SimpleNamespace(case=name) for name in names]
     files = {"read_form": lambda record: None, "list_file_doubts": lambda *_: [], "list_missing": lambda *_: []}
-    data = SimpleNamespace(manifest=SimpleNamespace(parts={"test": records}), **files)
+    manifest = {"parts": {"test": records}, "source": lambda record: SimpleNamespace(has_own_files=False)}
+    data = SimpleNamespace(manifest=SimpleNamespace(**manifest), **files)
     units = Units("patient", {name: name for name in names})
     return list(evaluate_cases(model, SiteCases(data, {"test": part}, units))), units.unit_of
 
