@@ -136,7 +136,7 @@ def _mean_over_sites(run: Path, judge: Callable[[nn.Module, SiteData], float]) -
 def _load_networks(run: Path) -> tuple[tuple[nn.Module, SiteData], ...]:
     contents, torch_device = assemble_models(run), torch.device("cpu")
     torch.set_num_threads(1)
-    folder = find_data(run) / JOB
+    (folder,) = find_data(run).iterdir()
     return tuple(
         (network, load_site_data(folder / site, contents.study, folder / ".cache", has_progress=False))
         for site, network in load_site_networks(contents, torch_device)
@@ -287,28 +287,20 @@ PNEUMONIA = replace(
     seeds=SEARCHED,
     describe_data=None,
 )
-# Rows whose answer to an image is its own.
 PNEUMONIA_OTHERWISE = replace(
     _with_other_normalizations(PNEUMONIA),
-    rows=tuple(
-        replace(row, rates=(0.01, 0.03, 0.1))
-        for row in OTHERWISE_NORMALIZED
-        if row.changes["model.normalization"] != "batch_stateless"
-    ),
-    columns=COLUMNS,
-    note="",
+    rows=tuple(replace(row, rates=(0.01, 0.03, 0.1)) for row in OTHERWISE_NORMALIZED),
+    columns=COLUMNS | {"one at a time": one_at_a_time},
+    note="One at a time: balanced accuracy where each image is a batch of its own.",
 )
-# BatchNorm, and GroupNorm, with which FedAvg is at its best there.
 NUCLEI = replace(
     PNEUMONIA_OTHERWISE,
     name="nuclei-normalizations",
     job="harmofl_nuclei",
     make=partial(_import, "nuclei-dsb2018", "harmofl_nuclei", ImportOptions()),
-    rows=tuple(
-        replace(row, rates=(0.001, 0.003))
-        for row in (*ROWS, *OTHERWISE_NORMALIZED)
-        if row.changes["model.normalization"] in ("batch", "group")
-    ),
+    rows=tuple(replace(row, rates=(0.001, 0.003)) for row in (*ROWS, *OTHERWISE_NORMALIZED)),
+    columns=COLUMNS,
+    note="",
     changes={"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]},
     needs="nuclei_dsb2018",
 )
