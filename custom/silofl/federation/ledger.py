@@ -183,7 +183,8 @@ def is_better(record: Round, before: Sequence[Round], *, by_median: bool = False
 
 def mark_best(ledger: list[Round]) -> list[Round]:
     """Mark the best rounds, one after the other, of a ledger that marks none, as those of older versions; return it."""
-    if not any(record.is_best for record in ledger):
+    # Nobody looks through the rounds of a run without validation, whose ledger is read again and again.
+    if any(record.validation for record in ledger) and not any(record.is_best for record in ledger):
         for number, record in enumerate(ledger):
             record.is_best = is_better(record, ledger[:number]) or None
     return ledger
