@@ -24,8 +24,7 @@ BELOW = {
     "core": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
     "software": {"bundled_jobs", "settings", "errors"},
-    "study_sections": {"extensions", "settings", "errors"},
-    "study": {"study_sections", "extensions", "core", "settings", "errors"},
+    "study": {"extensions", "core", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from provisioning import __main__ as provisioning
 from silofl import cli
+from silofl.core.ingredient import Ingredient
 from silofl.core.presets import algorithm_names
-from silofl.core.recipe import PRESET_NAMES, Ingredient
+from silofl.core.recipe import PRESET_NAMES
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
@@ -24,7 +25,7 @@ from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
-from silofl.report.tables import name_models
+from silofl.report.result_tables import name_models
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled

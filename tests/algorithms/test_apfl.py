@@ -9,7 +9,7 @@ from silofl.algorithms.apfl import Mixture, mix_parameters, new_alpha
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 
 from .conftest import assert_is, network
 

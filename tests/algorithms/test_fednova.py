@@ -10,7 +10,7 @@ from silofl.algorithms.fedprox import proximal_step
 from silofl.core.presets import find_recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.models import build_plain_model
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 from silofl.training.losses import make_loss
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")

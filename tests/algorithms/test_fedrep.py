@@ -11,7 +11,7 @@ from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 from silofl.training.losses import make_loss
 
 from .conftest import assert_same_course

@@ -17,7 +17,7 @@ from silofl.models import build_plain_model
 from silofl.settings import parse
 from silofl.studies.traffic import count_traffic
 from silofl.study import Study
-from silofl.study_sections import ModelSettings
+from silofl.study.sections import ModelSettings
 from silofl.training.losses import make_loss
 
 from ..conftest import UNET, WINDOWS

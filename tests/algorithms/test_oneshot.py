@@ -8,7 +8,7 @@ from silofl.core.presets import find_recipe
 from silofl.errors import ConfigError, DataError
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.egress import Gate, Request
-from silofl.federation.run_folder import describe_missing_part
+from silofl.federation.model_files import describe_missing_part
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
 from silofl.models.nearest import measure_features

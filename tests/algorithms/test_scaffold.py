@@ -14,7 +14,7 @@ from silofl.models import build_plain_model
 from silofl.models.networks import NETWORKS
 from silofl.parts.task import Message
 from silofl.studies.traffic import count_traffic
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 from silofl.training.losses import make_loss
 
 from .conftest import assert_same_course

@@ -8,7 +8,7 @@ from PIL import Image as Picture
 
 from silofl.data.images import Image, check_values, read_image, read_label
 from silofl.errors import DataError
-from silofl.study_sections import BackgroundSettings
+from silofl.study.data_settings import BackgroundSettings
 
 GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
 RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)

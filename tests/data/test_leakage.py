@@ -13,7 +13,7 @@ from silofl.data.leakage import Contents, check_parts, digest_content
 from silofl.data.manifest import read_manifest
 from silofl.data.records import Record
 from silofl.errors import DataError
-from silofl.study_sections import DataSettings
+from silofl.study.data_settings import DataSettings
 
 
 def check_contents(manifest, parts=None):

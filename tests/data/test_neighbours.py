@@ -4,7 +4,7 @@ import pytest
 from silofl.data.images import Image
 from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.errors import DataError
-from silofl.study_sections import DataSettings
+from silofl.study.data_settings import DataSettings
 
 
 def slices(count):

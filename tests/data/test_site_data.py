@@ -17,7 +17,7 @@ from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import load_site_data
 from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError, DataError
-from silofl.study_sections import ModelSettings
+from silofl.study.sections import ModelSettings
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from silofl.data.batches import evaluation_batches, num_batches, training_batche
 from silofl.data.parts import Examples, join_examples, take_central_slices
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import PatchSampler, Volumes, central_slices, pad_to_size
-from silofl.study_sections import PatchSettings
+from silofl.study.data_settings import PatchSettings
 
 SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
 

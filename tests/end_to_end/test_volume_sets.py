@@ -8,7 +8,7 @@ import torch
 from monai.inferers import sliding_window_inference
 
 from silofl.inference import SuperModel
-from silofl.inference.super_model import to_probabilities
+from silofl.inference.probabilities import to_probabilities
 from tests.data.layouts.test_brats import CONTRASTS, LABELS, write_case
 from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 from tests.end_to_end.test_volumes import draw, grid, write_volume

@@ -39,7 +39,7 @@ PHASES = {
     "validating": Fault(f"{SITE}.answer", 3 * ROUNDS + 2),
     "testing, first site": Fault(f"{SITE}.answer", 3 * ROUNDS + 4),
     "testing, last site": Fault(f"{SITE}.answer", 3 * ROUNDS + 6, "after"),
-    "saving models": Fault(f"{FOLDER}:RunFolder._save_models", 1, "after"),
+    "saving models": Fault(f"{FOLDER}:save_models", 1, "after"),
     "before the result": Fault(f"{FOLDER}:finished_results"),
     "reporting": Fault("silofl.studies.simulate:write_report"),
 }

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import silofl
+from silofl.core.ingredient import Ingredient
 from silofl.core.presets import algorithm_names, load_presets
-from silofl.core.recipe import Ingredient
 
 PACKAGE = Path(silofl.__file__).parent
 SOURCES = sorted((PACKAGE / "federation").glob("*.py"))

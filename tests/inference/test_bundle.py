@@ -11,7 +11,7 @@ from silofl.errors import ConfigError, DataError
 from silofl.inference.bundle import FilePredictor
 from silofl.inference.directory import plain_study
 from silofl.inference.super_model import FALLBACK
-from silofl.study_sections import DoNotUseSettings
+from silofl.study.sections import DoNotUseSettings
 
 
 class Bright(nn.Module):

@@ -6,7 +6,7 @@ from silofl.core.calling import Calling
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
 from silofl.inference.directory import read_fingerprint, write_model_folder
-from silofl.study_sections import DoNotUseSettings, OperatingPointSettings
+from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 
 SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}

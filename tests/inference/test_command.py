@@ -19,7 +19,7 @@ from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
-from silofl.study_sections import DoNotUseSettings
+from silofl.study.sections import DoNotUseSettings
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.export import _channel_names, export_bundle
 from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
-from silofl.study_sections import DoNotUseSettings
+from silofl.study.sections import DoNotUseSettings
 
 pytestmark = pytest.mark.long
 

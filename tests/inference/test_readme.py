@@ -5,7 +5,7 @@ import pytest
 from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.data.domain import Domain
 from silofl.inference.readme import bundle_readme, super_model_readme
-from silofl.study_sections import OperatingPointSettings
+from silofl.study.sections import OperatingPointSettings
 
 
 def readme(study, sites=(), shape=(1, 32, 32), domain=None, rule="selector", facts=()):

@@ -12,7 +12,7 @@ from silofl.models.networks import check_network
 from silofl.models.normalization import InstanceNorm2d
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.study_sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
+from silofl.study.sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
 
 SMALL = {
     "UNet": {"channels": [8, 16, 32], "strides": [2, 2]},

@@ -9,7 +9,7 @@ from silofl.errors import ConfigError
 from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.study_sections import PatchSettings
+from silofl.study.data_settings import PatchSettings
 from silofl.training.losses import make_loss
 
 DYNUNET = {

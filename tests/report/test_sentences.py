@@ -3,9 +3,9 @@ from typing import get_args
 
 import pytest
 
+from silofl.report.joining import describe_problems
 from silofl.report.sentences import (
     caveats,
-    describe_problems,
     list_incidents,
     metric_sentence,
     normalization_label,
@@ -15,7 +15,7 @@ from silofl.report.sentences import (
     split_sentence,
     unfinished_sentence,
 )
-from silofl.study_sections import SplitUnit
+from silofl.study.data_settings import SplitUnit
 
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):

@@ -27,7 +27,7 @@ from silofl.schema import dump_record, read_record
 from silofl.settings import dump_yaml, parse
 from silofl.studies.leave_out import measure_unseen
 from silofl.study import Study
-from silofl.study_sections import DoNotUseSettings, OperatingPointSettings
+from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]

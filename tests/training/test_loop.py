@@ -6,7 +6,7 @@ from torch import nn
 from silofl.algorithms.harmofl import drift
 from silofl.core.steps import plain_step
 from silofl.errors import TrainingError
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 from silofl.training.loop import Learner, make_optimizer, train
 
 

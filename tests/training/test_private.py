@@ -17,7 +17,7 @@ from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.study_sections import DpSgdSettings
+from silofl.study.sections import DpSgdSettings
 from silofl.training import private
 from silofl.training.losses import make_loss
 from silofl.training.private import (

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.settings import Fraction, NotNegative

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.model_pair import ModelPair, find_personal_conflict
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.core.steps import plain_step, pulled_step
 from silofl.settings import NotNegative
 

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part

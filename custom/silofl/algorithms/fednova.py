@@ -13,8 +13,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays, example_weights
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust
 from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError
 from silofl.parts.part import Part, to_arrays, to_tensors
 from silofl.parts.task import Replies

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.ingredient import Ingredient
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.settings import NotNegative
 

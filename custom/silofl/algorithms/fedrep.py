@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.ingredient import Ingredient
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, frozen_statistics
 from silofl.errors import ConfigError
 from silofl.models.names import head_names

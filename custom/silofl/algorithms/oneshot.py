@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError, ConfigError, DataError, TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder

@@ -19,7 +19,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.ingredient import Ingredient
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import (
     Batch,
     Loss,

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive

@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.data.batches import evaluation_batches, training_batches

@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.recipe import PRESET_NAMES, Ingredient, Recipe
+from silofl.core.ingredient import Ingredient
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
 from silofl.parts.part import Part, Run
 from silofl.parts.work import SitePart

@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from silofl.core.recipe import PRESET_NAMES, WITHOUT, Ingredient, Recipe
+from silofl.core.ingredient import Ingredient
+from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.settings import describe_validation_error

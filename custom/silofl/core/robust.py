@@ -17,10 +17,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
 from silofl.core.others import cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
 

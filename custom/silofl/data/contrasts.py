@@ -11,7 +11,7 @@ from silofl.data.access import input_name
 from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
 from silofl.data.images import Image, check_grid, is_same_grid, overlaps, read_image
 from silofl.errors import ConfigError, DataError
-from silofl.study_sections import DataSettings
+from silofl.study.data_settings import DataSettings
 
 
 @dataclass(frozen=True)

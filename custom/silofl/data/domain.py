@@ -22,7 +22,7 @@ from silofl.data.header import MOST_MM, SPACING_MM, Header, check_affine, read_h
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
 from silofl.schema import declare_optional
-from silofl.study_sections import Modality
+from silofl.study.data_settings import Modality
 
 Kind = Literal["pictures", "volumes", "windows"]
 Colour = Literal["grey", "colour"]

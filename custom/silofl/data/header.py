@@ -22,7 +22,7 @@ from silofl.data.nifti import affine_mm, has_two_directions, read_nifti_header, 
 from silofl.data.nrrd import BODY, QUOTED
 from silofl.data.raw_volume import UNITS_MM
 from silofl.errors import DataError
-from silofl.study_sections import Modality
+from silofl.study.data_settings import Modality
 
 if TYPE_CHECKING:
     from pydicom import Dataset

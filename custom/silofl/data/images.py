@@ -13,7 +13,7 @@ from silofl.data.formats import decode, decode_segmentation
 from silofl.data.header import check_affine, find_segmentation
 from silofl.data.segments import number_by_names, read_segments
 from silofl.errors import DataError, UnreadableError
-from silofl.study_sections import BackgroundSettings
+from silofl.study.data_settings import BackgroundSettings
 
 AS_STORED = BackgroundSettings()
 # Tools round affines differently: by a tenth of a millimetre, and of a voxel, however small voxels are.

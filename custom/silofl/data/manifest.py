@@ -15,7 +15,7 @@ from silofl.data.targets import IGNORE
 from silofl.documents import TwinError, build_table
 from silofl.errors import DataError, Faults, quote_value, suggest_nearest
 from silofl.study import Study
-from silofl.study_sections import SplitUnit
+from silofl.study.data_settings import SplitUnit
 
 FILE_NAME = "dataset.json"
 PARTS = ("training", "validation", "test")

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from silofl.data.domain import image_kind
 from silofl.data.images import Image
 from silofl.errors import DataError
-from silofl.study_sections import DataSettings
+from silofl.study.data_settings import DataSettings
 
 
 def stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenate_parts
 from silofl.errors import DataError
-from silofl.study_sections import PatchSettings
+from silofl.study.data_settings import PatchSettings
 
 # Of a volume's voxels in mm, along its axes X, Y and Z.
 Spacing = tuple[float, float, float]

@@ -35,7 +35,7 @@ from silofl.data.transforms import compose, metadata_tracking
 from silofl.errors import DataError, UnreadableError, error_text
 from silofl.extensions import is_extension
 from silofl.study import Study
-from silofl.study_sections import DataSettings
+from silofl.study.data_settings import DataSettings
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor

@@ -25,7 +25,7 @@ from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
 from silofl.errors import DataError, Faults, UnreadableError
 from silofl.study import Study
-from silofl.study_sections import BackgroundSettings
+from silofl.study.data_settings import BackgroundSettings
 
 __all__ = ["Examples", "SiteData", "load_site_data"]
 # Of the training images, spread evenly: files whose form is looked at, and examples that are measured.

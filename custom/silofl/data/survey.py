@@ -12,7 +12,8 @@ from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError, Faults
-from silofl.study_sections import FITTING, DataSettings
+from silofl.study.data_settings import DataSettings
+from silofl.study.sections import FITTING
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3

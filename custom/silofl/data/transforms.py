@@ -19,7 +19,7 @@ from silofl.errors import ConfigError, error_text, suggest_nearest
 from silofl.extensions import TRANSFORMS, is_extension, load_extension
 from silofl.settings import numbers_in
 from silofl.study import Study
-from silofl.study_sections import DataSettings, Transform
+from silofl.study.data_settings import DataSettings, Transform
 
 if TYPE_CHECKING:
     from monai.transforms import Compose

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from silofl.data.targets import find_labelled
-from silofl.study_sections import PatchSettings
+from silofl.study.data_settings import PatchSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from silofl.errors import AggregationError, quote_value
 from silofl.parts.answer import TRAINING, Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
-from silofl.study_sections import CLASSIFICATION_ONLY
+from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.

@@ -15,9 +15,9 @@ from silofl.data.counts import DataCounts
 from silofl.errors import ConfigError, DamagedError, StateError, quote_value
 from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_finished_rounds, restore_run
 from silofl.federation.course import Tests
-from silofl.federation.known_sites import find_recipe_in_use
 from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
 from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
+from silofl.federation.model_files import describe_models, save_models
 from silofl.federation.outcome import finished_results, stopped_results, unscored_results
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
@@ -30,21 +30,14 @@ from silofl.files import (
     read_json,
     remove_unfinished,
     save_state,
-    save_tensors,
     write_json,
     write_text,
 )
 from silofl.inference import directory
-from silofl.inference.readme import case_code, loading_code
-from silofl.models.names import INPUT_NORM
-from silofl.models.precision import round_as_received
 from silofl.parts.calling import pool_callings
 from silofl.parts.load import describe_kept, list_kinds
-from silofl.parts.model import collect_part_arrays
-from silofl.parts.part import Part, to_tensors
 from silofl.parts.task import Exchange
 from silofl.schema import dump_record, read_file
-from silofl.settings import dump_yaml
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, SuperScore
 
@@ -191,11 +184,11 @@ class RunFolder:
             return
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
-        self._save_models("last", server, server.parts)
+        save_models(self.path, "last", server, server.parts)
         reported = server.reported.parts
-        self._save_models("best", server, reported)
+        save_models(self.path, "best", server, reported)
         if any(part.models() for part in server.parts.values()):
-            self._describe_models(server)
+            describe_models(self.path, server)
         contents = next((made for part in reported.values() if (made := part.contents(server))), None)
         results = finished_results(server, tests)
         if contents is not None:
@@ -327,40 +320,6 @@ class RunFolder:
             _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))
             write_text(self.path / ROUNDS, "".join(self._lines))
 
-    def _save_models(self, name: str, server: ServerRounds, parts: Mapping[str, Part]) -> None:
-        """Save one file where all sites have the same model, else one a site."""
-        models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
-        beside = collect_part_arrays(server)
-        for site, arrays in models.items():
-            if arrays:
-                file = f"{name}-{site}.pt" if site else f"{name}.pt"
-                save_tensors(self.path / "model" / file, to_tensors(round_as_received(arrays | beside, self.study)))
-
-    def _describe_models(self, server: ServerRounds) -> None:
-        """Write the study beside its models, and how to load one."""
-        folder = self.path / "model"
-        write_text(folder / "study.yaml", dump_yaml(directory.plain_study(self.study)))
-        write_text(folder / "README.md", self._model_readme(server))
-
-    def _model_readme(self, server: ServerRounds) -> str:
-        """Return how to load a model: of the files here where they are whole, else one that its site completed."""
-        study, data = self.study, self.study.data
-        # Without a site that has sent its own, any size.
-        shape = server.image_shape or data.image_shape or (data.in_channels, *(128,) * data.dimensions)
-        recipe = find_recipe_in_use(server).as_dict()
-        best, last = (sorted(p.name for p in (self.path / "model").glob(f"{kind}*.pt")) for kind in ("best", "last"))
-        rounds = f"best: {server.reported.how}; last: round {server.finished_rounds}"
-        known = {"name": study.name, "files": f"{', '.join([*best, *last])} ({rounds}); " if best else ""}
-        if describe_missing_part(recipe) is None:
-            is_size_known = any(name.startswith(INPUT_NORM) for name in collect_part_arrays(server))
-            where = SIZE_KNOWN if is_size_known else SIZE_ANY
-            where = f"{SHARED} {where}" if study.recipe.at_home else where
-            return MODEL_README.format(**known, where=where, code=loading_code("study.yaml", best[0], shape))
-        place = find_site_model(self.path, server.sites, server.id)
-        where = describe_complete_model(recipe, server.id, is_simulation=place is not None)
-        folder = f"../{place}" if place else f"STATE_DIR/{server.id}/{directory.FOLDER}"
-        return MODEL_README.format(**known, where=where, code=case_code(folder, shape))
-
 
 def result_files(folder: Path, patterns: Sequence[str] = RESULTS) -> Iterator[Path]:
     """Yield the files of a run's results in a folder, those below its folders too, and nothing else that is there."""
@@ -401,52 +360,3 @@ def check_lead(path: Path, lead: str | None, continued: str | None = None) -> No
             "a new run must have a folder of its own at the server, not one in use; have the server's administrator "
             "put {run} into run_dir of server.yaml"
         )
-
-
-def find_site_model(run: Path, sites: Sequence[str], run_id: str | None) -> str | None:
-    """Return a site's complete model below a simulation's folder; None of a real federation, where sites keep theirs.
-
-    Args:
-        run: Folder of the run.
-        sites: The run's sites.
-        run_id: The run's id.
-    """
-    places = (f"sites/{site}/{run_id}/{directory.FOLDER}" for site in sites)
-    return next((place for place in places if (run / place / "model.json").is_file()), None)
-
-
-def describe_missing_part(recipe: Mapping[str, object]) -> str | None:
-    """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
-    if recipe.get("sends_model_once"):
-        return SENT_ONCE
-    is_whole = recipe.get("stays_home") == "nothing"
-    return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays_home")))
-
-
-def describe_complete_model(recipe: Mapping[str, object], run_id: str, is_simulation: bool) -> str:
-    """Say why the files of the models are not whole, and where each site's complete one is."""
-    place = f"{run_id}/{directory.FOLDER}"
-    where = f"sites/NAME/{place}` of the run's folder" if is_simulation else f"STATE_DIR/{place}`, {STATE_DIR}"
-    return f"{describe_missing_part(recipe)} Each site's complete model is `{where}."
-
-
-SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
-SIZE_ANY = "Without input normalisation, images of other sizes pass too."
-SHARED = "They are the model that all sites share; the one that a site tests stays there, in its folder `supermodel/`."
-STATE_DIR = "where STATE_DIR is `state_dir` of its site.yaml"
-LEFT_OUT = {
-    "batchnorm": "BatchNorm never left the sites: these files lack it, and alone they predict nothing.",
-    "head": "The last layer never left the sites: these files lack it, and alone they predict nothing.",
-    "everything": "Every site trained alone, and no model left it.",
-}
-SENT_ONCE = "Every site trained alone; the models that they sent in the end are together in `supermodel/`."
-OWN_STEPS = "Every site takes steps of its own from such a model before it uses it; these files are without them."
-MODEL_README = """# Models of {name}
-
-{files}`study.yaml` is the study that made them.
-
-{where} To load one, in this folder:
-
-```python
-{code}```
-"""

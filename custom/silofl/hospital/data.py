@@ -16,7 +16,7 @@ from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.schema import dump_record
-from silofl.study_sections import BackgroundSettings
+from silofl.study.data_settings import BackgroundSettings
 
 # Volumes whose headers are looked at; all of them have been decoded before.
 SAMPLE = 5

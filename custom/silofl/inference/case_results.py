@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
 from silofl.inference.geometry import decide_answers
-from silofl.inference.super_model import ENSEMBLE, SuperModel, case_scores
+from silofl.inference.probabilities import case_scores
+from silofl.inference.super_model import ENSEMBLE, SuperModel
 from silofl.study import Study
 from silofl.training.evaluation import score_predictions
 from silofl.training.metrics import Score, group_positions, value_or_none

@@ -23,7 +23,7 @@ from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import member_names
 from silofl.settings import dump_yaml, read_yaml
-from silofl.study_sections import DataSettings
+from silofl.study.data_settings import DataSettings
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 # Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.

@@ -18,7 +18,8 @@ from torch.export import Dim, ExportedProgram
 from silofl import __version__
 from silofl.errors import ConfigError, one_line
 from silofl.inference.contents import Contents, pack_calling
-from silofl.inference.super_model import SuperModel, shift_foreground, to_probabilities
+from silofl.inference.probabilities import shift_foreground, to_probabilities
+from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 # The programs' names.

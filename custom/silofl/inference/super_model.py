@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from silofl.core.calling import MOST_PROBABLE
 from silofl.data.contrasts import Case, build_source
@@ -23,6 +21,7 @@ from silofl.inference.card import rule_sentence
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
 from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
+from silofl.inference.fitting_network import build_fitting_network, load_weights
 from silofl.inference.geometry import (
     check_images,
     check_is_not_blank,
@@ -32,12 +31,11 @@ from silofl.inference.geometry import (
 )
 from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt, list_unlike_thresholds
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
+from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
 from silofl.inference.weigher import choose_model, member_names
-from silofl.models import HarmonizedModel, build_model, build_plain_model
-from silofl.models.names import INPUT_NORM
+from silofl.models import HarmonizedModel
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
-from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import compute_class_probabilities, compute_outputs, compute_softmax
 from silofl.training.joined import BLEND as CHOSEN_BLEND
@@ -48,8 +46,6 @@ MEAN = "mean of all sites"
 BLEND = "mean of the federated and the local model"
 ENSEMBLE = "ensemble"
 FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
-# Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
-MAX_PARAMETER, MAX_STATISTIC = 1e6, 1e15
 
 
 class SuperModel:
@@ -70,13 +66,13 @@ class SuperModel:
         self.contents, self.device = contents, device
         study, shape = contents.study, contents.image_shape
         self._models = {
-            name: _load_weights(_build_fitting_network(study, shape, state), state, name).to(device).eval()
+            name: load_weights(build_fitting_network(study, shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
         self.selector: HarmonizedModel | None = None
         if contents.rule == "selector":
             selector = build_selector(study, len(contents.outputs), study.seed)
-            self.selector = _load_weights(selector, contents.selector, SELECTOR).to(device).eval()
+            self.selector = load_weights(selector, contents.selector, SELECTOR).to(device).eval()
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> SuperModel:
@@ -420,76 +416,3 @@ class SuperModel:
         if prepared is None:
             return decide_labels(probabilities)
         return decide_on_input(probabilities, prepared, self._steps)
-
-
-def case_scores(slice_scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a case's probability of each output, shape (outputs,): the mean over its slices, (n, outputs)."""
-    # A mean of ones may round to a hair above 1.
-    return slice_scores.mean(axis=0).clip(0, 1)
-
-
-def add_share(total: NDArray | None, probabilities: NDArray, weight: float) -> NDArray:
-    """Return a total of several models' probabilities with one more, times its weight; None is one of no model yet.
-
-    Both are changed in their place: a volume's probabilities may be most of the memory.
-    """
-    probabilities *= np.float32(weight)
-    return probabilities if total is None else np.add(total, probabilities, out=total)
-
-
-def to_probabilities(logits: Tensor, is_multilabel: bool = False) -> Tensor:
-    """Return the sigmoid of a single output, or of each finding, else the softmax over the second axis."""
-    return logits.sigmoid() if is_multilabel or logits.shape[1] == 1 else logits.softmax(dim=1)
-
-
-def shift_foreground(probabilities: Tensor, bias: float) -> Tensor:
-    """Return a segmentation's probabilities (n, out_channels, ...) with a bias on the foreground's log-odds.
-
-    Of one output p that is ``p e^b / (1 - p + p e^b)``; of several each label's share of the foreground stays.
-    """
-    if bias == 0.0:
-        return probabilities
-    factor = math.exp(bias)
-    if probabilities.shape[1] == 1:
-        return probabilities * factor / (1 + probabilities * (factor - 1))
-    background = probabilities[:, :1]
-    shifted = torch.cat([background, probabilities[:, 1:] * factor], dim=1)
-    return shifted / (factor + background * (1 - factor))
-
-
-def _build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> HarmonizedModel:
-    """Build the network of a state; a model that a site trained alone has no input normalisation."""
-    is_plain = not any(name.startswith(INPUT_NORM) for name in state)
-    return build_plain_model(study, study.seed) if is_plain else build_model(study, shape, study.seed)
-
-
-def _load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: str) -> HarmonizedModel:
-    """Load a state dict; only BatchNorm's counters of batches may be missing, which play no part in predictions."""
-    try:
-        missing, unexpected = network.load_state_dict(state, strict=False)
-    except RuntimeError:
-        raise ConfigError(
-            f"the weights of {name!r} must have the shapes of the study's network; they do not: take the super model "
-            "as it was written"
-        ) from None
-    odd = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
-    if odd:
-        raise ConfigError(
-            f"the weights of {name!r} must be those of the study's network; they differ in {odd[:3]}: take the super "
-            "model as it was written"
-        )
-    _check_magnitudes(network, name)
-    return network.requires_grad_(False)
-
-
-def _check_magnitudes(network: nn.Module, name: str) -> None:
-    """Refuse numbers that no training ends with: the network would answer every image alike."""
-    parameters = dict(network.named_parameters())
-    for key, value in network.state_dict().items():
-        most = MAX_PARAMETER if key in parameters else MAX_STATISTIC
-        # Of NaN every comparison is false.
-        if value.is_floating_point() and not bool((value.abs() <= most).all()):
-            raise ConfigError(
-                f"the weights of {name!r} must be finite numbers of at most {most:g} in size; {key} has others: train "
-                "the model anew"
-            )

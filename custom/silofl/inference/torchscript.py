@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from silofl.inference.super_model import BATCH_SIZE, SuperModel, shift_foreground, to_probabilities
+from silofl.inference.probabilities import shift_foreground, to_probabilities
+from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 WHOLE_CASE = 0

@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from silofl.errors import ConfigError, error_text, quote_value, suggest_nearest
 from silofl.settings import numbers_in
-from silofl.study_sections import MOST_CHANNELS, ModelSettings
+from silofl.study.data_settings import MOST_CHANNELS
+from silofl.study.sections import ModelSettings
 
 # Arguments that fetch weights from elsewhere, or hide others behind them.
 NEVER = ("self", "pretrained", "progress", "kwargs")

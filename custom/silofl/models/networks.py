@@ -23,7 +23,8 @@ from silofl.models.names import traveling_names
 from silofl.models.normalization import INSTANCE_NORMS, count_groups
 from silofl.models.seeds import seed_torch
 from silofl.study import Study
-from silofl.study_sections import ModelSettings, PatchSettings
+from silofl.study.data_settings import PatchSettings
+from silofl.study.sections import ModelSettings
 
 # Windows of a volume that the network sees at a time.
 WINDOWS_AT_ONCE = 2

@@ -24,7 +24,7 @@ from silofl.parts.part import Kept, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
-from silofl.study_sections import DpSgdSettings
+from silofl.study.sections import DpSgdSettings
 from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
 from silofl.training.spent import Privacy

@@ -20,8 +20,9 @@ from silofl.report.page import (
     make_section,
     make_table,
 )
+from silofl.report.result_tables import METRIC_NAMES
 from silofl.report.sentences import metric_sentence
-from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format_number
+from silofl.report.tables import MISSING, UNITS, TextTable, format_number
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (

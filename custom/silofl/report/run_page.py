@@ -8,22 +8,17 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from silofl.federation.ledger import Round
+from silofl.federation.model_files import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
-from silofl.federation.run_folder import describe_complete_model, describe_missing_part
 from silofl.report.evaluations_page import evaluations_section
+from silofl.report.joining import describe_problems, joining_sentence
 from silofl.report.page import (
-    REPORT,
     Banner,
     Block,
-    Blocks,
     Code,
     Fold,
     Group,
     Heading,
-    HeatCell,
-    HeatRow,
-    HeatTable,
     Items,
     Page,
     PageSection,
@@ -31,93 +26,43 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
-    Tiles,
-    make_items,
     make_note,
-    make_picture,
     make_section,
-    write_with_files,
 )
-from silofl.report.result_pictures import case_images, hospitals_image, normalization_images
-from silofl.report.round_tables import participation_table, software_table, traffic_table
-from silofl.report.rounds import (
-    curve_images,
-    history_sentence,
-    is_validated_with_selector,
-    traffic_image,
-    weights_image,
-)
-from silofl.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
+from silofl.report.page_files import REPORT, write_with_files
+from silofl.report.result_pictures import case_images, normalization_images
+from silofl.report.result_rows import list_result_rows
+from silofl.report.results_sections import joining_section, results_section
+from silofl.report.round_sections import sites_section, traffic_section, training_section, weights_section
+from silofl.report.round_tables import software_table
+from silofl.report.run_records import RunRecords, all_settings, data_doubts, data_table, read_run
 from silofl.report.sentences import (
     caveats,
     changes_sentence,
-    describe_problems,
     early_sentence,
-    joining_note,
-    joining_sentence,
-    joining_table,
     left_sentences,
-    list_incidents,
-    metric_sentence,
     normalization_label,
-    privacy_sentence,
-    regions_text,
     remedy_sentence,
     status_sentence,
     unfinished_sentence,
 )
 from silofl.report.super_model_page import super_model_sections, unseen_section
-from silofl.report.tables import (
-    MISSING,
-    TextTable,
-    calling_sentence,
-    calling_table,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    format_count,
-    format_duration,
-    format_number,
-    label_sentence,
-    label_table,
-    missing_labels_sentence,
-    name_models,
-    site_table,
-    surface_sentence,
-    tested_sites,
-)
+from silofl.report.tables import MISSING, TextTable
 from silofl.software import find_installed_version
-from silofl.study_sections import CLASSIFICATION_ONLY
-from silofl.training.joined import FEDERATED
+from silofl.study.sections import CLASSIFICATION_ONLY
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
 PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
-MEANS_NOTE = (
-    "The mean gives each site the same weight, the pooled value each test case; the spread is the standard deviation "
-    "over sites. Each column's mean is over the sites that have a value in it."
-)
-SUPER_NOTE = Markup(
-    "The values are those of the super model; the models it is made of stand under "
-    '<a href="#models-of-sites">Models of the sites</a>.'
-)
-SELECTOR_NOTE = (
-    " Validation, by which the round is chosen, is of what a site has in that round, without the threshold gamma: a "
-    "case that the selector gives to the site itself counts with its personalised model, any other with the global one."
-)
 PICTURES_NOTE = (
     "Each site's worst, median and best test case. Shown is the slice with the largest truth, in the site's own grey "
     "scale; the value is that of the whole case. Prediction: the model that the run tests. Kept: what the site keeps."
-)
-PARTICIPATION_NOTE = (
-    "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."
 )
 DATA_NOTE = (
     "Images are pictures, slices of volumes or windows of recordings; where the network sees whole volumes, each is "
     "one. Of a real federation only the sites know all of their numbers, and patients are unknown too where a site's "
     "dataset.json names none."
 )
-NO_ROUND = Text("No round has finished.")
 NO_DATA = Text("No site has said anything of its data.")
 SUPER_MODEL_FOLDER = Markup(
     "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a README.md of its own."
@@ -138,16 +83,16 @@ def write_report(run: Path) -> Path:
         ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
     """
     records = read_run(run)
-    numbers = list_result_rows({_name_row(records): [records]})
+    numbers = list_result_rows({records.method: [records]})
     return write_with_files(run / REPORT, make_run_page(records), numbers)
 
 
 def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
     sections = (
-        _joining_section(run),
+        joining_section(run),
         evaluations_section(run.evaluations),
-        _results_section(run),
+        results_section(run),
         *(_training_sections(run) if run.evaluations is None else ()),
         _data_section(run),
         _recipe_section(run),
@@ -167,13 +112,13 @@ def make_run_page(run: RunRecords) -> Page:
 def _training_sections(run: RunRecords) -> list[PageSection | None]:
     """Return what a run without a round has not."""
     return [
-        _training_section(run),
+        training_section(run),
         _pictures_section(run),
         *super_model_sections(run),
         unseen_section(run.unseen),
-        _traffic_section(run),
-        _sites_section(run),
-        _weights_section(run),
+        traffic_section(run),
+        sites_section(run),
+        weights_section(run),
         _loading_section(run),
     ]
 
@@ -212,10 +157,6 @@ def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
     return [Text(link.format(address, page)) for page, address in found.items() if address]
 
 
-def _name_row(run: RunRecords) -> str:
-    return run.results.algorithm or run.path.name
-
-
 def _subtitle(run: RunRecords) -> list[str]:
     results = run.results
     parts = []
@@ -240,87 +181,6 @@ def _status_banner(run: RunRecords) -> Banner:
     remedy = remedy_sentence(run.path, results.status, run.is_simulation)
     sentence = " ".join(filter(None, (status_sentence(results), early_sentence(results))))
     return Banner(tone, results.status, sentence, reasons, remedy, lead)
-
-
-def _joining_section(run: RunRecords) -> PageSection | None:
-    """Say what joining gave each site; None without a choice, and without a reason why there is none."""
-    sentence, table = joining_sentence(run.results), joining_table(run.results)
-    if not sentence:
-        return None
-    explained = [Table(table), make_note(joining_note(run.results))] if table else [Text(sentence)]
-    image = make_picture(hospitals_image({_name_row(run): [run]}))
-    return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
-
-
-def _results_section(run: RunRecords) -> PageSection:
-    results = run.results
-    regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
-    by_label, calling = label_table(results), calling_table(results)
-    return make_section(
-        "results",
-        "Results",
-        "Results by site",
-        Tiles(_headline(run)),
-        _site_blocks(run) if results.sites else Text("No site has tested a model."),
-        make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
-        [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
-        [Heading("Calibration"), Table(calling), make_note(calling_sentence(results))] if calling else None,
-    )
-
-
-def _site_blocks(run: RunRecords) -> Blocks:
-    """Return the values by site, with the notes on them that the run needs."""
-    results, found = run.results, run.results.super_model
-    notes = {
-        "Labels": missing_labels_sentence(results),
-        "Empty cases": empty_cases_sentence(results),
-        "Surfaces": surface_sentence(results),
-        "Metrics of packages": extra_metrics_sentence(results),
-        "Privacy": privacy_sentence(results),
-        "Beyond the own site": everyone_sentence(results),
-    }
-    super_note = SUPER_NOTE + (SELECTOR_NOTE if is_validated_with_selector(run) else "")
-    return [
-        Table(site_table(results)),
-        make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
-        *(make_note(_end_sentence(text), name) for name, text in notes.items()),
-        make_note(super_note if found and found.models else ""),
-    ]
-
-
-def _end_sentence(text: str) -> str:
-    """Return sentences with a full stop at their end; nothing of none."""
-    return text if not text or text.endswith(".") else f"{text}."
-
-
-def _headline(run: RunRecords) -> list[tuple[str, str]]:
-    """Return the numbers at the top of the report, without those that are missing."""
-    results = run.results
-    planned = f" of {results.rounds}" if results.rounds else ""
-    num_sites = len(results.joining or ())
-    of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
-    models = name_models((results.joining or {}).values())
-    # Beside no column "federated".
-    models |= {FEDERATED: f"federated {models[FEDERATED]}"} if FEDERATED in models else {}
-    means = results.joining_means
-    joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
-    facts = [
-        *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
-        ("reported round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
-        ("rounds finished", f"{len(run.ledger)}{planned}"),
-        ("sites", format_count(len(run.sites) or None)),
-        ("test cases", format_count(sum(results.tested.cases.values()) or None)),
-        (
-            "time of all rounds",
-            format_duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING,
-        ),
-    ]
-    return [(name, value) for name, value in facts if value != MISSING]
-
-
-def _training_section(run: RunRecords) -> PageSection:
-    curves = [Picture(image) for image in curve_images(run)]
-    return make_section("training", "Training", "Training", curves or NO_ROUND)
 
 
 def _pictures_section(run: RunRecords) -> PageSection:
@@ -355,105 +215,9 @@ def _explain_absence(run: RunRecords) -> str:
     return " ".join(f"No picture is here of {', '.join(sites)}: {why}." for why, sites in reasons.items() if sites)
 
 
-def _traffic_section(run: RunRecords) -> PageSection:
-    if not run.ledger:
-        return make_section("traffic", "Traffic", "Traffic and time", NO_ROUND)
-    table, image = traffic_table(run.ledger, run.sites), traffic_image(run)
-    return make_section("traffic", "Traffic", "Traffic and time", Table(table, ""), make_picture(image))
-
-
-def _sites_section(run: RunRecords) -> PageSection:
-    incidents = list_incidents(run.ledger)
-    took_part = [Table(participation_table(run.ledger, run.sites), ""), make_note(PARTICIPATION_NOTE)]
-    return make_section(
-        "sites",
-        "Who took part",
-        "Who took part",
-        took_part if run.ledger else NO_ROUND,
-        [Heading("What else happened, and why"), make_items(incidents)] if incidents else None,
-    )
-
-
-def _weights_section(run: RunRecords) -> PageSection:
-    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
-
-
-def _weight_blocks(run: RunRecords) -> Blocks:
-    """Show the weights that statistics gave, otherwise those of the last round."""
-    if run.site_weights:
-        note = (
-            f"{history_sentence(run.site_weights)} In a round without some sites, the others share their weight. For "
-            "this each site sent these statistics, and no image."
-        )
-        return [Picture(weights_image(run.site_weights[-1])), make_note(note)]
-    if run.results.recipe_value("stays_home") == "everything":
-        return [Text("No model is mixed: each site trains alone.")]
-    table = weights_table(run.ledger)
-    if table is None:
-        return [NO_ROUND]
-    note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
-    found = run.results.super_model
-    of_models = " These are the weights of the personalised models." if found and found.models else ""
-    return [table, make_note(note + of_models)]
-
-
-def weights_table(ledger: Sequence[Round]) -> HeatTable | None:
-    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
-    if not ledger or not ledger[-1].weights:
-        return None
-    weights = ledger[-1].weights
-    columns = list(next(iter(weights.values())))
-    rows = [HeatRow(listener, [_weight_cell(row.get(site)) for site in columns]) for listener, row in weights.items()]
-    is_shared = all(row == next(iter(weights.values())) for row in weights.values())
-    return HeatTable("listener", columns, [HeatRow("every site", rows[0].cells)] if is_shared else rows)
-
-
-def _weight_cell(weight: float | None) -> HeatCell:
-    return HeatCell(format_number(weight), weight)
-
-
 def _data_section(run: RunRecords) -> PageSection:
     table = data_table(run)
     return make_section("data", "Data", "Data", data_blocks({"": table}, data_doubts([run])) if table else NO_DATA)
-
-
-def _loading_section(run: RunRecords) -> PageSection:
-    """Say where the run's models are, and how to load one."""
-    results = run.results
-    where = ""
-    if results.run is not None and describe_missing_part(results.recipe) is not None:
-        where = describe_complete_model(results.recipe, results.run, run.is_simulation)
-    kept = None
-    if results.run and not where and not (results.super_model and results.super_model.models):
-        kept = Markup(
-            "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
-            "<code>{}</code>."
-        )
-    at_sites = Text(kept.format(results.run)) if kept else None
-    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where), at_sites)
-
-
-def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
-    """Name the models in the run's folder, with the code that loads one from there."""
-    files, code = sorted(path.name for path in (run.path / "model").glob("*.pt")), _read_code(run.path / "model")
-    holds = Markup("In the run's folder, <code>model/</code> holds {}.")
-    if code:
-        loads = holds + Markup(" {} From <code>model/</code>:")
-        return [Text(loads.format(", ".join(files) or "no model", where.replace("`", ""))), Code(code)]
-    if (run.path / "supermodel" / "model.json").is_file():
-        return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
-    if files:
-        return [Text(holds.format(", ".join(files)))]
-    is_local = run.results.recipe_value("stays_home") == "everything"
-    why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
-    return [Text(f"The run's folder holds no model{why}.")]
-
-
-def _read_code(folder: Path) -> str:
-    """Return the code in a folder's README.md; nothing without any."""
-    readme = folder / "README.md"
-    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
-    return rest.partition("```")[0]
 
 
 def _recipe_section(run: RunRecords) -> PageSection:
@@ -493,3 +257,42 @@ def _software_section(run: RunRecords) -> PageSection:
     shown: list[Block] = [Table(at_sites), Text(told, "note")] if at_sites else []
     shown += [Pairs(versions), Text(here, "note")]
     return make_section("versions", "Software", "Software", Fold("Versions at each site and here", shown))
+
+
+def _loading_section(run: RunRecords) -> PageSection:
+    """Say where the run's models are, and how to load one."""
+    results = run.results
+    where = ""
+    if results.run is not None and describe_missing_part(results.recipe) is not None:
+        where = describe_complete_model(results.recipe, results.run, run.is_simulation)
+    kept = None
+    if results.run and not where and not (results.super_model and results.super_model.models):
+        kept = Markup(
+            "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
+            "<code>{}</code>."
+        )
+    at_sites = Text(kept.format(results.run)) if kept else None
+    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where), at_sites)
+
+
+def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
+    """Name the models in the run's folder, with the code that loads one from there."""
+    files, code = sorted(path.name for path in (run.path / "model").glob("*.pt")), _read_code(run.path / "model")
+    holds = Markup("In the run's folder, <code>model/</code> holds {}.")
+    if code:
+        loads = holds + Markup(" {} From <code>model/</code>:")
+        return [Text(loads.format(", ".join(files) or "no model", where.replace("`", ""))), Code(code)]
+    if (run.path / "supermodel" / "model.json").is_file():
+        return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
+    if files:
+        return [Text(holds.format(", ".join(files)))]
+    is_local = run.results.recipe_value("stays_home") == "everything"
+    why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
+    return [Text(f"The run's folder holds no model{why}.")]
+
+
+def _read_code(folder: Path) -> str:
+    """Return the code in a folder's README.md; nothing without any."""
+    readme = folder / "README.md"
+    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
+    return rest.partition("```")[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from silofl.core.recipe import Ingredient
+from silofl.core.ingredient import Ingredient
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.preparation import prepare_image
@@ -22,7 +22,7 @@ from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
 from silofl.studies.simulation import study_file
 from silofl.study import Study, load_study
-from silofl.study_sections import FITTING
+from silofl.study.sections import FITTING
 
 WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.

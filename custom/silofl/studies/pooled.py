@@ -13,7 +13,7 @@ from silofl.errors import ConfigError
 from silofl.federation.results import Results
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
 from silofl.studies.simulation import Simulation, settle_job
-from silofl.study_sections import RANKED
+from silofl.study.sections import RANKED
 from silofl.training.metrics import mean_of_known
 
 WARNING = (

@@ -19,8 +19,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.presets import algorithm_names, find_recipe
-from silofl.core.recipe import PRESET_NAMES, WITHOUT, Ingredient, Recipe
+from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 from silofl.files import write_text
 from silofl.schema import read_meanings, read_summary

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import Ingredient
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples

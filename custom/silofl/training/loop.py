@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from silofl.core.steps import Batch, Loss, Step, squared_distance
 from silofl.errors import TrainingError
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from silofl.core.findings import unpack_findings
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Array, Volumes
-from silofl.study_sections import CLASSIFICATION_ONLY, RANKED
+from silofl.study.sections import CLASSIFICATION_ONLY, RANKED
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -23,7 +23,7 @@ from silofl.data.batches import num_batches
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, TrainingError
 from silofl.study import Study
-from silofl.study_sections import DpSgdSettings
+from silofl.study.sections import DpSgdSettings
 
 
 class Spent(NamedTuple):

@@ -18,7 +18,7 @@ from silofl.algorithms.harmofl.normalization import half_spectrum
 from silofl.core.presets import find_recipe
 from silofl.core.steps import frozen_statistics, plain_step, squared_distance
 from silofl.errors import ConfigError, TrainingError
-from silofl.study_sections import TrainingSettings
+from silofl.study.sections import TrainingSettings
 from silofl.training.loop import set_learning_rate
 
 PRECISIONS = [(torch.float64, 1e-6), (torch.float32, 1e-4)]

@@ -12,8 +12,9 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from silofl.core.ingredient import Ingredient
 from silofl.core.others import BEYOND
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Natural, Share
 from silofl.study import Study

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import Statistics, distances
-from silofl.core.recipe import Ingredient
+from silofl.core.ingredient import Ingredient
 from silofl.errors import ConfigError
 
 # What sites are compared by: name -> in words.

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
-from silofl.core.recipe import Ingredient, Recipe
+from silofl.core.recipe import Recipe
 from silofl.core.robust import Robust
 from silofl.core.steps import Loss
 from silofl.errors import AggregationError, DataError

@@ -19,7 +19,7 @@ from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
 from silofl.errors import AggregationError
-from silofl.inference.super_model import to_probabilities
+from silofl.inference.probabilities import to_probabilities
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays
 from silofl.models.precision import keep_exact

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
+from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
 from silofl.core.others import find_unlike
-from silofl.core.recipe import Ingredient
 from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer

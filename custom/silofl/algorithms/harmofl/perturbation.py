@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from silofl.core.recipe import Ingredient
+from silofl.core.ingredient import Ingredient
 from silofl.core.steps import (
     Batch,
     Loss,

@@ -23,7 +23,7 @@ MOST_HALVINGS = 5
 FEATURES = (32, 64, 128, 256, 320, 320)
 LEAST_BATCH = 2
 BATCH_SHARE = 0.05
-# As `silofl.study_sections.Side` has it; a multiple of all divisors.
+# As `silofl.study.data_settings.Side` has it; a multiple of all divisors.
 MOST_SIDE = 512
 # BasicUNet halves four times; SwinUNETR's windows need one halving more.
 DIVISOR = {"SwinUNETR": 32}

@@ -20,7 +20,7 @@ from silofl.algorithms.plan.patch import (
     fit_batch_size,
     fit_patch,
 )
-from silofl.core.recipe import Ingredient
+from silofl.core.ingredient import Ingredient
 from silofl.data.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pool_fingerprints
 from silofl.errors import ConfigError
 

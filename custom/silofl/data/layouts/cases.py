@@ -19,7 +19,7 @@ from silofl.data.layouts.site_files import CaseFiles, SitePlan, copy_image, plan
 from silofl.data.patient_ids import count_shared_ids, read_own_id
 from silofl.data.targets import IGNORE
 from silofl.errors import CONTROL, ConfigError, DataError, quote_value
-from silofl.study_sections import CHANNEL_NAME
+from silofl.study.data_settings import CHANNEL_NAME
 
 CASE = "{case}"
 

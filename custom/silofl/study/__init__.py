@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
-from silofl.core.findings import MOST_FINDINGS, name_absence
+from silofl.core.findings import name_absence
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
-from silofl.errors import ConfigError, quote_value
+from silofl.errors import ConfigError
 from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.settings import Name, Natural, Section, Whole, describe_validation_error, load_settings
-from silofl.study_sections import (
-    FITTING,
+from silofl.study.checks import check_course, check_settings
+from silofl.study.data_settings import DataSettings
+from silofl.study.sections import (
     AlgorithmSettings,
-    DataSettings,
     DoNotUseSettings,
     FederationSettings,
     ModelSettings,
@@ -33,10 +33,6 @@ from silofl.study_sections import (
 
 # More threads than that are on no machine.
 Threads = Annotated[Whole, Field(gt=0, le=1024)]
-# Of SiloFL's own networks.
-IN_3D = ("unet", "densenet121")
-# Names of regions are keys of what sites send, and names of labels are in every table.
-LONGEST_NAME = 100
 # The context of a study whose run has begun: it is read even where a newer version would refuse to begin it.
 STORED = "stored"
 
@@ -106,246 +102,10 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _check_settings(self, info: ValidationInfo) -> Study:
-        self._check_labels()
-        self._check_regions()
-        self._check_volumes()
-        self._check_task()
-        self._check_extra_metrics()
-        self._check_classes()
-        self._check_inputs()
-        self._check_rounds()
+        check_settings(self)
         if self.rounds and info.context != STORED:
-            self._check_course()
+            check_course(self)
         return self
-
-    def _check_course(self) -> None:
-        """Refuse what no run may begin with."""
-        self._check_patience()
-        self._check_average()
-        self._check_privacy()
-        self._check_use()
-        for one in self.recipe.ingredients:
-            one.check_study(self)
-
-    def _check_labels(self) -> None:
-        """Refuse labels that no label map holds, or that results and pages cannot tell apart by their names."""
-        # Label maps are uint8.
-        if len(self.labels) > 254:
-            # 255 is silofl.data.targets.IGNORED.
-            raise ConfigError(
-                f"labels must be at most 254, the numbers that a label map can hold, not {len(self.labels)}"
-            )
-        first = 1 if self.task == "segmentation" else 0
-        wanted, numbers = list(range(first, first + len(self.labels))), sorted(self.labels)
-        if numbers != wanted:
-            raise ConfigError(
-                f"labels must be numbered {quote_value(wanted)} for {self.task}, not {quote_value(numbers)}"
-            )
-        # Results are kept by name: of two equal ones only one would be seen.
-        names = [name.strip() for name in self.labels.values()]
-        if "" in names or len({*names}) < len(names):
-            raise ConfigError(
-                f"labels must have a name of its own each, not {quote_value([*self.labels.values()])}; rename one"
-            )
-        # Terminals and pages show them: control characters would hide what stands before or after.
-        odd = [name for name in self.labels.values() if not name.isprintable() or len(name) > LONGEST_NAME]
-        if odd:
-            raise ConfigError(
-                f"the name of a label must have at most {LONGEST_NAME} characters that can be printed, not "
-                f"{quote_value(odd[0])}; rename it"
-            )
-        if self.task != "segmentation" and len(self.labels) < 2:
-            raise ConfigError(f"labels must be at least 2 for {self.task}, not {len(self.labels)}")
-        if self.is_multilabel:
-            self._check_findings()
-
-    def _check_findings(self) -> None:
-        """Refuse more findings than a target holds, and one that is called as another's absence is."""
-        if len(self.labels) > MOST_FINDINGS:
-            raise ConfigError(f"labels must be at most {MOST_FINDINGS} for multilabel, not {len(self.labels)}")
-        absent = {name_absence(name) for name in self.labels.values()}
-        for name in self.labels.values():
-            if name in absent:
-                raise ConfigError(
-                    f"the name of a label must not be that of another's absence, {quote_value(name)}; remove it, "
-                    "because an example without findings has no label"
-                )
-
-    def _check_regions(self) -> None:
-        """Refuse regions that are no unions of the study's labels, or have names that results cannot hold."""
-        if self.regions is not None and self.task != "segmentation":
-            raise ConfigError(
-                f"regions must be left out for {self.task}, which scores each class, not "
-                f"{quote_value([*self.regions])}; remove them"
-            )
-        for name, labels in (self.regions or {}).items():
-            is_text = name == name.strip() and name.isprintable() and len(name) <= LONGEST_NAME
-            if not (name[:1].isalpha() and is_text):
-                raise ConfigError(
-                    f"the name of a region must begin with a letter and have at most {LONGEST_NAME} letters, not "
-                    f"{quote_value(name)}; rename it"
-                )
-            unknown = sorted({*labels} - self.labels.keys())
-            if not labels or unknown or len({*labels}) < len(labels):
-                raise ConfigError(
-                    f"regions.{name} must hold labels among {quote_value(sorted(self.labels))}, at least one and each "
-                    f"once, not {quote_value(list(labels))}; correct it"
-                )
-
-    def _check_volumes(self) -> None:
-        """Refuse volumes without the network, or the patches, that take them."""
-        settings, is_map = self.data, self.task == "segmentation"
-        if settings.dimensions == 2:
-            return
-        if not self.model.network and self.model.name not in IN_3D:
-            raise ConfigError(
-                f"model.name must be one of {', '.join(IN_3D)} with data.dimensions 3, not "
-                f"{quote_value(self.model.name)}; or "
-                "name a model.network"
-            )
-        if bool(settings.patches) != is_map:
-            raise ConfigError(
-                "data.patches must be given for a segmentation in 3D, as {size: [96, 96, 32]}; it is missing: add it"
-                if is_map
-                else "data.patches must be left out for a classification, which sees whole volumes; remove it"
-            )
-        if is_map and self.model.normalization == "batch_stateless":
-            raise ConfigError(
-                "model.normalization must be another than batch_stateless with data.patches: an answer would depend on "
-                "the other patches of a volume; take batch, instance or group"
-            )
-
-    def _check_task(self) -> None:
-        """Refuse a metric, a network or a loss of the other task."""
-        fits = FITTING[self.task]
-        network = {"model.network": self.model.network} if self.model.network else {"model.name": self.model.name}
-        chosen = {"metric": self.metric, **network, "training.loss": self.training.loss}
-        for key, value in chosen.items():
-            is_open = key in ("model.network", "training.loss")
-            if value not in fits[key] and not (is_open and is_extension(value)):
-                raise ConfigError(
-                    f"{key} must be one of {', '.join(fits[key])} for {self.task}, not {quote_value(value)}"
-                )
-
-    def _check_extra_metrics(self) -> None:
-        """Refuse metrics of packages for classes, and those that tables cannot tell apart."""
-        names = self.extra_metrics
-        if names and self.task != "segmentation":
-            raise ConfigError(
-                f"extra_metrics must be left out for {self.task}, as they compare label maps, not "
-                f"{quote_value([*names])}; remove them"
-            )
-        if len({name.rpartition("/")[2] for name in names}) < len(names):
-            raise ConfigError(
-                "extra_metrics must each have another name after the slash, by which tables show them, not "
-                f"{quote_value([*names])}; remove one"
-            )
-
-    def _check_classes(self) -> None:
-        """Refuse weights and draws of classes where there are none, or where their numbers would leak."""
-        settings, names = self.training, {*self.labels.values()}
-        given = {"class_weights": settings.class_weights, "sampler": settings.sampler}
-        chosen = [key for key, value in given.items() if value not in (None, "shuffled")]
-        if chosen and self.task == "segmentation":
-            raise ConfigError(
-                f"training.{chosen[0]} must be left out for segmentation, which has no classes; remove it"
-            )
-        if "sampler" in chosen and self.is_multilabel:
-            raise ConfigError(
-                "training.sampler must be shuffled for multilabel, whose examples have several labels or none, not "
-                "balanced; give training.class_weights"
-            )
-        if isinstance(settings.class_weights, dict) and settings.class_weights.keys() != names:
-            raise ConfigError(
-                f"training.class_weights must name each class once, {', '.join(sorted(names))}, not "
-                f"{', '.join(sorted(settings.class_weights)) or 'none'}; correct it"
-            )
-        counted = [key for key in chosen if given[key] == "balanced"]
-        if counted and self.is_private:
-            raise ConfigError(
-                f"training.{counted[0]} must not be balanced with privacy.dp_sgd, whose noise does not cover the "
-                "numbers of examples of each class; give class_weights by class"
-            )
-
-    def _check_inputs(self) -> None:
-        """Refuse images, and weights to start from, that the network or the algorithm cannot use."""
-        if self.data.neighbours and self.model.name == "activity_cnn":
-            raise ConfigError(
-                "data.neighbours must be 0 for activity_cnn, whose windows have no slices, not "
-                f"{self.data.neighbours}; remove it"
-            )
-        if self.training.drop_channels and not self.data.channel_names:
-            raise ConfigError(
-                f"training.drop_channels must be 0 without data.channel_names, not {self.training.drop_channels}; name "
-                "the channels"
-            )
-        if self.model.weights and self.recipe.needs_pretrained:
-            raise ConfigError(
-                "model.weights must be left out with an algorithm that needs a pretrained model, not "
-                f"{quote_value(self.model.weights)}; leave it out, or choose start_from_pretrained: false, and "
-                "statistics.source: "
-                "running where sites are compared"
-            )
-
-    def _check_patience(self) -> None:
-        """Refuse patience where the last rounds, which may not come, are others than those before."""
-        for key in ("average_last", "extra_rounds"):
-            if self.federation.patience is not None and getattr(self.recipe, key):
-                raise ConfigError(
-                    f"federation.patience must be null with algorithm.{key}, whose rounds come last and may then not "
-                    f"come, not {self.federation.patience}; remove one of both"
-                )
-
-    def _check_average(self) -> None:
-        """Refuse a share of the last rounds that is a single one, whose mean is its own model."""
-        share, rounds = self.recipe.average_last, self.training_rounds
-        if share and not self.closing_rounds:
-            raise ConfigError(
-                f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, of which "
-                f"the mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"
-            )
-
-    def _check_privacy(self) -> None:
-        """Refuse what would leak past the noise of `privacy`."""
-        if not self.is_private:
-            return
-        others = [one.section for one in self.recipe.ingredients if not one.is_of_steps]
-        if others:
-            raise ConfigError(
-                "algorithm.name must be one of which nothing but models leaves with privacy.dp_sgd, not "
-                f"{quote_value(self.algorithm.name)} with {', '.join(others)}; take fedavg"
-            )
-        if "batch" in self.model.normalization:
-            raise ConfigError(
-                "model.normalization must be instance or group with privacy.dp_sgd, not "
-                f"{self.model.normalization!r}, by which images see each other; change it"
-            )
-        if self.training.has_batch_dice:
-            raise ConfigError(
-                "training.has_batch_dice must be false with privacy.dp_sgd, so that each image has its own gradient"
-            )
-        if self.training.measures_drift:
-            raise ConfigError(
-                "training.measures_drift must be false with privacy.dp_sgd; nothing but models leaves then"
-            )
-        if self.is_guarded:
-            raise ConfigError("guard must be false with privacy.dp_sgd; its local model learns from whole batches")
-
-    def _check_use(self) -> None:
-        """Refuse a rule on a selector's fallback where there is none, and a point where nothing is called."""
-        super_model, selector = map(self.recipe.ingredient, ("super_model", "selector"))
-        falls_back = super_model is not None and super_model.falls_back(self.recipe)
-        if self.do_not_use and self.do_not_use.on_fallback and not falls_back:
-            chosen = f" with labels {selector.labels} and answer {super_model.answer}" if super_model else ""
-            raise ConfigError(
-                "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's with "
-                f"labels site and answer choice, not {quote_value(self.algorithm.name)}{chosen}; remove it"
-            )
-        if self.operating_point and not self.called:
-            raise ConfigError(
-                "operating_point must go with two classes or with multilabel, whose answers have a threshold, not with "
-                f"{self.task} of {len(self.labels)} labels; remove it"
-            )
 
     @property
     def called(self) -> tuple[int, ...]:
@@ -359,14 +119,6 @@ class Study(Section):
     def is_multilabel(self) -> bool:
         """Whether an example has any number of labels, each of which the network answers by itself."""
         return self.task == "multilabel"
-
-    def _check_rounds(self) -> None:
-        """Refuse a study that trains nothing, and has no model that the hospitals agreed to test."""
-        if not self.rounds and self.model.pretrained_sha256 is None:
-            raise ConfigError(
-                "rounds must be at least 1, not 0, without model.pretrained_sha256; a job that only tests a model is "
-                "written by silofl evaluation-job"
-            )
 
     @property
     def is_private(self) -> bool:

@@ -1,0 +1,62 @@
+"""Build the network of a state dict; refuse weights that are not its own, or that no training ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from silofl.errors import ConfigError
+from silofl.models import HarmonizedModel, build_model, build_plain_model
+from silofl.models.names import INPUT_NORM
+from silofl.study import Study
+
+# Far above what training ends with. Statistics are larger: an amplitude adds up all pixels of an image.
+MAX_PARAMETER, MAX_STATISTIC = 1e6, 1e15
+
+
+def build_fitting_network(study: Study, shape: tuple[int, ...], state: Mapping[str, Tensor]) -> HarmonizedModel:
+    """Build the network of a state; a model that a site trained alone has no input normalisation."""
+    is_plain = not any(name.startswith(INPUT_NORM) for name in state)
+    return build_plain_model(study, study.seed) if is_plain else build_model(study, shape, study.seed)
+
+
+def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: str) -> HarmonizedModel:
+    """Load a state dict; only BatchNorm's counters of batches may be missing, which play no part in predictions.
+
+    Args:
+        network: The network of the state's study.
+        state: Its weights and buffers.
+        name: The model's name, for messages.
+
+    Raises:
+        ConfigError: The names, the shapes or the size of the numbers are not those of the network.
+    """
+    try:
+        missing, unexpected = network.load_state_dict(state, strict=False)
+    except RuntimeError:
+        raise ConfigError(
+            f"the weights of {name!r} must have the shapes of the study's network; they do not: take the super model "
+            "as it was written"
+        ) from None
+    odd = [*unexpected, *(key for key in missing if not key.endswith("num_batches_tracked"))]
+    if odd:
+        raise ConfigError(
+            f"the weights of {name!r} must be those of the study's network; they differ in {odd[:3]}: take the super "
+            "model as it was written"
+        )
+    _check_magnitudes(network, name)
+    return network.requires_grad_(False)
+
+
+def _check_magnitudes(network: nn.Module, name: str) -> None:
+    """Refuse numbers that no training ends with: the network would answer every image alike."""
+    parameters = dict(network.named_parameters())
+    for key, value in network.state_dict().items():
+        most = MAX_PARAMETER if key in parameters else MAX_STATISTIC
+        # Of NaN every comparison is false.
+        if value.is_floating_point() and not bool((value.abs() <= most).all()):
+            raise ConfigError(
+                f"the weights of {name!r} must be finite numbers of at most {most:g} in size; {key} has others: train "
+                "the model anew"
+            )

@@ -1,0 +1,181 @@
+"""The section `data` of a study.yaml: how image files become batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from silofl.errors import ConfigError, quote_value
+from silofl.settings import Count, Finite, Fraction, Section, Whole
+
+SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
+# More would fill the memory before anything could be said about it.
+MOST_CHANNELS = 4096
+Channels = Annotated[Whole, Field(gt=0, le=MOST_CHANNELS)]
+# In a command NAME=FILE,NAME=FILE gives the files of a case.
+CHANNEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}$"
+ChannelName = Annotated[str, Field(pattern=CHANNEL_NAME)]
+# A patch's side; a larger one would fill the memory.
+Side = Annotated[Whole, Field(ge=1, le=512)]
+Neighbours = Annotated[Whole, Field(ge=0, le=8)]
+# DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
+Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
+
+
+def _refuse_ambiguous(value: object) -> object:
+    """Refuse what JSON, and so the study's digest, does not tell apart: numbers that are none, and keys of two types.
+
+    Raises:
+        ValueError: The value holds such a number or key.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("finite numbers")
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        if isinstance(value, dict) and not isinstance(key, str):
+            raise ValueError("keys that are text")
+        _refuse_ambiguous(one)
+    return value
+
+
+# Free keys and values for a class of a library.
+Options = Annotated[dict[str, Any], AfterValidator(_refuse_ambiguous)]
+
+
+class Transform(Section):
+    """One transform that a study names, of MONAI as ``Resize: {spatial_size: [128, 128]}``, or of a package."""
+
+    name: str
+    options: Options = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and len(value) == 1 and "name" not in value:
+            ((name, options),) = value.items()
+            return {"name": name, "options": options or {}}
+        return value
+
+
+class PatchSettings(Section):
+    """The patches of volumes that a network learns from, and looks through whole volumes by.
+
+    Attributes:
+        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them. A smaller
+            volume is padded with zeros.
+        per_volume: Random patches of each training volume per epoch.
+        foreground: Share of them that are centred on a labelled voxel, the others on background.
+        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side. More is slower and
+            smoother.
+    """
+
+    size: tuple[Side, Side, Side]
+    per_volume: Count = 2
+    foreground: Fraction = 0.5
+    overlap: Annotated[float, Field(ge=0, le=0.9)] = 0.25
+
+
+class BackgroundSettings(Section):
+    """What stands where nothing was measured, before intensities are scaled.
+
+    Attributes:
+        below: Smaller values become this one, as -1024 of CT.
+        nan: NaN becomes this value; without it an image with NaN is refused.
+    """
+
+    below: Finite | None = None
+    nan: Finite | None = None
+
+
+class DataSettings(Section):
+    """How a site's image files become batches.
+
+    Attributes:
+        dimensions: With 2 each slice of a volume is an example; with 3 the whole volume.
+        patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
+            sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
+        channels: A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is dropped.
+        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
+        resample: Whether a contrast on another grid than the case's first is resampled to it. Otherwise it is refused.
+        neighbours: Slices before and after each slice that become further channels. The label is the middle slice's.
+        modality: DICOM's code, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera); the super model refuses
+            others. Default: the code in the sites' DICOM images.
+        intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
+            percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.
+        volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as ``Orientation: {axcodes:
+            RAS}``.
+        transforms: MONAI transforms of each image (with ``dimensions`` 3, each volume) and its label, done once, as
+            ``Resize: {spatial_size: [128, 128]}``; also a package's that keeps the size.
+        augment: Random MONAI transforms of each training image or patch, anew in every epoch, as ``RandRotate90: {prob:
+            0.75, max_k: 3}``; also a package's.
+        split_unit: What training, validation and test data of a site must not share; ``unknown`` if a site does not
+            know its patients.
+    """
+
+    dimensions: Literal[2, 3] = 2
+    patches: PatchSettings | None = None
+    channels: Channels = 1
+    channel_names: tuple[ChannelName, ...] = ()
+    resample: bool = False
+    neighbours: Neighbours = 0
+    modality: Modality | None = None
+    intensity: Literal["dtype", "percentiles", "zscore", "raw"] = "dtype"
+    background: BackgroundSettings = BackgroundSettings()
+    volume_transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] = ()
+    augment: tuple[Transform, ...] = ()
+    split_unit: SplitUnit = "patient"
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the network's input: for each offset from -neighbours to neighbours those of that slice."""
+        return self.channels * (2 * self.neighbours + 1)
+
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """(C, *spatial) of the prepared images, or of their patches; None where the files decide it."""
+        sizes = [one.options.get("spatial_size") for one in self.transforms if one.name.startswith("Resize")]
+        size = self.patches.size if self.patches else sizes[-1] if sizes else None
+        return (self.in_channels, *size) if isinstance(size, list | tuple) else None
+
+    @property
+    def shown(self) -> slice:
+        """The channels that a picture shows, among those of the network's input: the slice itself, of contrasts one."""
+        first = self.channels * self.neighbours
+        return slice(first, first + (1 if self.channel_names else self.channels))
+
+    @model_validator(mode="after")
+    def _names_each_channel(self) -> DataSettings:
+        names = self.channel_names
+        if names and (len(names) != self.channels or len({*names}) < len(names)):
+            raise ConfigError(
+                f"data.channel_names must be data.channels, {self.channels}, different names, not "
+                f"{quote_value([*names])}; set data.channels to their number, and name each once"
+            )
+        if self.resample and not names:
+            raise ConfigError("data.resample must go with channel_names, whose files may differ; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _cuts_what_it_has(self) -> DataSettings:
+        if self.dimensions == 3 and self.neighbours:
+            raise ConfigError(
+                f"data.neighbours must be 0 with data.dimensions 3, whose volumes are not cut, not {self.neighbours}; "
+                "remove it"
+            )
+        if self.dimensions == 2 and self.patches:
+            raise ConfigError("data.patches must go with data.dimensions 3, which cuts no slices; remove one of both")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_into_memory(self) -> DataSettings:
+        if self.in_channels > MOST_CHANNELS:
+            raise ConfigError(
+                f"data.channels must be at most {MOST_CHANNELS} together with those of the neighbours, not "
+                f"{self.in_channels}; lower data.neighbours"
+            )
+        return self
