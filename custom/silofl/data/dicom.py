@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from silofl.data.access import list_files
 from silofl.data.decoded import Decoded, check_bytes
+from silofl.data.dicom_elements import count_frames, is_coloured
 from silofl.data.dicom_files import read_elements
-from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels, count_frames, is_coloured
+from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels
 from silofl.data.dicom_planes import (
     SAME_PLACE_MM,
     Plane,

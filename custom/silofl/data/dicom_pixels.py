@@ -7,37 +7,33 @@ NM Multi-frame, Whole Slide Microscopy Image), the encodings those of PS3.5 (sec
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from pydicom import Dataset, uid
 from pydicom.datadict import keyword_for_tag
-from pydicom.multival import MultiValue
 
-from silofl.data.dicom_codestreams import CODESTREAM_STARTS, count_unpacked, join_frames, read_form, split_segments
+from silofl.data.dicom_elements import (
+    COPY_OR_EXPORT,
+    EXPORT,
+    JPEG,
+    JPEG_2000,
+    UNCOMPRESSED,
+    Judgement,
+    count_frames,
+    is_coloured,
+    list_values,
+    read_colours,
+    read_number,
+    read_syntax,
+)
+from silofl.data.dicom_lengths import judge_size
 from silofl.data.dicom_planes import DIRECTION, OFFSETS, POSITION, SCALE, SEGMENT, SPACING, UNEVEN, read_planes
 from silofl.errors import DataError
 
-# Whether a condition is broken, and what the file must do, for the sentence "NAME must ...".
-Judgement = Iterator[tuple[bool, str]]
 PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
-UNCOMPRESSED = {
-    uid.ImplicitVRLittleEndian,
-    uid.ExplicitVRLittleEndian,
-    uid.DeflatedExplicitVRLittleEndian,
-    uid.ExplicitVRBigEndian,
-}
-JPEG_2000 = {uid.JPEG2000Lossless, uid.JPEG2000}
-# By its eight-bit, twelve-bit and lossless processes, those that were withdrawn too.
-JPEG = {
-    uid.JPEGBaseline8Bit,
-    uid.JPEGExtended12Bit,
-    uid.JPEGLossless,
-    uid.JPEGLosslessSV1,
-    *(uid.UID(f"1.2.840.10008.1.2.4.{process}") for process in (52, 53, 55)),
-}
 READ = {*UNCOMPRESSED, *JPEG, *JPEG_2000, uid.JPEGLSLossless, uid.JPEGLSNearLossless, uid.RLELossless}
 # Of labels by their segments or outlines, in place of a number a pixel, and what to do about them.
 DRAWN = {
@@ -77,9 +73,6 @@ DOSE_SCALE = "DoseGridScaling"
 COUNTS = {SPACING: 2, POSITION: 3, DIRECTION: 6, **dict.fromkeys((*SCALE, DOSE_SCALE), 1)}
 # A decimal string (DS) of PS3.5; its limit of 16 characters is often passed, and harmless.
 DECIMAL = r"[+-]?(\d+\.?\d*|\.\d+)([Ee][+-]?\d+)?"
-EXPORT = "export it again, or save it as NIfTI"
-COPY = "copy it again from its source"
-COPY_OR_EXPORT = f"{COPY}, or export it again"
 
 
 def check_pixels(header: Dataset, name: str) -> None:
@@ -94,12 +87,12 @@ def check_pixels(header: Dataset, name: str) -> None:
         Exception: Whatever pydicom raises on broken bytes.
     """
     form = (_judge_kind, _judge_numbers, _judge_encoding, _judge_form, _judge_colours)
-    _check_judgements(header, name, (*form, _judge_scale, _judge_dose, _judge_size))
+    _check_judgements(header, name, (*form, _judge_scale, _judge_dose, judge_size))
 
 
 def check_segments(header: Dataset, name: str) -> None:
     """Refuse a segmentation whose pixels are not all there, or of which it is not known what they are; as above."""
-    _check_judgements(header, name, (_judge_segmentation, _judge_numbers, _judge_frames_of_segments, _judge_size))
+    _check_judgements(header, name, (_judge_segmentation, _judge_numbers, _judge_frames_of_segments, judge_size))
 
 
 def _check_judgements(header: Dataset, name: str, judges: Iterable[Callable[[Dataset], Judgement]]) -> None:
@@ -107,31 +100,6 @@ def _check_judgements(header: Dataset, name: str, judges: Iterable[Callable[[Dat
         for is_broken, condition in judge(header):
             if is_broken:
                 raise DataError(f"{name} must {condition}")
-
-
-def is_coloured(header: Dataset) -> bool:
-    """Return whether a file holds colours rather than intensities."""
-    return _read_number(header, "SamplesPerPixel", 1) > 1 or _read_colours(header) == "PALETTE COLOR"
-
-
-def count_frames(header: Dataset) -> int:
-    """Return how many frames a file says that it holds."""
-    return int(header.get("NumberOfFrames") or 1)
-
-
-def _read_number(header: Dataset, key: str, default: int) -> int:
-    value = header.get(key)
-    return default if value is None else int(value)
-
-
-def _read_colours(header: Dataset) -> str | None:
-    colours = header.get("PhotometricInterpretation")
-    return str(colours).strip().upper() if colours else None
-
-
-def _read_syntax(header: Dataset) -> uid.UID:
-    """Return the transfer syntax; without one, as in old archives, that of the default."""
-    return uid.UID(header.file_meta.get("TransferSyntaxUID") or uid.ImplicitVRLittleEndian)
 
 
 def _judge_kind(header: Dataset) -> Judgement:
@@ -152,7 +120,7 @@ def _judge_kind(header: Dataset) -> Judgement:
         "to NIfTI with dcm2niix",
     )
     yield from _judge_tiles(header)
-    varied = [key for key in _counted_by(header) if len(set(_list_values(header.get(key)))) > 1]
+    varied = [key for key in _counted_by(header) if len(set(list_values(header.get(key)))) > 1]
     yield (
         len(varied) > 1,
         f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
@@ -173,15 +141,15 @@ def _judge_segmentation(header: Dataset) -> Judgement:
     """Judge how a segmentation stores its pixels."""
     yield "PixelData" not in header, f"hold PixelData; {COPY_OR_EXPORT}"
     yield from _judge_tiles(header)
-    kind, samples = header.get("SegmentationType"), _read_number(header, "SamplesPerPixel", 1)
+    kind, samples = header.get("SegmentationType"), read_number(header, "SamplesPerPixel", 1)
     yield (
         kind not in SEGMENTATION_BITS,
         f"have a SegmentationType of {_join(SEGMENTATION_BITS)}, not {str(kind)[:20]}; {EXPORT}",
     )
-    bits, allocated = SEGMENTATION_BITS[kind], _read_number(header, "BitsAllocated", 0)
+    bits, allocated = SEGMENTATION_BITS[kind], read_number(header, "BitsAllocated", 0)
     yield allocated not in bits, f"have BitsAllocated {_join(bits)} for {kind}, not {allocated}; {EXPORT}"
     yield samples != 1, f"have SamplesPerPixel 1, not {samples}; {EXPORT}"
-    is_packed = _read_syntax(header) not in UNCOMPRESSED
+    is_packed = read_syntax(header) not in UNCOMPRESSED
     yield allocated == 1 and is_packed, f"have no compression where a pixel is one bit (BitsAllocated 1); {EXPORT}"
 
 
@@ -209,23 +177,18 @@ def _judge_missing(header: Dataset) -> Judgement:
 
 def _counted_by(header: Dataset) -> list[str]:
     """Return the vectors that number the frames, as of nuclear medicine by energy, detector, time and slice."""
-    tags = _list_values(header.get("FrameIncrementPointer"))
+    tags = list_values(header.get("FrameIncrementPointer"))
     return [key for key in map(keyword_for_tag, tags) if key.endswith("Vector") and key != OFFSETS]
 
 
-def _list_values(value: Any) -> list[Any]:  # noqa: ANN401 (any element)
-    """Return the values of an element, which pydicom gives as such where there is one alone."""
-    return [] if value is None else list(value) if isinstance(value, MultiValue | list) else [value]
-
-
 def _judge_encoding(header: Dataset) -> Judgement:
-    syntax = _read_syntax(header)
+    syntax = read_syntax(header)
     yield (
         syntax not in READ,
         f"be compressed as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {syntax.name}; export it without "
         "compression",
     )
-    allocated = _read_number(header, "BitsAllocated", 16)
+    allocated = read_number(header, "BitsAllocated", 16)
     yield (
         syntax == uid.ExplicitVRBigEndian and allocated == 32,
         f"have its 32 bits a pixel in little endian, not as {syntax.name}; export it as Explicit VR Little Endian",
@@ -242,20 +205,20 @@ def _judge_encoding(header: Dataset) -> Judgement:
 
 def _judge_form(header: Dataset) -> Judgement:
     """Judge how the bits of a pixel are stored."""
-    allocated = _read_number(header, "BitsAllocated", 0)
+    allocated = read_number(header, "BitsAllocated", 0)
     yield allocated not in ALLOCATED, f"have BitsAllocated of {_join(ALLOCATED)}, not {allocated}; {EXPORT}"
-    stored = _read_number(header, "BitsStored", allocated)
+    stored = read_number(header, "BitsStored", allocated)
     # Others of 8 and of 32 bits GDCM refuses, or reads as of 8 bits.
     fewest = allocated if allocated in (1, 8, 32) else 1
     yield (
         not fewest <= stored <= allocated,
         f"have BitsStored of {fewest} to {allocated} for BitsAllocated {allocated}, not {stored}; {EXPORT}",
     )
-    high = _read_number(header, "HighBit", stored - 1)
+    high = read_number(header, "HighBit", stored - 1)
     yield high != stored - 1, f"have a HighBit of BitsStored - 1, {stored - 1}, not {high}; {EXPORT}"
-    sign = _read_number(header, "PixelRepresentation", 0)
+    sign = read_number(header, "PixelRepresentation", 0)
     yield sign not in (0, 1), f"have a PixelRepresentation of 0 or 1, not {sign}; {EXPORT}"
-    pixels = math.prod(_read_number(header, key, 1) for key in ("Rows", "Columns")) * count_frames(header)
+    pixels = math.prod(read_number(header, key, 1) for key in ("Rows", "Columns")) * count_frames(header)
     yield (
         allocated == 1 and pixels % 8 > 0,
         f"fill its last byte where a pixel is one bit (BitsAllocated 1), not hold {pixels} pixels; save it with 8 bits",
@@ -263,16 +226,16 @@ def _judge_form(header: Dataset) -> Judgement:
 
 
 def _judge_colours(header: Dataset) -> Judgement:
-    samples, colours = _read_number(header, "SamplesPerPixel", 1), _read_colours(header)
+    samples, colours = read_number(header, "SamplesPerPixel", 1), read_colours(header)
     yield samples not in COLOURS, f"have SamplesPerPixel of 1 or 3, not {samples}; {EXPORT}"
     known = COLOURS[samples]
     yield (
         colours is not None and colours not in known,
         f"have the PhotometricInterpretation {_join(known)} with SamplesPerPixel {samples}, not {colours}; {EXPORT}",
     )
-    plane = _read_number(header, "PlanarConfiguration", 0)
+    plane = read_number(header, "PlanarConfiguration", 0)
     yield samples > 1 and plane not in (0, 1), f"have a PlanarConfiguration of 0 or 1, not {plane}; {EXPORT}"
-    allocated, syntax = _read_number(header, "BitsAllocated", 8), _read_syntax(header)
+    allocated, syntax = read_number(header, "BitsAllocated", 8), read_syntax(header)
     is_wavelet = colours in ("YBR_RCT", "YBR_ICT")
     yield (
         is_wavelet and syntax not in JPEG_2000,
@@ -306,7 +269,7 @@ def _judge_numbers(header: Dataset) -> Judgement:
     # Those of the header first, from which the places of a dose's planes are computed.
     for plane in chain([{key: header.get(key) for key in (*COUNTS, OFFSETS)}], read_planes(header)):
         for key in plane.keys() & {*COUNTS, OFFSETS}:
-            texts = [str(value).strip() for value in _list_values(plane[key])]
+            texts = [str(value).strip() for value in list_values(plane[key])]
             count, shown = COUNTS.get(key, len(texts)), ", ".join(texts)[:40]
             is_whole = all(map(_is_decimal, texts)) and len(texts) in (0, count)
             yield not is_whole, f"have {count} decimal number(s) as {key}, not '{shown}'; correct it, or {EXPORT}"
@@ -334,7 +297,7 @@ def _judge_scale(header: Dataset) -> Judgement:
     slope, intercept = next(iter(scales))
     yield (
         is_coloured(header) and scales | {own} != {(1, 0)},
-        f"have no RescaleSlope and RescaleIntercept beside colours ({_read_colours(header)}), not {slope:g} and "
+        f"have no RescaleSlope and RescaleIntercept beside colours ({read_colours(header)}), not {slope:g} and "
         f"{intercept:g}; export it without them, or save it as PNG",
     )
     for slope, intercept in scales - {(1, 0)}:
@@ -353,8 +316,8 @@ def _judge_scale(header: Dataset) -> Judgement:
 
 def _scaled_range(header: Dataset, slope: float, intercept: float) -> tuple[float, float]:
     """Return the least and the largest value that may be stored, scaled."""
-    stored = _read_number(header, "BitsStored", _read_number(header, "BitsAllocated", 16))
-    is_signed = _read_number(header, "PixelRepresentation", 0) == 1
+    stored = read_number(header, "BitsStored", read_number(header, "BitsAllocated", 16))
+    is_signed = read_number(header, "PixelRepresentation", 0) == 1
     ends = (-(1 << stored) // 2, (1 << stored) // 2 - 1) if is_signed else (0, (1 << stored) - 1)
     low, high = sorted(end * slope + intercept for end in ends)
     return low, high
@@ -371,7 +334,7 @@ def _is_narrowed(header: Dataset, low: float, high: float, slope: float, interce
 
 def _judge_dose(header: Dataset) -> Judgement:
     """Judge where the planes of a radiotherapy dose lie."""
-    offsets, place, frames = _list_values(header.get(OFFSETS)), header.get(POSITION), count_frames(header)
+    offsets, place, frames = list_values(header.get(OFFSETS)), header.get(POSITION), count_frames(header)
     if not offsets:
         return
     yield len(offsets) != frames, f"have {frames} numbers as {OFFSETS}, one a frame, not {len(offsets)}; {EXPORT}"
@@ -394,93 +357,6 @@ def _read_scale(source: Mapping[str, Any] | Dataset) -> tuple[float, float]:
 
 def _read_decimal(slope: Any) -> float:  # noqa: ANN401 (any element)
     return 1.0 if slope is None else float(slope)
-
-
-def _judge_size(header: Dataset) -> Judgement:
-    """Judge whether there are as many pixels as the header says, no more and no fewer."""
-    if _read_syntax(header) in UNCOMPRESSED:
-        yield from _judge_length(header)
-    else:
-        yield from _judge_frames(header)
-
-
-def _judge_length(header: Dataset) -> Judgement:
-    frames, is_halved = count_frames(header), _read_colours(header) == "YBR_FULL_422"
-    sizes = [_read_number(header, key, 1) for key in ("SamplesPerPixel", "Rows", "Columns", "BitsAllocated")]
-    # Of two pixels both brightnesses are stored, and the two colours once.
-    bits = frames * math.prod(sizes) * 2 // 3 if is_halved else frames * math.prod(sizes)
-    needed, there = math.ceil(bits / 8), len(header.PixelData)
-    # Some writers fill up to a block; as much as another frame, or as the colours that are not halved, is no filling.
-    too_many = max(needed // max(frames, 1) // (2 if is_halved else 1), 2)
-    yield (
-        not needed <= there < needed + too_many,
-        f"hold {needed} bytes of PixelData, not {there}, as its Rows and Columns ({sizes[1]} x {sizes[2]}), "
-        f"SamplesPerPixel ({sizes[0]}), BitsAllocated ({sizes[3]}) and NumberOfFrames ({frames}) say; {COPY_OR_EXPORT}",
-    )
-
-
-def _judge_frames(header: Dataset) -> Judgement:
-    frames, syntax = count_frames(header), _read_syntax(header)
-    is_rle = syntax == uid.RLELossless
-    samples, allocated = _read_number(header, "SamplesPerPixel", 1), _read_number(header, "BitsAllocated", 8)
-    segments = samples * allocated // 8
-    starts = (_start_of_rle(segments),) if is_rle else CODESTREAM_STARTS
-    stored, count = join_frames(header.PixelData, starts)
-    yield (
-        len(stored) != frames,
-        f"hold {frames} frames, as its NumberOfFrames says, not {len(stored)}; {COPY_OR_EXPORT}",
-    )
-    yield (
-        frames > 1 and count != frames and syntax not in JPEG,
-        f"hold each of its {frames} frames in one fragment of PixelData, not all in {count}; export it without "
-        "compression",
-    )
-    size = tuple(_read_number(header, key, 0) for key in ("Rows", "Columns"))
-    for number, frame in enumerate(stored, start=1):
-        judge = _judge_segments(frame, segments, size) if is_rle else _judge_codestream(frame, header, size)
-        for is_broken, condition in judge:
-            yield is_broken, f"{condition} in frame {number} of {frames}; {COPY_OR_EXPORT}"
-
-
-def _start_of_rle(segments: int) -> bytes:
-    """Return how a frame of RLE begins: with the number of its segments, and the place of the first one."""
-    return segments.to_bytes(4, "little") + (64).to_bytes(4, "little")
-
-
-def _judge_segments(frame: bytes, segments: int, size: tuple[int, int]) -> Judgement:
-    """Judge a frame of RLE, of which each segment is a byte of every pixel."""
-    found, (rows, columns) = split_segments(frame), size
-    yield len(found) != segments, f"hold {segments} segments of RLE, not {len(found)}"
-    for segment in found:
-        count = count_unpacked(segment)
-        # A byte to make it even may count as one or two more.
-        is_whole = rows * columns <= count < (rows + 1) * columns + 2
-        yield not is_whole, f"hold {rows} x {columns} pixels, as its Rows and Columns say, not {count} bytes a segment"
-
-
-def _judge_codestream(frame: bytes, header: Dataset, size: tuple[int, int]) -> Judgement:
-    form, samples, colours = read_form(frame), _read_number(header, "SamplesPerPixel", 1), _read_colours(header)
-    allocated, is_jpeg_2000 = _read_number(header, "BitsAllocated", 8), _read_syntax(header) in JPEG_2000
-    yield form is None, "hold a codestream that states its size"
-    yield (
-        form.size != size,
-        f"have Rows and Columns of {form.size[0]} x {form.size[1]}, as its compressed pixels say, not {size[0]} x "
-        f"{size[1]}",
-    )
-    yield (
-        form.components != samples,
-        f"have SamplesPerPixel {form.components}, as its compressed pixels say, not {samples}",
-    )
-    yield (
-        form.bits > allocated and not is_jpeg_2000,
-        f"have BitsAllocated of {form.bits} or more, as its compressed pixels need, not {allocated}",
-    )
-    yield (
-        form.is_ycc is not None and samples == 3 and form.is_ycc != (colours or "").startswith("YBR"),
-        f"have the PhotometricInterpretation {'YBR_FULL_422' if form.is_ycc else 'RGB'}, as its compressed pixels say, "
-        f"not {colours}",
-    )
-    yield not form.has_end, "hold a codestream with its end"
 
 
 def _join(values: Iterable[object]) -> str:
