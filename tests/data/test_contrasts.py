@@ -12,7 +12,8 @@ from silofl.data.contrasts import ImageFiles, build_source, parse_case, read_sou
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
 from silofl.data.manifest import read_manifest
-from silofl.data.preparation import build_preparation, prepare_case, prepare_image, prepare_with_way_back
+from silofl.data.preparation import build_preparation, prepare_case
+from silofl.data.prepared_image import prepare_image, prepare_with_way_back
 from silofl.data.site_data import load_site_data
 from silofl.data.survey import survey_sites
 from silofl.data.transforms import build_augmentation

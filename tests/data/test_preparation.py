@@ -8,7 +8,8 @@ from monai.data import MetaTensor
 from silofl.data import preparation
 from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
-from silofl.data.preparation import build_preparation, prepare_case, prepare_image
+from silofl.data.preparation import build_preparation, prepare_case
+from silofl.data.prepared_image import prepare_image
 from silofl.data.transforms import ALLOWED
 from silofl.errors import ConfigError, DataError
 
@@ -157,7 +158,7 @@ def test_the_numbers_are_those_with_monais_record(study, name):
     rng = np.random.default_rng(0)
     one = {"image": rng.normal(4, 3, (2, 4, 5)).astype(np.float32)}
     one |= {"label": rng.integers(0, 2, (1, 4, 5)).astype(np.float32)}
-    recorded, bare = (preparation._apply_transforms(steps, one, None, has_record) for has_record in (True, False))
+    recorded, bare = (preparation.apply_transforms(steps, one, None, has_record) for has_record in (True, False))
     assert isinstance(recorded["image"], MetaTensor) and not isinstance(bare["image"], MetaTensor)
     for key in one:
         assert np.array_equal(np.asarray(recorded[key]), np.asarray(bare[key]))

@@ -34,7 +34,6 @@ def no_decoding(monkeypatch):
         pytest.fail("an image was decoded")
 
     def forbid():
-        monkeypatch.setattr(preparation, "read_source", fail)
         monkeypatch.setattr(preparation, "read_images", fail)
         monkeypatch.setattr(preparation, "read_label", fail)
         monkeypatch.setattr(formats, "decode", fail)

@@ -6,7 +6,8 @@ import pytest
 from PIL import Image
 
 from silofl.data.contrasts import build_source
-from silofl.data.preparation import build_preparation, prepare_image, prepare_with_way_back
+from silofl.data.preparation import build_preparation
+from silofl.data.prepared_image import prepare_image, prepare_with_way_back
 from silofl.errors import DataError
 from silofl.inference.geometry import check_images, decide_labels, decide_on_input
 

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.contrasts import (
-    ImageFiles,
-    has_several_frames,
-    join_contrasts,
-    list_missing_contrasts,
-    read_images,
-    read_source,
-)
-from silofl.data.domain import Domain, Form, read_form
+from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
 from silofl.data.formats import build_file_request
 from silofl.data.header import check_affine, find_segmentation, read_header
 from silofl.data.images import RENUMBER, Image, check_values, read_label
@@ -39,10 +31,12 @@ from silofl.study.data_settings import DataSettings
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor
-    from monai.transforms import Compose
     from torch import Tensor
 
-ANY = Domain()
+if TYPE_CHECKING:
+    from monai.data import MetaTensor
+    from monai.transforms import Compose
+
 # Of a site that annotates some of the study's labels.
 ANNOTATE = f"{RENUMBER}, and list every label that is drawn in all cases in labels_annotated of dataset.json"
 
@@ -74,64 +68,6 @@ class Passage:
     operations: tuple[dict[str, Any], ...]
 
 
-@dataclass(frozen=True)
-class PreparedImage:
-    """A prepared image without a label, and the records that lead back to its input grid.
-
-    Attributes:
-        images: float32 (n, C, H, W): one picture, or the slices of a volume, with their neighbours as the study asks;
-            in 3D (1, C, X, Y, Z).
-        shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
-        affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
-        volume_passage: Of the volume; None for a picture and without such transforms.
-        plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
-        form: Of the input in its file.
-        missing: Contrasts that the input lacks; zeros stand in their place.
-        has_several_frames: Whether its contrasts state different frames of reference.
-    """
-
-    images: NDArray[np.float32]
-    shape: tuple[int, ...]
-    affine: NDArray[np.float64] | None
-    volume_passage: Passage | None
-    plane_passage: Passage | None
-    form: Form
-    missing: tuple[str, ...] = ()
-    has_several_frames: bool = False
-
-    def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
-        """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
-        of_file = list_file_doubts(self.form, self.missing, self.has_several_frames, steps.study)
-        return of_file + domain.doubts(self.images, self.form, steps.is_turning)
-
-
-def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study: Study) -> list[str]:
-    """Return what a case lacks, and what its file does not state, as sentences for people.
-
-    Args:
-        form: Of its image in the file.
-        missing: Contrasts that it lacks.
-        has_frames: Whether its contrasts state different frames of reference.
-        study: The study.
-    """
-    doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
-    if has_frames:
-        doubts.append(
-            "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
-            "they may not lie on one another"
-        )
-    if form.kind == "volumes" and not form.header.has_spacing:
-        results = ["the file does not state the size of its voxels in mm"]
-        if any(step.name == "Spacing" for step in study.data.volume_transforms):
-            results.append("it was resampled as if they were 1 mm, or by uncertain numbers")
-        if study.task == "segmentation":
-            results.append("no millilitres are given")
-        doubts += ["; ".join(results)] if len(results) > 1 else []
-    if form.kind == "volumes" and not form.header.has_orientation:
-        doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
-    return doubts
-
-
 def build_preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
     """Build the preparation of a study.
 
@@ -145,64 +81,6 @@ def build_preparation(study: Study, has_label_map: bool | None = None) -> Prepar
     has_label_map = study.task == "segmentation" if has_label_map is None else has_label_map
     volume_steps = compose(study.data, "volume_transforms", has_label_map)
     return Preparation(study, volume_steps, compose(study.data, "transforms", has_label_map))
-
-
-def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
-    """Prepare an image without a label for prediction, as training images were prepared.
-
-    Args:
-        source: Its files.
-        study: The study whose data settings apply.
-
-    Returns:
-        (n, C, H, W): one image, or the slices of a volume, with their neighbours as the study asks; in 3D
-        (1, C, X, Y, Z).
-
-    Raises:
-        DataError: The image cannot be read or scaled.
-    """
-    return prepare_with_way_back(source, build_preparation(study, has_label_map=False)).images
-
-
-def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
-    """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
-
-    Args:
-        source: Its files; zeros stand for a contrast that it lacks, where the study's algorithm takes them.
-        steps: The study's preparation without label maps; the way back needs the very same one.
-        domain: The images that the models learnt from.
-
-    Raises:
-        DataError: The image cannot be read, scaled or transformed, has no possible grid, lacks a contrast that the
-            algorithm needs, is of another kind than the training images, or is a picture where the study trained on
-            volumes: a picture does not say how its axes lie in the body.
-    """
-    settings, called = steps.study.data, source.first[1]
-    lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
-    for one in steps.study.recipe.ingredients:
-        one.check_data((), lacking)
-    for path, one in filter(None, source.files):
-        if not path.exists():
-            raise DataError(
-                f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
-            )
-    image = read_source(source, settings)
-    form = read_form(source, image)
-    domain.check(form, called)
-    if image.array.ndim != 4 and steps.volume_steps is not None:
-        raise DataError(
-            f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
-            "known; give the NIfTI, MHA or NRRD file or the DICOM series"
-        )
-    pixels, volume_passage = _scale_image(image, steps.study, called), None
-    if pixels.ndim == 4:
-        moved = _apply_transforms(steps.volume_steps, {"image": pixels}, image.affine)
-        pixels, volume_passage = _to_array(moved["image"]), _read_passage(moved["image"])
-    prepared = [one["image"] for one in _transform_examples({"image": pixels}, steps, has_record=True)]
-    images, passage = _stack_images(prepared, lacking, settings), _read_passage(prepared[0])
-    return PreparedImage(
-        images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking, has_several_frames(source)
-    )
 
 
 def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> PreparedCase:
@@ -250,7 +128,7 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     there = [one for one in stored if one is not None]
     digests = {file: digest_content(one.array, one.affine) for file, one in zip(record.files, there, strict=True)}
     label = read_label_map(record, manifest, image, steps.study)
-    pixels, affine, numbers = _scale_image(image, steps.study, record.image), image.affine, record.numbers
+    pixels, affine, numbers = scale_image(image, steps.study, record.image), image.affine, record.numbers
     if numbers is not None:
         _check_slices(record, image)
         pixels = pixels[..., numbers]
@@ -271,16 +149,6 @@ def _number_slices(images: NDArray, numbers: range | None) -> tuple[int | None, 
     """Return the slice number of each example, continued where a transform has added slices."""
     first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
     return tuple(range(first, first + step * len(images), step))
-
-
-def _scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
-    check_has_slices(image, study.data, name)
-    settings = study.data
-    array = to_channels(image.array, settings.channels, image.is_window or image.has_contrasts)
-    if not image.has_contrasts:
-        return scale_intensity(array, settings.intensity, image.dtype_max)
-    # Contrasts have scales of their own; the channels of a picture or a window have one.
-    return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
 
 
 def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
@@ -318,16 +186,16 @@ def _transform_case(
     """Return images (n, C, *spatial), label maps (n, *spatial) and voxels' size of a picture, slices or a volume."""
     case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
     if pixels.ndim == 4:
-        moved = _apply_transforms(steps.volume_steps, case, affine)
+        moved = apply_transforms(steps.volume_steps, case, affine)
         affine, case = (
             _transformed_affine(moved["image"], affine),
-            {key: _to_array(value) for key, value in moved.items()},
+            {key: to_array(value) for key, value in moved.items()},
         )
-    planes = _transform_examples(case, steps, has_record=affine is not None)
-    images = _stack_images([plane["image"] for plane in planes], lacking, steps.study.data)
+    planes = transform_examples(case, steps, has_record=affine is not None)
+    images = stack_images([plane["image"] for plane in planes], lacking, steps.study.data)
     return (
         images,
-        None if label is None else _to_label_maps(np.stack([_to_array(plane["label"])[0] for plane in planes])),
+        None if label is None else _to_label_maps(np.stack([to_array(plane["label"])[0] for plane in planes])),
         None if affine is None else _spacing(affine @ _transformed_affine(planes[0]["image"], np.eye(4))),
     )
 
@@ -343,40 +211,14 @@ def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
     return labels
 
 
-def _stack_images(
-    planes: Sequence[NDArray | Tensor], lacking: Sequence[str], settings: DataSettings
-) -> NDArray[np.float32]:
-    """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
-    # One needs no copy.
-    images = np.stack([_to_array(plane) for plane in planes]) if len(planes) > 1 else _to_array(planes[0])[None]
-    # Zeros until then too, which a transform of intensities has moved.
-    images[:, [settings.channel_names.index(name) for name in lacking]] = 0
-    return stack_neighbours(images, settings.neighbours)
-
-
 def _transformed_affine(moved: NDArray | MetaTensor, before: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    passage = _read_passage(moved)
+    passage = read_passage(moved)
     return before if passage is None else passage.affine
 
 
 def _spacing(affine: NDArray[np.float64]) -> Spacing:
     x, y, z = np.linalg.norm(affine[:3, :3], axis=0).tolist()
     return x, y, z
-
-
-def _transform_examples(
-    case: dict[str, NDArray], steps: Preparation, has_record: bool
-) -> list[dict[str, NDArray | Tensor]]:
-    """Apply the transforms of images to a picture, a volume's slices, or a volume, with the first one's record.
-
-    It is that of all, which have one size. Without it MONAI resizes a slice in a quarter of the time. A hospital's own
-    transforms may read it.
-    """
-    is_own = any(is_extension(transform.name) for transform in steps.study.data.transforms)
-    return [
-        _apply_transforms(steps.image_steps, one, None, is_own or (has_record and number == 0))
-        for number, one in enumerate(_cut_examples(case, steps.study.data))
-    ]
 
 
 def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict[str, NDArray]]:
@@ -386,7 +228,44 @@ def _cut_examples(case: dict[str, NDArray], settings: DataSettings) -> list[dict
     return [{key: value[..., z] for key, value in case.items()} for z in range(case["image"].shape[-1])]
 
 
-def _apply_transforms(
+def scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
+    """Return a case's pixels, float32 (C, *spatial), with the channels and intensities of the study."""
+    check_has_slices(image, study.data, name)
+    settings = study.data
+    array = to_channels(image.array, settings.channels, image.is_window or image.has_contrasts)
+    if not image.has_contrasts:
+        return scale_intensity(array, settings.intensity, image.dtype_max)
+    # Contrasts have scales of their own; the channels of a picture or a window have one.
+    return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
+
+
+def stack_images(
+    planes: Sequence[NDArray | Tensor], lacking: Sequence[str], settings: DataSettings
+) -> NDArray[np.float32]:
+    """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
+    # One needs no copy.
+    images = np.stack([to_array(plane) for plane in planes]) if len(planes) > 1 else to_array(planes[0])[None]
+    # Zeros until then too, which a transform of intensities has moved.
+    images[:, [settings.channel_names.index(name) for name in lacking]] = 0
+    return stack_neighbours(images, settings.neighbours)
+
+
+def transform_examples(
+    case: dict[str, NDArray], steps: Preparation, has_record: bool
+) -> list[dict[str, NDArray | Tensor]]:
+    """Apply the transforms of images to a picture, a volume's slices, or a volume, with the first one's record.
+
+    It is that of all, which have one size. Without it MONAI resizes a slice in a quarter of the time. A hospital's own
+    transforms may read it.
+    """
+    is_own = any(is_extension(transform.name) for transform in steps.study.data.transforms)
+    return [
+        apply_transforms(steps.image_steps, one, None, is_own or (has_record and number == 0))
+        for number, one in enumerate(_cut_examples(case, steps.study.data))
+    ]
+
+
+def apply_transforms(
     steps: Callable[[dict], dict] | None, case: dict[str, NDArray], affine: NDArray | None, has_record: bool = True
 ) -> dict[str, NDArray | Tensor]:
     """Apply transforms to a case; with MONAI's record of them the arrays are its MetaTensors."""
@@ -409,11 +288,13 @@ def _apply_transforms(
     return {key: moved[key] for key in case}
 
 
-def _to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
+def to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
+    """Return what transforms have given as an array."""
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 
-def _read_passage(moved: NDArray | MetaTensor) -> Passage | None:
+def read_passage(moved: NDArray | MetaTensor) -> Passage | None:
+    """Return the record of what transforms did to an array; None where they kept none."""
     if isinstance(moved, np.ndarray):
         return None
     return Passage(np.asarray(moved.affine, dtype=np.float64), tuple(moved.applied_operations))

@@ -19,7 +19,8 @@ from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_padding
 from silofl.data.parts import Examples, PreparedCase
-from silofl.data.preparation import build_preparation, build_requests, list_file_doubts, prepare_case
+from silofl.data.preparation import build_preparation, build_requests, prepare_case
+from silofl.data.prepared_image import list_file_doubts
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable

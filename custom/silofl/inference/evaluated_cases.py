@@ -13,7 +13,8 @@ from silofl.data.domain import Form
 from silofl.data.images import Image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
-from silofl.data.preparation import Preparation, build_preparation, prepare_with_way_back, read_label_map
+from silofl.data.preparation import Preparation, build_preparation, read_label_map
+from silofl.data.prepared_image import prepare_with_way_back
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import CROPS

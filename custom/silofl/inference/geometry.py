@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.calling import MOST_PROBABLE, Calling
-from silofl.data.preparation import Passage, Preparation, PreparedImage
+from silofl.data.preparation import Passage, Preparation
+from silofl.data.prepared_image import PreparedImage
 from silofl.data.transforms import metadata_tracking
 from silofl.errors import DataError
 from silofl.study import Study

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from silofl.core.calling import MOST_PROBABLE
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Form
-from silofl.data.preparation import Preparation, PreparedImage, build_preparation, prepare_with_way_back
+from silofl.data.preparation import Preparation, build_preparation
+from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
 from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.inference.card import rule_sentence

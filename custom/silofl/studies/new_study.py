@@ -11,7 +11,7 @@ import numpy as np
 from silofl.core.ingredient import Ingredient
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
-from silofl.data.preparation import prepare_image
+from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import copy_folder, read_json, write_json, write_text

@@ -1,0 +1,143 @@
+"""Prepare an image without a label as training images were prepared, and record the way back to its own grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.data.contrasts import ImageFiles, has_several_frames, list_missing_contrasts, read_source
+from silofl.data.domain import Domain, Form, read_form
+from silofl.data.preparation import (
+    Passage,
+    Preparation,
+    apply_transforms,
+    build_preparation,
+    read_passage,
+    scale_image,
+    stack_images,
+    to_array,
+    transform_examples,
+)
+from silofl.errors import DataError
+from silofl.study import Study
+
+ANY = Domain()
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """A prepared image without a label, and the records that lead back to its input grid.
+
+    Attributes:
+        images: float32 (n, C, H, W): one picture, or the slices of a volume, with their neighbours as the study asks;
+            in 3D (1, C, X, Y, Z).
+        shape: Size of the input without channels: (rows, columns), or (X, Y, Z).
+        affine: The input's voxel indices to millimetres, (4, 4); None for a picture.
+        volume_passage: Of the volume; None for a picture and without such transforms.
+        plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
+        form: Of the input in its file.
+        missing: Contrasts that the input lacks; zeros stand in their place.
+        has_several_frames: Whether its contrasts state different frames of reference.
+    """
+
+    images: NDArray[np.float32]
+    shape: tuple[int, ...]
+    affine: NDArray[np.float64] | None
+    volume_passage: Passage | None
+    plane_passage: Passage | None
+    form: Form
+    missing: tuple[str, ...] = ()
+    has_several_frames: bool = False
+
+    def doubts(self, domain: Domain, steps: Preparation) -> list[str]:
+        """Return why an answer may mean nothing: what the file does not state, and `Domain.doubts`."""
+        of_file = list_file_doubts(self.form, self.missing, self.has_several_frames, steps.study)
+        return of_file + domain.doubts(self.images, self.form, steps.is_turning)
+
+
+def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study: Study) -> list[str]:
+    """Return what a case lacks, and what its file does not state, as sentences for people.
+
+    Args:
+        form: Of its image in the file.
+        missing: Contrasts that it lacks.
+        has_frames: Whether its contrasts state different frames of reference.
+        study: The study.
+    """
+    doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
+    if has_frames:
+        doubts.append(
+            "the contrasts state different frames of reference (FrameOfReferenceUID); unless they were registered, "
+            "they may not lie on one another"
+        )
+    if form.kind == "volumes" and not form.header.has_spacing:
+        results = ["the file does not state the size of its voxels in mm"]
+        if any(step.name == "Spacing" for step in study.data.volume_transforms):
+            results.append("it was resampled as if they were 1 mm, or by uncertain numbers")
+        if study.task == "segmentation":
+            results.append("no millilitres are given")
+        doubts += ["; ".join(results)] if len(results) > 1 else []
+    if form.kind == "volumes" and not form.header.has_orientation:
+        doubts.append("the file does not state how its axes lie in the body; left and right may be exchanged")
+    return doubts
+
+
+def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
+    """Prepare an image without a label for prediction, as training images were prepared.
+
+    Args:
+        source: Its files.
+        study: The study whose data settings apply.
+
+    Returns:
+        (n, C, H, W): one image, or the slices of a volume, with their neighbours as the study asks; in 3D
+        (1, C, X, Y, Z).
+
+    Raises:
+        DataError: The image cannot be read or scaled.
+    """
+    return prepare_with_way_back(source, build_preparation(study, has_label_map=False)).images
+
+
+def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
+    """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
+
+    Args:
+        source: Its files; zeros stand for a contrast that it lacks, where the study's algorithm takes them.
+        steps: The study's preparation without label maps; the way back needs the very same one.
+        domain: The images that the models learnt from.
+
+    Raises:
+        DataError: The image cannot be read, scaled or transformed, has no possible grid, lacks a contrast that the
+            algorithm needs, is of another kind than the training images, or is a picture where the study trained on
+            volumes: a picture does not say how its axes lie in the body.
+    """
+    settings, called = steps.study.data, source.first[1]
+    lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
+    for one in steps.study.recipe.ingredients:
+        one.check_data((), lacking)
+    for path, one in filter(None, source.files):
+        if not path.exists():
+            raise DataError(
+                f"{one} must be an image file or the folder of a DICOM series; it is not there: check its path"
+            )
+    image = read_source(source, settings)
+    form = read_form(source, image)
+    domain.check(form, called)
+    if image.array.ndim != 4 and steps.volume_steps is not None:
+        raise DataError(
+            f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
+            "known; give the NIfTI, MHA or NRRD file or the DICOM series"
+        )
+    pixels, volume_passage = scale_image(image, steps.study, called), None
+    if pixels.ndim == 4:
+        moved = apply_transforms(steps.volume_steps, {"image": pixels}, image.affine)
+        pixels, volume_passage = to_array(moved["image"]), read_passage(moved["image"])
+    prepared = [one["image"] for one in transform_examples({"image": pixels}, steps, has_record=True)]
+    images, passage = stack_images(prepared, lacking, settings), read_passage(prepared[0])
+    return PreparedImage(
+        images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking, has_several_frames(source)
+    )
