@@ -202,7 +202,7 @@ def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monk
         object.__setattr__(data, "validation", data.validation.select_rows([]))
         return data
 
-    monkeypatch.setattr("silofl.studies.simulate.load_site_data", without_validation)
+    monkeypatch.setattr("silofl.studies.simulated_sites.load_site_data", without_validation)
     error = refused_script(main, run, "--part", "validation")
     assert "site 'north' must hold validation data to measure the loss on, not none; choose another --part" in error
 

@@ -16,7 +16,7 @@ SITE, SERVER, FOLDER = (
 )
 # Three sites: calls 1 to 3 are of the first round.
 PHASES = {
-    "reading data": Fault("silofl.studies.simulate:load_site_data", 2, "after"),
+    "reading data": Fault("silofl.studies.simulated_sites:load_site_data", 2, "after"),
     "before the first round": Fault(f"{SERVER}.start", 1, "after"),
     "first task": Fault(f"{SITE}.answer", 1),
     "training, first round": Fault("silofl.training.loop:_Progress.learn", 3),

@@ -16,7 +16,7 @@ from rich.console import Console
 from silofl.data.counts import digest_data
 from silofl.data.phantoms import UNSEEN_SITE
 from silofl.errors import ConfigError
-from silofl.studies import simulate
+from silofl.studies import prepare, simulate
 from silofl.studies.simulate import Simulation, settle_job
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
@@ -170,7 +170,7 @@ def read_local(workspace, name):
 
 def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_results_go(tmp_path):
     workspace, wanted = tmp_path / "workspace", Simulation(data="/data", sites=("north",), cache="/cache")
-    results = simulate.prepare_simulator(workspace, JOB, wanted)
+    results = prepare.write_workspace(workspace, JOB, wanted)
     site, server = (read_local(workspace, name) for name in ("site.yaml", "server.yaml"))
     assert (site["cache_dir"], site["min_patients"]) == ("/cache", 0)
     # NVFlare calls a site without a name site-1.
@@ -184,9 +184,9 @@ def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_
 def test_a_prepared_workspace_allows_the_other_classes_of_a_trusted_job_alone(tmp_path, receiving_job):
     workspace, wanted = tmp_path / "workspace", Simulation(data="/data")
     with pytest.raises(ConfigError, match=f"no classes but those of SiloFL's own jobs, .* not {RECEIVER}"):
-        simulate.prepare_simulator(workspace, receiving_job, wanted)
+        prepare.write_workspace(workspace, receiving_job, wanted)
     assert not workspace.exists()
-    simulate.prepare_simulator(workspace, receiving_job, replace(wanted, trusts_code=True))
+    prepare.write_workspace(workspace, receiving_job, replace(wanted, trusts_code=True))
     assert RECEIVER in read_local(workspace, "resources.json")["class_allow_list"]
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from shlex import quote
 
 from silofl.errors import ConfigError, ExitCode
+from silofl.extensions import list_allowed_extensions
+from silofl.flare.commands import check_whole
 from silofl.flare.poc import prepare_poc, read_poc
-from silofl.flare.workspace import name_sites, other_classes
+from silofl.flare.workspace import link_sites, name_sites, other_classes, prepare_workspace
 from silofl.options import path_to_text
-from silofl.studies.simulate import prepare_simulator, read_data, server_settings, site_settings
+from silofl.site import Server
+from silofl.studies.simulated_sites import read_data, site_settings
 from silofl.studies.simulation import Simulation, check_code, check_pretrained, settle_job
 from silofl.study import Study
 
@@ -66,9 +69,50 @@ def prepare_simulation(
         DataError: A site's data is wrong.
     """
     chosen = _choose_sites(job, wanted, names)
-    results = prepare_simulator(workspace, job, chosen.everyone)
+    results = write_workspace(workspace, job, chosen.everyone)
     read_data(chosen.study, chosen.simulation, results)
     return results, chosen.sites
+
+
+def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
+    """Write ``local/`` of a workspace for NVFlare's own simulator: what it may build, and where the data lie.
+
+    The simulator may call the sites by their names, or by numbers as `name_sites` does.
+
+    Args:
+        workspace: The simulator's workspace.
+        job: The job, whose other classes it may build too, where they are trusted.
+        simulation: Names the sites, the data and the decoded images, as `settle_job` returns them, and says whether the
+            job is trusted.
+
+    Returns:
+        The folder of the results, one folder per run, and of the sites' own states. The simulator deletes all but
+        ``local/`` and ``startup/`` of the workspace when it starts, therefore the folder lies next to it.
+
+    Raises:
+        ConfigError: The simulator cannot use a workspace of this path, or would delete what lies there, or the job is
+            not trusted.
+    """
+    workspace = workspace.resolve()
+    check_whole("the workspace", workspace)
+    if workspace.is_dir() and any(workspace.iterdir()) and not (workspace / "local" / "resources.json").is_file():
+        raise ConfigError(
+            f"the workspace must be a new folder, or one that was prepared before, not {workspace}, which holds other "
+            "files; NVFlare's simulator would delete them: name another"
+        )
+    check_code(job, simulation)
+    results = workspace.with_name(workspace.name + "-results")
+    # Outside local/, which NVFlare copies for every site, and with it what links lead to.
+    links = results / "data"
+    site = site_settings(simulation, results).model_copy(update={"data": f"{links}/{{site}}", "has_progress": False})
+    link_sites(links, Path(simulation.data), simulation.sites)
+    prepare_workspace(workspace, site, _server_settings(results), other_classes(job))
+    return results
+
+
+def _server_settings(results: Path) -> Server:
+    """Return the settings of a server whose results go to a folder per run in ``results``, and to the lead."""
+    return Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
 
 
 def _prepare_poc(job: Path, wanted: Simulation) -> None:
@@ -102,7 +146,7 @@ def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str
         name: common.model_copy(update={"data": f"{data}/{site}", "has_progress": False})
         for name, site in chosen.sites.items()
     }
-    prepare_poc(poc, server_settings(results), sites, other_classes(job))
+    prepare_poc(poc, _server_settings(results), sites, other_classes(job))
     return results, chosen.sites
 
 

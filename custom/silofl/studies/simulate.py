@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import re
 import shutil
 import sys
 import time
@@ -16,40 +14,30 @@ from shlex import quote
 
 from rich.console import Console
 
-from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts, SiteCounts, digest_data, list_changed_sites
-from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.counts import digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
-from silofl.data.padding import describe_padding
-from silofl.data.site_data import SiteData, load_site_data
-from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.extensions import check_extensions, list_allowed_extensions
+from silofl.extensions import list_allowed_extensions
 from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import copy_folder, hold_lock, make_folder, read_json, write_json
-from silofl.flare.commands import check_whole, whole_path
-from silofl.flare.workspace import link_sites, other_classes, prepare_workspace, read_simulated_site
-from silofl.models.networks import check_network
+from silofl.flare.commands import whole_path
+from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.models.weights import read_start
-from silofl.options import (
-    check_backend,
-    make_console,
-    path_to_text,
-    read_changes,
-)
+from silofl.options import check_backend, make_console, path_to_text, read_changes
 from silofl.parts.load import list_kinds
 from silofl.report.evaluations_page import print_evaluations
 from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.schema import dump_record
-from silofl.site import Server, Site
+from silofl.site import Server
 from silofl.studies.ending import print_results
 from silofl.studies.everyone import measure_on_everyone
 from silofl.studies.leave_out import print_unseen, run_unseen_test
 from silofl.studies.processes import ProcessTree, enable_interrupts
 from silofl.studies.progress import POLL_S, RoundLines, announce, repeat_in_background
+from silofl.studies.simulated_sites import load_site, look_at_data, read_data, site_settings
 from silofl.studies.simulation import (
     UNMOVED,
     Moved,
@@ -64,9 +52,6 @@ from silofl.studies.simulation import (
 )
 from silofl.studies.weights import find_weights_file, with_weights
 from silofl.study import STORED, Study, load_study
-from silofl.training.device import choose_device
-from silofl.training.extra_metrics import check_extra_metrics
-from silofl.training.losses import check_loss
 
 # How long NVFlare's simulator may take to end once the run has its result.
 ENDING_S = 15.0
@@ -148,7 +133,7 @@ def _start_simulation(job: Path, run: Path, wanted: Simulation, changes: Mapping
         make_folder(run)
         if changes:
             console.print(f"set for this run: {changes_sentence(changes)}", markup=False)
-        _look_at_data(run, simulation, study, data, console)
+        look_at_data(run, simulation, study, data, console)
         # run.json comes last: with it, the run can be resumed.
         copy_job(job, run / "job", changes, simulation.start_file)
         write_json(run / "run.json", asdict(simulation) | {"changes": dict(changes)})
@@ -203,7 +188,7 @@ def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int
         if moved != UNMOVED:
             folders = {"data": simulation.data, "cache": simulation.cache}
             write_json(run / "run.json", read_json(run / "run.json") | folders)
-        _look_at_data(run, simulation, study, found, console)
+        look_at_data(run, simulation, study, found, console)
         return _run_prepared_job(run, simulation, study, simulator, console)
 
 
@@ -222,127 +207,6 @@ def _check_learnt_from(run: Path, simulation: Simulation, study: Study) -> None:
         raise DataError(
             f"site {site!r} must have the data that {run} learnt from, not those in {simulation.data}; put them back, "
             "name the folder to which they were moved, or start a new run"
-        )
-
-
-def prepare_simulator(workspace: Path, job: Path, simulation: Simulation) -> Path:
-    """Write ``local/`` of a workspace for NVFlare's own simulator: what it may build, and where the data lie.
-
-    The simulator may call the sites by their names, or by numbers as `name_sites` does.
-
-    Args:
-        workspace: The simulator's workspace.
-        job: The job, whose other classes it may build too, where they are trusted.
-        simulation: Names the sites, the data and the decoded images, as `settle_job` returns them, and says whether the
-            job is trusted.
-
-    Returns:
-        The folder of the results, one folder per run, and of the sites' own states. The simulator deletes all but
-        ``local/`` and ``startup/`` of the workspace when it starts, therefore the folder lies next to it.
-
-    Raises:
-        ConfigError: The simulator cannot use a workspace of this path, or would delete what lies there, or the job is
-            not trusted.
-    """
-    workspace = workspace.resolve()
-    check_whole("the workspace", workspace)
-    if workspace.is_dir() and any(workspace.iterdir()) and not (workspace / "local" / "resources.json").is_file():
-        raise ConfigError(
-            f"the workspace must be a new folder, or one that was prepared before, not {workspace}, which holds other "
-            "files; NVFlare's simulator would delete them: name another"
-        )
-    check_code(job, simulation)
-    results = workspace.with_name(workspace.name + "-results")
-    # Outside local/, which NVFlare copies for every site, and with it what links lead to.
-    links = results / "data"
-    site = site_settings(simulation, results).model_copy(update={"data": f"{links}/{{site}}", "has_progress": False})
-    link_sites(links, Path(simulation.data), simulation.sites)
-    prepare_workspace(workspace, site, server_settings(results), other_classes(job))
-    return results
-
-
-def server_settings(results: Path) -> Server:
-    """Return the settings of a server whose results go to a folder per run in ``results``, and to the lead."""
-    return Server(run_dir=f"{results}/{{run}}", extensions=list_allowed_extensions())
-
-
-def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
-    """Read and cache every site's data, so that a fault shows before any training."""
-    check_extensions(study.extensions)
-    check_transforms(study)
-    choose_device(study.device)
-    names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
-    data = {name: _load_site(study, simulation, run, name) for name in names}
-    shape = data[names[0]].image_shape
-    check_network(study, shape)
-    check_loss(study, shape)
-    check_extra_metrics(study, shape)
-    return data
-
-
-def _look_at_data(
-    run: Path, simulation: Simulation, study: Study, data: Mapping[str, SiteData], console: Console
-) -> None:
-    """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
-    doubts = {site: _find_doubts(found, study) for site, found in data.items()}
-    padding = {site: found.padding for site, found in data.items()}
-    for site, own in padding.items():
-        doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
-    counts = {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
-    # What is left out stays so, whatever becomes of its files.
-    if not simulation.skip_unreadable:
-        counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
-    write_json(run / DATA, dump_record(DataCounts(counts)))
-    for site, sentences in doubts.items():
-        for sentence in sentences:
-            console.print(f"CAUTION  {site}: {sentence}", markup=False)
-
-
-def _find_doubts(data: SiteData, study: Study) -> list[str]:
-    if study.task != "segmentation":
-        # That a site has examples of some classes alone is what many partitions are made for.
-        return find_doubts(data, study)
-    return find_label_doubts(data, study, count_labels(data.training, study)) + find_doubts(data, study)
-
-
-def _load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
-    site = site_settings(simulation, run)
-    try:
-        folder, cache = site.data_folder(study.name, name), site.cache_folder(study.name, name)
-        return load_site_data(folder, study, cache, skip_unreadable=site.skip_unreadable)
-    except DataError as error:
-        raise DataError(f"site {name!r}: {error}") from None
-
-
-def site_settings(simulation: Simulation, run: Path) -> Site:
-    """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder.
-
-    Raises:
-        ConfigError: A folder's path would mean another one there.
-    """
-    run = run.resolve()
-    for folder in filter(None, (str(run), simulation.data, simulation.cache)):
-        _check_plain(folder)
-    return Site(
-        data=f"{simulation.data}/{{site}}",
-        state_dir=f"{run}/sites/{{site}}",
-        cache_dir=simulation.cache or f"{simulation.data}/.silofl-cache",
-        has_progress=True,
-        skip_unreadable=simulation.skip_unreadable,
-        # Nothing leaves this machine, and many public sets know no patients.
-        min_patients=0,
-        extensions=list_allowed_extensions(),
-    )
-
-
-def _check_plain(folder: str) -> None:
-    """Refuse a path in which a site's settings would fill something in, and so mean another folder."""
-    braces = re.search(r"\{\w*\}", folder)
-    if braces or os.path.expandvars(folder) != folder:
-        odd = braces[0] if braces else "variable with $"
-        raise ConfigError(
-            f"the path of a folder must hold no {odd}, which the sites' settings would fill in, not {folder!r}; rename "
-            "it, or name another"
         )
 
 
@@ -455,7 +319,7 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
     try:
         with announce(f"testing at {site}, which was left out", console):
             digest = digest_data(read_manifest(Path(simulation.data) / site, study))
-            found = run_unseen_test(run, site, digest, lambda: _load_site(study, simulation, run, site), console)
+            found = run_unseen_test(run, site, digest, lambda: load_site(study, simulation, run, site), console)
         print_unseen(found, console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)
