@@ -313,6 +313,20 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="count extra rounds, such as those of fine-tuning, among the study's rounds",
     )
+    _add_variants(parser)
+    parser.add_argument(
+        "--processes",
+        type=parse_count,
+        default=1,
+        metavar="N",
+        help="number of runs at a time, each in a process (default: 1)",
+    )
+    add_backend(parser)
+    add_json(parser, "table.json")
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which one study becomes several rows of the table."""
     add_set(parser)
     parser.add_argument(
         "--as",
@@ -336,15 +350,6 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"with --sweep {EPOCHS}: set the rounds to N divided by the local epochs",
     )
-    parser.add_argument(
-        "--processes",
-        type=parse_count,
-        default=1,
-        metavar="N",
-        help="number of runs at a time, each in a process (default: 1)",
-    )
-    add_backend(parser)
-    add_json(parser, "table.json")
 
 
 def add_cross_test(parser: argparse.ArgumentParser) -> None:

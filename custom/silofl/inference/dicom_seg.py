@@ -6,6 +6,7 @@ import importlib.util
 import io
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,44 +77,16 @@ def write_dicom_seg(
     Raises:
         DataError: The source lacks what a segmentation refers to, as its frame of reference.
     """
-    import highdicom
-
     # What highdicom says of unusual headers is of no use to who asked for a label map.
     logging.getLogger("highdicom").setLevel(logging.ERROR)
-    step = (LPS_TO_RAS @ affine)[:3, 2]
     headers = list(dicom_headers(source))
-    planes = [plane for header in headers for plane in read_planes(header)]
-    for key in (POSITION, DIRECTION, SPACING):
-        if len(planes) != label_map.shape[2] or not all(plane[key] for plane in planes):
-            raise _refusal(f"{key} is missing")
-    # Which slice of the label map each plane is.
-    slices = np.argsort(np.argsort([step @ plane[POSITION] for plane in planes]))
+    # In the order of headers or frames, so that each takes its own place, be the gantry tilted or not.
+    pixels = label_map.transpose(2, 1, 0)[_find_slices(headers, label_map, affine)]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            segmentation = highdicom.seg.Segmentation(
-                source_images=headers,
-                # In the order of headers or frames, so that each takes its own place, be the gantry tilted or not.
-                pixel_array=label_map.transpose(2, 1, 0)[slices],
-                segmentation_type="BINARY",
-                segment_descriptions=[
-                    _describe_segment(number, study, fingerprint, remark) for number in sorted(study.labels)
-                ],
-                series_instance_uid=highdicom.UID(),
-                series_number=SERIES_NUMBER,
-                sop_instance_uid=highdicom.UID(),
-                instance_number=1,
-                manufacturer="SiloFL",
-                manufacturer_model_name=study.name[:MOST_LETTERS],
-                software_versions=__version__,
-                device_serial_number=fingerprint[:MOST_LETTERS],
-                series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
-                content_description=f"{RESEARCH}, no medical device",
-                # UTF-8: the series' own set may lack letters of a label's name, which would be written as "?".
-                specific_character_set="ISO_IR 192",
-            )
-            stream = io.BytesIO()
-            segmentation.save_as(stream, enforce_file_format=True)
+            segments = [_describe_segment(number, study, fingerprint, remark) for number in sorted(study.labels)]
+            content = _encode(headers, pixels, segments, study, fingerprint)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
         reason = (
@@ -122,7 +95,52 @@ def write_dicom_seg(
             else f"highdicom says: {one_line(_hide_patient_values(error, headers[0]), 160)}"
         )
         raise _refusal(reason) from None
-    write_atomically(target, lambda file: file.write(stream.getvalue()))
+    write_atomically(target, lambda file: file.write(content))
+
+
+def _find_slices(
+    headers: Sequence[Dataset], label_map: NDArray[np.uint8], affine: NDArray[np.float64]
+) -> NDArray[np.intp]:
+    """Return which slice of a label map each plane of a series is.
+
+    Raises:
+        DataError: A plane does not say where it lies, or they are not as many as the slices.
+    """
+    step = (LPS_TO_RAS @ affine)[:3, 2]
+    planes = [plane for header in headers for plane in read_planes(header)]
+    for key in (POSITION, DIRECTION, SPACING):
+        if len(planes) != label_map.shape[2] or not all(plane[key] for plane in planes):
+            raise _refusal(f"{key} is missing")
+    return np.argsort(np.argsort([step @ plane[POSITION] for plane in planes]))
+
+
+def _encode(
+    headers: Sequence[Dataset], pixels: NDArray[np.uint8], segments: Sequence[object], study: Study, fingerprint: str
+) -> bytes:
+    """Return the bytes of a DICOM segmentation of a series."""
+    import highdicom
+
+    segmentation = highdicom.seg.Segmentation(
+        source_images=headers,
+        pixel_array=pixels,
+        segmentation_type="BINARY",
+        segment_descriptions=segments,
+        series_instance_uid=highdicom.UID(),
+        series_number=SERIES_NUMBER,
+        sop_instance_uid=highdicom.UID(),
+        instance_number=1,
+        manufacturer="SiloFL",
+        manufacturer_model_name=study.name[:MOST_LETTERS],
+        software_versions=__version__,
+        device_serial_number=fingerprint[:MOST_LETTERS],
+        series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
+        content_description=f"{RESEARCH}, no medical device",
+        # UTF-8: the series' own set may lack letters of a label's name, which would be written as "?".
+        specific_character_set="ISO_IR 192",
+    )
+    stream = io.BytesIO()
+    segmentation.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
 
 
 def _hide_patient_values(error: Exception, header: Dataset) -> str:

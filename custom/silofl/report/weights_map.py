@@ -33,9 +33,8 @@ LEAST_MAP = 4.0
 
 def weights_image(shown: SiteWeights) -> PageImage:
     """Return the picture of the weights and distances between sites, with its caption."""
-    alt = (
-        f"How much each of {len(shown.sites)} sites listens to itself and most to another: {_describe_weights(shown)}."
-    )
+    rows = "; ".join(_describe_row(shown, site) for site in shown.sites)
+    alt = f"How much each of {len(shown.sites)} sites listens to itself and most to another: {rows}."
     caption = (
         "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
         f"diagonal is a site's own model, lambda = {shown.self_weight:g}. Right: the distance between the sites' "
@@ -44,10 +43,6 @@ def weights_image(shown: SiteWeights) -> PageImage:
     if shown.without:
         caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
     return make_image(WeightsPlot(shown), alt, caption)
-
-
-def _describe_weights(shown: SiteWeights) -> str:
-    return "; ".join(_describe_row(shown, site) for site in shown.sites)
 
 
 def _describe_row(shown: SiteWeights, site: str) -> str:

@@ -61,7 +61,7 @@ def sketch(site: str, part: Examples, study: Study, model: nn.Module) -> Sketch:
         DataError: There are fewer than 2 cases.
     """
     is_by_patient = part.num_patients > 1 and None not in part.patients
-    groups = _deal_groups(site, part, part.patients if is_by_patient else part.cases, study.seed)
+    groups = _deal_groups(site, part.patients if is_by_patient else part.cases, study.seed)
     portraits = [_measure_portrait(model, part.select_rows(rows), study) for rows in groups]
     rng, middle, within = np.random.default_rng(derive_seed(study.seed, site, "cuts")), len(groups) // 2, []
     for _ in range(SPLITS):
@@ -73,7 +73,7 @@ def sketch(site: str, part: Examples, study: Study, model: nn.Module) -> Sketch:
     return Sketch(merge_portraits(portraits), distances, len(set(part.cases)), unit, len(groups), part.annotated)
 
 
-def _deal_groups(site: str, part: Examples, units: Sequence[str | None], seed: int) -> list[list[int]]:
+def _deal_groups(site: str, units: Sequence[str | None], seed: int) -> list[list[int]]:
     """Deal a site's training examples to groups of whole units; returns the examples of each group."""
     count = min(len(set(units)), MOST_GROUPS)
     if count < 2:
