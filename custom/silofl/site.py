@@ -55,7 +55,8 @@ class Site(Section):
         max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
             ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.
         max_delta: The largest delta of such a study, at which ``max_epsilon`` holds; any where not given.
-        privacy_unit: Whom such a study must protect: a ``patient``, or at least an ``example``; any where not given.
+        privacy_unit: What the epsilon of such a study must stand for: a ``patient`` or an ``example``; any where not
+            given. Neither holds for the other: an example of a patient may be shown by twice the patient's epsilon.
         extensions: Networks, losses, transforms and metrics of reviewed packages that may run here, as
             ``package==1.2.0/name``; none where not given.
     """
@@ -150,10 +151,10 @@ class Site(Section):
                 f"study {study!r} must have a privacy.dp_sgd.delta of at most {self.max_delta:g}, as max_delta of the "
                 f"site asks, not {delta:g}; lower it, or ask the site"
             )
-        if self.privacy_unit == "patient" and unit != "patient":
+        if self.privacy_unit not in (None, unit):
             raise PinError(
-                f"study {study!r} must have privacy.dp_sgd.unit: patient, as privacy_unit of the site asks, not "
-                f"{unit}; change it, or ask the site"
+                f"study {study!r} must have privacy.dp_sgd.unit: {self.privacy_unit}, as privacy_unit of the site "
+                f"asks, not {unit}; change it, or ask the site"
             )
 
     def check_paused(self, study: str) -> None:

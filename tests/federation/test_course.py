@@ -202,6 +202,8 @@ def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
     tests = game.finish(absent=("east",))
     assert tests.missing == {"east": "no answer in time"} and tests.scores.keys() == {"north", "west"}
     assert game.server.ledger[0].validation.keys() == {"north", "west"}
+    said = "site 'east' did not validate the models of round 1: no answer in time"
+    assert game.server.ledger[0].notes.count(said) == 1
 
 
 def test_answers_are_settled_in_the_order_of_names_without_those_that_failed():

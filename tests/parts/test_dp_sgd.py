@@ -228,11 +228,15 @@ def test_a_lead_does_not_stay_below_the_limit_by_a_promise_that_means_less(
         SiteRounds("east", lax, settings_in(tmp_path).model_copy(update=LIMITS))
 
 
-@pytest.mark.parametrize("unit", ["patient", "example"])
-def test_a_study_within_a_sites_limits_is_taken(private, settings_in, tmp_path, unit):
-    # Who protects a patient protects each of the patient's examples.
-    site = settings_in(tmp_path).model_copy(update=LIMITS | {"privacy_unit": unit})
-    assert SiteRounds("east", private(), site).study.is_private
+def test_a_study_within_a_sites_limits_is_taken(private, settings_in, tmp_path):
+    assert SiteRounds("east", private(), settings_in(tmp_path).model_copy(update=LIMITS)).study.is_private
+
+
+def test_an_epsilon_of_patients_is_none_of_examples(private, settings_in, tmp_path):
+    # One of several examples changes which one a patient's gradient is of: that is up to twice the norm, not once.
+    site = settings_in(tmp_path).model_copy(update=LIMITS | {"privacy_unit": "example"})
+    with pytest.raises(PinError, match="dp_sgd.unit: example, as privacy_unit of the site asks, not patient;"):
+        SiteRounds("east", private(), site)
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,25 @@ def test_a_network_that_keeps_means_over_images_is_refused(layer):
         )
 
 
+class Centred(nn.Linear):
+    """A layer that takes the batch's mean away."""
+
+    def forward(self, inputs):
+        return super().forward(inputs - inputs.mean(0))
+
+
+def test_a_network_that_mixes_images_is_refused():
+    with pytest.raises(TrainingError, match="each image of a batch from that image alone with privacy.dp_sgd"):
+        moved(Centred(3, 1), private_step(DpSgdSettings(noise=1.0, clip=1.0, delta=0.01), 4), batch())
+
+
+def test_a_network_with_drop_out_is_looked_at_without_a_random_number_of_the_studys():
+    network = nn.Sequential(nn.Dropout(0.5), linear())
+    before = torch.get_rng_state()
+    private._check_apart(network, batch()[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_patient_with_many_examples_weighs_as_much_as_one_with_one():
     part = examples(("a",) * 20 + ("b", "c", "d"))
     counts = np.zeros(len(part))

@@ -126,8 +126,6 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         inputs, targets = batch
-        if inputs.device not in generators:
-            generators[inputs.device] = torch.Generator(inputs.device).manual_seed(secrets.randbits(63))
         for module in model.modules():
             # Opacus refuses running statistics only of layers that also learn.
             if isinstance(module, nn.modules.batchnorm._BatchNorm) or getattr(module, "track_running_stats", False):
@@ -138,6 +136,9 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
             # Opacus sees what goes into a layer, which an activation in place would change behind its back.
             if getattr(module, "inplace", False):
                 module.inplace = False
+        if inputs.device not in generators:
+            _check_apart(model, inputs)
+            generators[inputs.device] = torch.Generator(inputs.device).manual_seed(secrets.randbits(63))
         private = opacus.optimizers.DPOptimizer(
             optimizer,
             noise_multiplier=settings.noise,
@@ -158,6 +159,27 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
         return torch.zeros(())
 
     return step
+
+
+def _check_apart(model: nn.Module, inputs: Tensor) -> None:
+    """Refuse a network whose answer to an image depends on others: only what it does to its own gradient is clipped.
+
+    Raises:
+        TrainingError: It depends.
+    """
+    is_cuda = inputs.device.type == "cuda"
+    with torch.random.fork_rng([inputs.device] if is_cuda else []), torch.no_grad():
+        probe = torch.rand(3, *inputs.shape[1:], device=inputs.device)
+        answers = []
+        for pair in ([0, 1], [0, 2]):
+            # For equal drop-out.
+            torch.manual_seed(0)
+            answers.append(model(probe[pair])[0])
+    if not torch.allclose(*answers, equal_nan=True):
+        raise TrainingError(
+            "the network must answer each image of a batch from that image alone with privacy.dp_sgd, not from the "
+            "others too, which no noise covers; take another one"
+        )
 
 
 def compute_epsilon(spent: Iterable[Spent], delta: float) -> float:
