@@ -25,7 +25,7 @@ from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
-from silofl.report.result_tables import name_models
+from silofl.report.tables import name_models
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled

@@ -25,7 +25,7 @@ PHASES = {
     "a site's state written": Fault("silofl.federation.state:SiteState.save", 5, "after"),
     "sending, first site": Fault(f"{SITE}.answer", 4, "after"),
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
-    "aggregating": Fault("silofl.parts.model_mixing:mix", 2),
+    "aggregating": Fault("silofl.parts.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
     "a site's state half written": Fault("os:replace", 23),
     "checkpointing, half written": Fault("os:replace", 15),

@@ -14,7 +14,7 @@ from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
 from silofl.models import build_plain_model
-from silofl.parts import guard, site_guard
+from silofl.parts import guard
 from silofl.parts.task import Message
 from silofl.schema import dump_record
 from silofl.settings import parse, read_yaml
@@ -89,7 +89,7 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
 def stubbed(monkeypatch, share, bias=0.0, own_bias=0.5, federated_bias=-0.3):
     """Let every site make one choice."""
     choice = GuardChoice(share, bias, own_bias, federated_bias, 0.3, 2)
-    monkeypatch.setattr(site_guard, "choose_kept", lambda scores, biases: choice)
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: choice)
 
 
 def label_cases(model, part):
@@ -200,7 +200,7 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
 def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, monkeypatch, name):
     found, choice = [], GuardChoice(0.9, 0.7, 0.5, 0.0, 0.3, 2)
-    monkeypatch.setattr(site_guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)
     game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
     game.finish()
     validation = game.sites["east"].data.validation
@@ -218,10 +218,8 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
 ):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
-    found, choose = [], site_guard.choose_kept
-    monkeypatch.setattr(
-        site_guard, "choose_kept", lambda scores, biases: found.append(scores) or choose(scores, biases)
-    )
+    found, choose = [], guard.choose_kept
+    monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choose(scores, biases))
     game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
     game.finish()
     data, model = game.sites["ann"].data, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
@@ -280,7 +278,7 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
 def test_a_super_model_of_several_is_mixed_with_the_local_one_though_a_site_has_its_name(
     play, monkeypatch, answer, name, beside
 ):
-    monkeypatch.setattr(site_guard, "LOCAL", name)
+    monkeypatch.setattr(guard, "LOCAL", name)
     stubbed(monkeypatch, 0.9, 0.7)
     game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
     game.finish()
@@ -498,7 +496,7 @@ def test_the_labels_of_a_mean_are_the_same_in_pieces(monkeypatch, shape, bias):
         is_found = np.log(foreground.max(axis=1) / mean[:, 0]) + bias > 0
         wanted = np.where(is_found, foreground.argmax(axis=1) + 1, 0)
     monkeypatch.setattr(grid_scores, "PIECE", 10)
-    np.testing.assert_array_equal(site_guard._decide(federated, local, 0.3, bias), wanted)
+    np.testing.assert_array_equal(guard._decide(federated, local, 0.3, bias), wanted)
 
 
 # Federated model -> the foreground's probability that it answers, of as many pixels.

@@ -11,8 +11,7 @@ from silofl.files import load_tensors
 from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
 from silofl.parts.load import list_kinds, start_parts
-from silofl.parts.model import complete_state
-from silofl.parts.model_mixing import mix_models
+from silofl.parts.model import complete_state, mix_models
 from silofl.parts.part import to_tensors
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.training.device import derive_seed

@@ -26,12 +26,15 @@ from silofl.report.page import (
     Table,
     Text,
     Tiles,
+    file_stem,
     make_items,
     make_note,
     make_section,
     make_table,
+    name_beside,
+    render,
+    write_figures,
 )
-from silofl.report.page_files import file_stem, name_beside, render, write_figures
 from silofl.report.tables import TextTable
 from tests.report.conftest import rows_of
 

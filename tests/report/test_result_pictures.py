@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 
 from silofl.report.canvas import make_image
-from silofl.report.hospital_dots import hospitals_image
 from silofl.report.result_pictures import (
     LABEL_COLOURS,
     PICTURE_DPI,
@@ -15,6 +14,7 @@ from silofl.report.result_pictures import (
     case_images,
     case_ranks,
     grey_window,
+    hospitals_image,
     label_colours,
     normalization_images,
     shared_window,

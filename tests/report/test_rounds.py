@@ -10,17 +10,20 @@ from silofl.report.rounds import (
     MEAN_LINE,
     ROUND_TEST,
     VALIDATION,
+    WeightsPlot,
     curve_images,
     drift_curves,
+    history_sentence,
+    mean_moved_share,
     mean_over_sites,
     model_curves,
     round_test_curves,
     selector_accuracy,
     traffic_image,
     training_curves,
+    weights_image,
 )
 from silofl.report.run_records import SiteWeights, read_run
-from silofl.report.weights_map import WeightsPlot, history_sentence, mean_moved_share, weights_image
 from silofl.schema import read_record
 from silofl.training.site_score import SiteScore
 

@@ -9,8 +9,7 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
-from silofl.report.round_sections import weights_table
-from silofl.report.run_page import write_report
+from silofl.report.run_page import weights_table, write_report
 from silofl.schema import dump_record
 from tests.report.conftest import counts, joined, report, rows_of
 

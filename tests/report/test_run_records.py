@@ -7,8 +7,7 @@ import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
-from silofl.report.result_rows import ResultRow, list_result_rows
-from silofl.report.run_records import RunRecords, all_settings, data_table, read_run
+from silofl.report.run_records import ResultRow, RunRecords, all_settings, data_table, list_result_rows, read_run
 from silofl.schema import dump_record
 from tests.report.conftest import counts, joined, with_data
 

@@ -9,10 +9,10 @@ import pytest
 
 from silofl.federation import results as schema_of_results
 from silofl.federation.outcome import finished_results
-from silofl.report.page_files import render
-from silofl.report.result_tables import site_table
+from silofl.report.page import render
 from silofl.report.run_page import make_run_page
 from silofl.report.run_records import read_run
+from silofl.report.tables import site_table
 from silofl.studies.comparison import comparison_table
 from silofl.studies.comparison_page import make_comparison_page
 from silofl.training.site_score import SiteScore
@@ -74,10 +74,10 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     watched_run = replace(run, results=replace(run.results, sites=sites))
     readers.clear()
     table = site_table(watched_run.results)
-    assert readers == {OWN, "report.result_tables"}
+    assert readers == {OWN, "report.tables"}
     assert readers | {"federation.outcome"} <= {*files}
     page = render(make_run_page(watched_run))
-    assert readers == {OWN, "report.result_tables", "report.joining"}
+    assert readers == {OWN, "report.tables", "report.sentences"}
     assert all(row[1] in page for row in table.rows)
 
 

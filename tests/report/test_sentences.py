@@ -3,9 +3,9 @@ from typing import get_args
 
 import pytest
 
-from silofl.report.joining import describe_problems
 from silofl.report.sentences import (
     caveats,
+    describe_problems,
     list_incidents,
     metric_sentence,
     normalization_label,

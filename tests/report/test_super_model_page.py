@@ -7,23 +7,21 @@ from PIL import Image
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.page import Group, Heading, Picture, Table, Text
 from silofl.report.run_records import read_run
-from silofl.report.selector_map import (
+from silofl.report.super_model_page import (
     MAX_IMAGES,
     FeatureMap,
     FeaturePlot,
-    feature_image,
-    principal_components,
-    project_to_plane,
-)
-from silofl.report.super_model_page import (
     alone_table,
     choice_table,
     choices_sentence,
     describe_choices,
     describe_right,
+    feature_image,
     is_ensemble,
     model_meanings,
     model_table,
+    principal_components,
+    project_to_plane,
     selector_counts,
     shortfalls,
     super_model_sections,
@@ -97,7 +95,7 @@ def test_a_selector_of_best_models_takes_no_image_for_another_sites(features):
 
 
 def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
-    monkeypatch.setattr("silofl.report.selector_map.project_to_plane", lambda values: (values[:, :2], "none"))
+    monkeypatch.setattr("silofl.report.super_model_page.project_to_plane", lambda values: (values[:, :2], "none"))
     shown = FeatureMap.of({"east": features("east", count=MAX_IMAGES + 2)})
     assert shown.step == 2 and len(shown.points) == len(shown.owners) == len(shown.is_wrong) == MAX_IMAGES // 2 + 1
 

@@ -1,25 +1,23 @@
 import pytest
 
-from silofl.report.result_tables import (
+from silofl.report.tables import (
+    TextTable,
     calling_sentence,
     calling_table,
     everyone_sentence,
     extra_metrics_sentence,
-    label_sentence,
-    label_table,
-    metric_columns,
-    missing_labels_sentence,
-    site_table,
-    surface_sentence,
-)
-from silofl.report.tables import (
-    TextTable,
     format_bytes,
     format_duration,
     format_number,
+    label_sentence,
+    label_table,
     markdown_table,
     mean_and_deviation,
+    metric_columns,
+    missing_labels_sentence,
     print_table,
+    site_table,
+    surface_sentence,
 )
 from silofl.studies.ending import print_results
 from silofl.studies.method_rows import compute_further_averages

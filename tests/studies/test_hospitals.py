@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from silofl.federation.ledger import Round
-from silofl.report.hospital_dots import hospitals_image
+from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
 from silofl.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined

@@ -11,8 +11,8 @@ from typing import Any
 
 from silofl.core.steps import OwnDraws, Step
 from silofl.models.roles import GLOBAL, PERSONAL
+from silofl.parts.model import SiteModels
 from silofl.parts.part import Kept
-from silofl.parts.site_models import SiteModels
 from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 

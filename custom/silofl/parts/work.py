@@ -37,7 +37,7 @@ from silofl.training.schedule import learning_rate
 from silofl.training.units import Units, find_units
 
 if TYPE_CHECKING:
-    from silofl.parts.site_models import SiteModels
+    from silofl.parts.model import SiteModels
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Work:
     def site_models(self) -> SiteModels:
         """The models' half, which is the first of all."""
         # Imported here, because the models' file imports this one.
-        from silofl.parts.site_models import SiteModels
+        from silofl.parts.model import SiteModels
 
         return narrow(self.parts[0], SiteModels)
 

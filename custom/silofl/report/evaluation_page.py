@@ -20,9 +20,8 @@ from silofl.report.page import (
     make_section,
     make_table,
 )
-from silofl.report.result_tables import METRIC_NAMES
 from silofl.report.sentences import metric_sentence
-from silofl.report.tables import MISSING, UNITS, TextTable, format_number
+from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format_number
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
@@ -115,7 +114,7 @@ def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
 
 
 def _label_table(record: Evaluation) -> TextTable:
-    rows = tuple(_label_row(name, one) for name, one in (record.labels or {}).items())
+    rows = tuple(_label_row(name, one, record) for name, one in (record.labels or {}).items())
     columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
     return TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)
 
@@ -158,7 +157,7 @@ def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
     return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
 
 
-def _label_row(name: str, one: LabelScore) -> tuple[str, ...]:
+def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...]:
     lesions = f"{format_estimate(one.lesion_sensitivity, 2)} of {one.num_lesions}"
     error = one.size_error
     limits = "" if error is None or error.low is None else f" ({error.low:.3g} to {error.high:.3g})"

@@ -21,8 +21,7 @@ from silofl.inference.evaluations import (
 )
 from silofl.report.evaluation_page import RESEARCH, format_estimate
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
-from silofl.report.result_tables import METRIC_NAMES
-from silofl.report.tables import TextTable, print_lines, print_table
+from silofl.report.tables import METRIC_NAMES, TextTable, print_lines, print_table
 from silofl.schema import read_file
 
 NAMES = METRIC_NAMES | {

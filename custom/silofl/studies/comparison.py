@@ -9,21 +9,11 @@ from rich.console import Console
 
 from silofl.core.gain import count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.joining import describe_problems
-from silofl.report.result_tables import (
-    HD95,
-    SURFACE,
-    SURFACE_DICE,
-    describe_extra_metric,
-    list_extra_metrics,
-    list_extra_values,
-    name_models,
-    surface_texts,
-)
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import (
     BATCH_DEPENDENT,
     SHARED_BATCHNORM,
+    describe_problems,
     regions_text,
     shares_batchnorm,
     shares_patients,
@@ -31,13 +21,21 @@ from silofl.report.sentences import (
 )
 from silofl.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
 from silofl.report.tables import (
+    HD95,
     MISSING,
+    SURFACE,
+    SURFACE_DICE,
     TextTable,
+    describe_extra_metric,
     format_count,
     format_number,
+    list_extra_metrics,
+    list_extra_values,
     mean_and_deviation,
+    name_models,
     print_lines,
     print_table,
+    surface_texts,
 )
 from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
 from silofl.training.joined import FEDERATED, Joined

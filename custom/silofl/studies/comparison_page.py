@@ -12,8 +12,8 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import Results
 from silofl.files import write_json
 from silofl.report.canvas import PageImage
-from silofl.report.hospital_dots import hospitals_image
 from silofl.report.page import (
+    REPORT,
     Banner,
     Blocks,
     Fold,
@@ -25,20 +25,28 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
+    add_blocks,
     make_items,
     make_note,
     make_picture,
     make_section,
     make_table,
+    write_with_files,
 )
-from silofl.report.page_files import REPORT, add_blocks, write_with_files
-from silofl.report.result_rows import list_result_rows
-from silofl.report.result_tables import POOLED_MEAN
+from silofl.report.result_pictures import hospitals_image
 from silofl.report.rounds import ROUND_TEST, VALIDATION
 from silofl.report.run_page import data_blocks, link_comparisons, page_address, write_report
-from silofl.report.run_records import COMPARISONS, Comparisons, RowRuns, RunRecords, data_doubts, read_run
+from silofl.report.run_records import (
+    COMPARISONS,
+    Comparisons,
+    RowRuns,
+    RunRecords,
+    data_doubts,
+    list_result_rows,
+    read_run,
+)
 from silofl.report.sentences import metric_sentence
-from silofl.report.tables import TextTable, drop_equal_columns
+from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
 from silofl.schema import dump_record
 from silofl.studies.comparison import (
     DRIFT_NOTE,

@@ -16,7 +16,7 @@ from silofl.files import copy_file, copy_folder, hold_lock
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, check_signed, has_ended
 from silofl.options import make_console, read_changes
-from silofl.report.page_files import FIGURES, NUMBERS, REPORT
+from silofl.report.page import FIGURES, NUMBERS, REPORT
 from silofl.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
 from silofl.studies.simulation import change_job, changed_study, study_file
 

@@ -3,20 +3,12 @@
 from rich.console import Console
 
 from silofl.federation.results import Results
-from silofl.report.joining import describe_problems, joining_sentence, joining_table
-from silofl.report.result_tables import (
-    calling_sentence,
-    calling_table,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    missing_labels_sentence,
-    site_table,
-    surface_sentence,
-)
 from silofl.report.sentences import (
     describe_model,
+    describe_problems,
     early_sentence,
+    joining_sentence,
+    joining_table,
     left_sentences,
     normalization_label,
     privacy_sentence,
@@ -24,7 +16,19 @@ from silofl.report.sentences import (
     shares_patients,
     split_sentence,
 )
-from silofl.report.tables import MISSING, print_lines, print_table
+from silofl.report.tables import (
+    MISSING,
+    calling_sentence,
+    calling_table,
+    empty_cases_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
+    missing_labels_sentence,
+    print_lines,
+    print_table,
+    site_table,
+    surface_sentence,
+)
 
 WORDS = {"bad": "BAD", "warning": "CAUTION"}
 

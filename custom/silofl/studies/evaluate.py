@@ -42,7 +42,7 @@ from silofl.report.evaluation_page import (
     summary_lines,
     warning_lines,
 )
-from silofl.report.page_files import write_with_files
+from silofl.report.page import write_with_files
 from silofl.report.result_pictures import short_metric
 from silofl.report.tables import print_lines, print_table
 from silofl.schema import dump_record

@@ -7,11 +7,10 @@ import numpy as np
 
 from silofl.core.gain import count_verdicts
 from silofl.federation.results import Results
-from silofl.report.hospital_dots import average_models, list_verdicts, rows_with_choices
-from silofl.report.result_tables import case_metric, name_models
+from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
-from silofl.report.tables import TextTable, format_number
+from silofl.report.tables import TextTable, case_metric, format_number, name_models
 from silofl.studies.conditions import has_other_data
 from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.result_tables import METRIC_NAMES
+from silofl.report.tables import METRIC_NAMES
 from silofl.studies.comparison import compared_sites
 from silofl.training.metrics import mean_of_known, pool_values
 from silofl.training.site_score import Values

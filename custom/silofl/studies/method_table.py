@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.result_tables import POOLED_MEAN
 from silofl.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
@@ -17,7 +16,7 @@ from silofl.report.sentences import (
     split_sentence,
 )
 from silofl.report.super_model_page import is_ensemble
-from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
 from silofl.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
 from silofl.studies.conditions import group_rows_by_value, list_groups
 from silofl.studies.method_rows import (

@@ -13,7 +13,7 @@ from silofl.federation.ledger import FILE, read_ledger
 from silofl.federation.round_line import round_line
 from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import describe_steps
-from silofl.parts.site_guard import CHOOSE
+from silofl.parts.guard import CHOOSE
 from silofl.parts.task import TEST, TRAIN, VALIDATE
 from silofl.report.tables import format_duration
 from silofl.study import Study

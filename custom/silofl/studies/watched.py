@@ -12,8 +12,18 @@ from silofl.federation.round_line import Whole, seconds_left, usual_seconds
 from silofl.flare.lead import InFlight
 from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
-from silofl.report.page import Banner, Heading, Page, PageSection, Picture, Table, Tiles, make_items, make_section
-from silofl.report.page_files import write_page
+from silofl.report.page import (
+    Banner,
+    Heading,
+    Page,
+    PageSection,
+    Picture,
+    Table,
+    Tiles,
+    make_items,
+    make_section,
+    write_page,
+)
 from silofl.report.round_tables import KINDS
 from silofl.report.rounds import training_curves
 from silofl.report.sentences import list_incidents
