@@ -21,7 +21,7 @@ from silofl.data.pooled import POOLED_SITE, pool_sites
 from silofl.data.site_data import load_site_data
 from silofl.federation.results import read_results
 from silofl.inference import directory
-from silofl.inference.super_model import ENSEMBLE
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
 from silofl.settings import parse

@@ -8,9 +8,9 @@ from PIL import Image
 
 from silofl.data.images import read_image
 from silofl.errors import DataError
+from silofl.inference.choice import BLEND
 from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_map
 from silofl.inference.prediction import Prediction
-from silofl.inference.super_model import BLEND
 
 
 @pytest.mark.parametrize(

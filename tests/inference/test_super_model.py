@@ -11,6 +11,7 @@ from silofl.core.calling import Calling
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
+from silofl.inference.choice import choose_answer
 from silofl.inference.directory import write_model_folder
 from silofl.inference.geometry import decide_labels
 from silofl.models import build_model
@@ -50,7 +51,7 @@ def test_scores_are_the_mean_over_slices_of_the_selectors_softmax(make):
 def test_a_site_above_the_threshold_answers_and_else_the_global_model(make, scores, threshold, wanted):
     model = make(scores=scores, threshold=threshold)
     prediction = model.predict(images(2))
-    assert prediction.model == wanted == model.choose(model.scores(images(2), 8))
+    assert prediction.model == wanted == choose_answer(model.contents, model.scores(images(2), 8))
     assert prediction.is_fallback == (wanted == "global")
     assert prediction.scores == pytest.approx(dict(zip(("north", "south"), scores, strict=True)))
     np.testing.assert_array_equal(prediction.label_map, model.predict(images(2), site=wanted).label_map)

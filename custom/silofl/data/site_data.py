@@ -94,7 +94,7 @@ class SiteData:
         return self._read_first(record)[0]
 
     def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
-        """Return what a case lacks, and what its file does not state; as `silofl.data.preparation.list_file_doubts`."""
+        """Return what a case lacks, and what its file does not state: `silofl.data.prepared_image.list_file_doubts`."""
         has_frames = has_several_frames(self.manifest.source(record))
         return list_file_doubts(form, self.list_missing(record, study), has_frames, study)
 

@@ -19,13 +19,14 @@ from silofl.data.contrasts import list_case_files, parse_case
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError
 from silofl.files import read_json, write_json
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents, check_threshold, unpack_calling
 from silofl.inference.geometry import check_images, check_probabilities
 from silofl.inference.output import SUFFIXES, forbid_use, input_stem, write_map
 from silofl.inference.prediction import CaseAnswer
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
-from silofl.inference.super_model import BATCH_SIZE, ENSEMBLE, SuperModel
+from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.models.networks import apply_by_windows
 from silofl.models.roles import GLOBAL
 from silofl.schema import read_record

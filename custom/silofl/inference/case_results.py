@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.parts import Examples
+from silofl.inference.choice import ENSEMBLE, choose_answer
 from silofl.inference.geometry import decide_answers
 from silofl.inference.probabilities import case_scores
-from silofl.inference.super_model import ENSEMBLE, SuperModel
+from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.training.evaluation import score_predictions
 from silofl.training.metrics import Score, group_positions, value_or_none
@@ -44,7 +45,7 @@ def predict_cases(model: SuperModel, part: Examples, study: Study) -> dict[str, 
 
 def choose_models(model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None) -> dict[str, str]:
     """Return the model that answers each case under a threshold, or under the super model's own where None."""
-    return {case: model.choose(result.scores, threshold) for case, result in results.items()}
+    return {case: choose_answer(model.contents, result.scores, threshold) for case, result in results.items()}
 
 
 def score_choice(results: Mapping[str, CaseResult], answers: Mapping[str, str]) -> Score:

@@ -16,9 +16,9 @@ from silofl.data.formats import READERS
 from silofl.data.nifti import read_nifti_header
 from silofl.errors import CONTROL, DataError, quote_value
 from silofl.files import write_atomically
+from silofl.inference.choice import BLEND, ENSEMBLE, MEAN
 from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
-from silofl.inference.super_model import BLEND, ENSEMBLE, MEAN
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl.training.joined import FEDERATED, LOCAL, describe_bias

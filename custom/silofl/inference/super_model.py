@@ -19,6 +19,7 @@ from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
 from silofl.data.volumes import central_slices
 from silofl.errors import ConfigError, DataError, suggest_nearest
 from silofl.inference.card import rule_sentence
+from silofl.inference.choice import weigh_models
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
 from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
@@ -33,19 +34,14 @@ from silofl.inference.geometry import (
 from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt, list_unlike_thresholds
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
-from silofl.inference.weigher import choose_model, member_names
+from silofl.inference.weigher import member_names
 from silofl.models import HarmonizedModel
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
 from silofl.training.device import choose_device
 from silofl.training.evaluation import compute_class_probabilities, compute_outputs, compute_softmax
-from silofl.training.joined import BLEND as CHOSEN_BLEND
 
 BATCH_SIZE = 8
-MEAN = "mean of all sites"
-# What a site chose for itself.
-BLEND = "mean of the federated and the local model"
-ENSEMBLE = "ensemble"
 FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
 
 
@@ -154,26 +150,6 @@ class SuperModel:
         check_probabilities(found, name)
         return found
 
-    def choose(self, scores: NDArray, threshold: float | None = None) -> str:
-        """Return whose model answers: the highest score's if it is above the threshold, else the global one.
-
-        Args:
-            scores: Of `scores`, shape (outputs,).
-            threshold: Instead of the super model's own gamma; where neither is set, the highest score always answers.
-
-        Raises:
-            ConfigError: The threshold lies outside [0, 1].
-        """
-        contents = self.contents
-        if contents.rule == "only":
-            return next(iter(contents.models))
-        if contents.rule == "mean":
-            return BLEND if contents.facts.get("candidate") == CHOSEN_BLEND else MEAN
-        threshold = contents.threshold if threshold is None else threshold
-        if threshold is None:
-            return contents.outputs[int(np.argmax(scores))]
-        return (GLOBAL, *contents.outputs)[int(choose_model(scores[None], threshold)[0])]
-
     def answer(
         self, images: NDArray, batch_size: int = BATCH_SIZE, threshold: float | None = None, site: str | None = None
     ) -> CaseAnswer:
@@ -192,7 +168,7 @@ class SuperModel:
         self.check_options(batch_size, threshold, site)
         check_images(images, self.contents.image_shape, bool(self.contents.study.data.patches))
         scores = self.scores(images, batch_size)
-        name, weights = self._weigh_models(scores, threshold, site)
+        name, weights = weigh_models(self.contents, scores, threshold, site)
         total = None
         for member, weight in weights.items():
             total = add_share(total, self.probabilities(member, images, batch_size), weight)
@@ -360,20 +336,6 @@ class SuperModel:
         names = self.contents.study.data.channel_names if source.has_own_files else ()
         check_is_not_blank(prepared.images, source.first[1], names, prepared.missing)
         return prepared
-
-    def _weigh_models(
-        self, scores: NDArray[np.float64], threshold: float | None, site: str | None
-    ) -> tuple[str, dict[str, float]]:
-        """Return the answer's name, and each model's weight in it."""
-        if site is not None:
-            return site, {site: 1.0}
-        name = ENSEMBLE if self.contents.is_ensemble else self.choose(scores, threshold)
-        weights = {name: 1.0} if self.contents.is_choice else self.contents.shares(scores)
-        if self.contents.beside is None:
-            return name, weights
-        share = self.contents.beside_share
-        rest = {member: weight * (1 - share) for member, weight in weights.items()}
-        return name, rest | {self.contents.beside: share}
 
     def _find_bias(self, site: str | None) -> float:
         """Return the bias of an answer; 0 of one model of several, because it was chosen for all together."""

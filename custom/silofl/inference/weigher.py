@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from silofl.data.volumes import resize_central_slices
-from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
 
@@ -111,29 +109,6 @@ class Beside(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the weight of each member."""
         return self.weigher(images) * (1 - self.share.sum()) + self.share
-
-
-def choose_model(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
-    """Return which model answers (FedSM, Algorithm 2): the most probable site's, or the global one if none is sure.
-
-    Args:
-        scores: The selector's probabilities, shape (N, K): of N cases for K sites.
-        threshold: The paper's gamma, in [0, 1]: a site's model answers where its score is above it.
-
-    Returns:
-        Shape (N,): 0 for the global model, k from 1 for site k.
-
-    Raises:
-        ConfigError: ``scores`` is no matrix of probabilities, or ``threshold`` lies outside [0, 1].
-    """
-    scores = np.asarray(scores, dtype=np.float64)
-    if scores.ndim != 2 or scores.shape[1] < 1 or not np.all((scores >= 0) & (scores <= 1)):
-        raise ConfigError(
-            f"scores must be probabilities in [0, 1] of shape (N, K), not numbers of shape {scores.shape}"
-        )
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold must lie in [0, 1], not {threshold}")
-    return np.where(scores.max(axis=1) > threshold, scores.argmax(axis=1) + 1, 0)
 
 
 def member_names(contents: Contents) -> list[str]:

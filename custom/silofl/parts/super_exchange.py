@@ -15,16 +15,10 @@ from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.files import write_atomically
 from silofl.inference import SuperModel
-from silofl.inference.case_results import (
-    CaseResult,
-    choose_models,
-    predict_cases,
-    score_choice,
-    values_by_model,
-)
+from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
-from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.super_results import SelectorResults
 from silofl.models import HarmonizedModel
 from silofl.models.roles import SELECTOR, read_role, select_role

@@ -24,18 +24,12 @@ from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.files import write_json
 from silofl.inference import SuperModel, directory
-from silofl.inference.case_results import (
-    CaseResult,
-    choose_models,
-    predict_cases,
-    score_choice,
-    values_by_model,
-)
+from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, evaluate_cases, sort_answers
 from silofl.inference.geometry import check_images
-from silofl.inference.super_model import ENSEMBLE
 from silofl.inference.unseen import SelectorTest, ThresholdTest, UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
 from silofl.options import SPECIFICITY

@@ -17,7 +17,7 @@ Settings and formulas stand in `paper`.
 from silofl.algorithms.fedsm.paper import AdamState, Selector, SuperModel, adam_step, site_loss, tune_threshold
 from silofl.algorithms.softpull import SoftPull, softpull_weights
 from silofl.core.recipe import Recipe
-from silofl.inference.weigher import choose_model
+from silofl.inference.choice import choose_model
 
 __all__ = [
     "PRESETS",

@@ -1,0 +1,81 @@
+"""Whose model answers a case: a site's, the global one, or a mean of several."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from silofl.errors import ConfigError
+from silofl.inference.contents import Contents
+from silofl.models.roles import GLOBAL
+from silofl.training.joined import BLEND as CHOSEN_BLEND
+
+MEAN = "mean of all sites"
+# What a site chose for itself.
+BLEND = "mean of the federated and the local model"
+ENSEMBLE = "ensemble"
+
+
+def choose_model(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
+    """Return which model answers (FedSM, Algorithm 2): the most probable site's, or the global one if none is sure.
+
+    Args:
+        scores: The selector's probabilities, shape (N, K): of N cases for K sites.
+        threshold: The paper's gamma, in [0, 1]: a site's model answers where its score is above it.
+
+    Returns:
+        Shape (N,): 0 for the global model, k from 1 for site k.
+
+    Raises:
+        ConfigError: ``scores`` is no matrix of probabilities, or ``threshold`` lies outside [0, 1].
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 2 or scores.shape[1] < 1 or not np.all((scores >= 0) & (scores <= 1)):
+        raise ConfigError(
+            f"scores must be probabilities in [0, 1] of shape (N, K), not numbers of shape {scores.shape}"
+        )
+    if not 0 <= threshold <= 1:
+        raise ConfigError(f"threshold must lie in [0, 1], not {threshold}")
+    return np.where(scores.max(axis=1) > threshold, scores.argmax(axis=1) + 1, 0)
+
+
+def choose_answer(contents: Contents, scores: NDArray, threshold: float | None = None) -> str:
+    """Return whose model answers: the highest score's if it is above the threshold, else the global one.
+
+    Args:
+        contents: The super model's.
+        scores: The selector's probabilities of a case, shape (outputs,).
+        threshold: Instead of the super model's own gamma; where neither is set, the highest score always answers.
+
+    Raises:
+        ConfigError: The threshold lies outside [0, 1].
+    """
+    if contents.rule == "only":
+        return next(iter(contents.models))
+    if contents.rule == "mean":
+        return BLEND if contents.facts.get("candidate") == CHOSEN_BLEND else MEAN
+    threshold = contents.threshold if threshold is None else threshold
+    if threshold is None:
+        return contents.outputs[int(np.argmax(scores))]
+    return (GLOBAL, *contents.outputs)[int(choose_model(scores[None], threshold)[0])]
+
+
+def weigh_models(
+    contents: Contents, scores: NDArray[np.float64], threshold: float | None, site: str | None
+) -> tuple[str, dict[str, float]]:
+    """Return the answer's name, and each model's weight in it.
+
+    Args:
+        contents: The super model's.
+        scores: As for `choose_answer`.
+        threshold: As for `choose_answer`.
+        site: Whose model answers, instead of a choice.
+    """
+    if site is not None:
+        return site, {site: 1.0}
+    name = ENSEMBLE if contents.is_ensemble else choose_answer(contents, scores, threshold)
+    weights = {name: 1.0} if contents.is_choice else contents.shares(scores)
+    if contents.beside is None:
+        return name, weights
+    rest = {member: weight * (1 - contents.beside_share) for member, weight in weights.items()}
+    return name, rest | {contents.beside: contents.beside_share}
