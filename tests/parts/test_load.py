@@ -18,7 +18,7 @@ from silofl.parts.load import find_kind, list_kinds, start_parts
 from silofl.parts.part import Part
 from silofl.parts.work import Work
 
-from ..conftest import SMALL_UNET, UNET
+from ..conftest import SMALL_UNET, UNET, assert_alike
 
 NETWORK = UNET
 
@@ -42,6 +42,7 @@ def test_the_models_come_first_and_every_part_is_known_by_its_role(make_study):
     found = start_parts(study, ["a", "b"], None)
     assert list(found) == ["global", "personal", "amplitude", "softpull", "selector", "super_model"]
     assert all(part.role == role for role, part in found.items())
+    assert_alike(found["global"].common, found["personal"].common)
 
 
 def test_no_value_of_a_part_has_the_name_of_what_a_part_can_do():
