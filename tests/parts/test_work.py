@@ -21,7 +21,7 @@ from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.evaluation import predict, score_predictions
-from silofl.training.metrics import Score, accuracy_by_case
+from silofl.training.metrics import Score
 
 from ..conftest import UNET
 
@@ -140,11 +140,6 @@ def test_what_leaves_of_a_score_names_no_case():
     assert Score.of({}).numbers()["value"] is None
 
 
-def test_a_segmentation_sends_nothing_of_classes():
-    found = Score.of({"a": 0.5}, {1: {"a": 0.5}}).numbers()
-    assert found.keys() == {"value", "num_cases", "num_excluded", "labels"}
-
-
 # --- classification
 
 
@@ -195,11 +190,6 @@ def test_the_test_of_a_single_model_says_the_same_as_its_validation(part, tmp_pa
     assert test["test"] == validation["validation"] | {"num_patients": part.num_patients}
     # A class has no picture.
     assert (tmp_path / "scores.csv").is_file() and not (tmp_path / "pictures.npz").exists()
-
-
-def test_what_leaves_of_a_classification_names_no_case():
-    result = accuracy_by_case(CLASSES, CLASSES, ("Doe^Jane", "b", "c", "d"), "accuracy", np.eye(3)[CLASSES])
-    assert "Doe" not in json.dumps(result.numbers())
 
 
 # --- a task
@@ -286,9 +276,3 @@ def test_a_fault_in_training_names_site_and_round(make_study, blobs):
     blobs.images[:] = np.nan
     with pytest.raises(TrainingError, match=r"^site 'east', round 7: the loss of the model must be finite, not nan"):
         work.answer()
-
-
-def test_what_learns_in_a_round_is_prepared_first(make_study, blobs):
-    work = begin(make_study(), blobs)
-    learners = work.learners()
-    assert learners.keys() == {"model"} and learners["model"].model is work.own
