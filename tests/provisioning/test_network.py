@@ -126,14 +126,10 @@ def assert_same_models(run, other):
         assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "harmofl_phantoms",
-        pytest.param("fedsm_phantoms", marks=pytest.mark.slow),
-        pytest.param("adafed_phantoms", marks=pytest.mark.slow),
-    ],
-)
+SLOW = [pytest.param(f"{name}_phantoms", marks=pytest.mark.slow) for name in ("fedsm", "adafed")]
+
+
+@pytest.mark.parametrize("name", ["harmofl_phantoms", *SLOW])
 def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_path, name):
     job = small_job(tmp_path / name, name)
     number, status = network.run_job(job, LIMIT_S)

@@ -28,6 +28,7 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
+from tests.provisioning.conftest import replace_in
 from tests.provisioning.test_network import LIMIT_S, SITES, assert_same_models, hostile, result_of, small_job
 
 BEHIND = ("north", "south")
@@ -105,11 +106,6 @@ def test_a_second_call_changes_nothing_and_a_renewal_both_certificates(workspace
     assert main(["check-kits", str(workspace)]) == 0
 
 
-def change(path, old, new):
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "sentence"),
     [
@@ -120,27 +116,27 @@ def change(path, old, new):
         ("north/local/relay__resources.json", '"mtls"', '"clear"', "connection_security must be 'mtls', not 'clear'"),
     ],
 )
-def test_what_opens_a_line_is_found(workspace, hub, capsys, name, old, new, sentence):
-    change(hub.parent / name, old, new)
-    assert main(["check-kits", str(workspace)]) == 1
+def test_what_opens_a_line_is_found(hub, capsys, name, old, new, sentence):
+    replace_in(hub.parent / name, old, new)
+    assert main(["check-kits", str(hub.parent / name.split("/")[0])]) == 1
     assert f"FAILED {name.split('/')[0]}: {sentence}" in capsys.readouterr().out
 
 
-def test_a_certificate_that_a_relay_shows_must_be_of_the_root_and_have_its_key(workspace, hub, capsys):
+def test_a_certificate_that_a_relay_shows_must_be_of_the_root_and_have_its_key(hub, capsys):
     for name in ("server.crt", "server.key"):
         shutil.copy(hub.parent / "server" / "startup" / name, hub / "startup" / name)
     (hub / "startup" / "server.key").chmod(0o644)
-    assert main(["check-kits", str(workspace)]) == 1
+    assert main(["check-kits", str(hub)]) == 1
     assert "FAILED hub: startup/server.key must be readable by its owner only" in capsys.readouterr().out
     shutil.copy(hub / "startup" / "client.crt", hub / "startup" / "server.crt")
-    assert main(["check-kits", str(workspace)]) == 1
+    assert main(["check-kits", str(hub)]) == 1
     assert "startup/server.key must be the key of startup/server.crt" in capsys.readouterr().out
 
 
-def test_a_start_script_that_was_put_back_is_mended_by_fill_kits(workspace, hub, wheel):
-    change(hub / SCRIPT, GUARDED, UNGUARDED)
+def test_a_start_script_that_was_put_back_is_mended_by_fill_kits(hub, wheel):
+    replace_in(hub / SCRIPT, GUARDED, UNGUARDED)
     assert main(["fill-kits", str(hub), "--wheel", str(wheel)]) == 0
-    assert main(["check-kits", str(workspace)]) == 0
+    assert main(["check-kits", str(hub)]) == 0
 
 
 @pytest.mark.parametrize(
