@@ -52,6 +52,18 @@ def make_study(make_study, request):
 
 
 @pytest.fixture
+def played(play):
+    """Carry out a whole run, as `play` begins it."""
+
+    def carry_out(*sites, **options):
+        game = play(*sites, **options)
+        game.finish()
+        return game
+
+    return carry_out
+
+
+@pytest.fixture
 def windows_to_choose_by(tmp_path, windows):
     """The sites of `windows`, with every other test window for validation; two windows are a recording."""
     folder = tmp_path / "validated"

@@ -102,7 +102,7 @@ def state_at_test(game, site):
 
 
 @pytest.mark.parametrize(("values", "best"), [((0.3, 0.2, 0.1), 1), ((0.2, 0.2, 0.2), 3)], ids=["falling", "level"])
-def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(play, monkeypatch, values, best):
+def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(played, monkeypatch, values, best):
     states = []
 
     def judge(model, *others):
@@ -112,8 +112,7 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
 
     stubbed(monkeypatch, 1.0)
     monkeypatch.setattr(local_model, "evaluate", judge)
-    game = play(("east", "north"), guard=True, seed=81)
-    game.finish()
+    game = played(("east", "north"), guard=True, seed=81)
     kept = game.kept("east", 3)["guard"]["local"]
     (chosen,) = load_chosen(game).contents.models.values()
     assert kept["best"]["round"] == best
@@ -125,11 +124,10 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
     ("share", "bias", "name"), [(0.0, 0.4, "federated"), (0.3, -0.6, "blend"), (1.0, 0.5, "local"), (0.7, 0.0, "blend")]
 )
 def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_than_that(
-    play, monkeypatch, share, bias, name
+    played, monkeypatch, share, bias, name
 ):
     stubbed(monkeypatch, share, bias)
-    game = play(guard=True, name="harmofl")
-    game.finish()
+    game = played(guard=True, name="harmofl")
     assert game.asked[-2:] == ["test", "guard_choose"]
     answer = game.answers["guard_choose"]["east"]
     assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
@@ -162,10 +160,9 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     np.testing.assert_array_equal(prediction.label_map, np.log(mean / (1 - mean)) + bias > 0)
 
 
-def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(play, monkeypatch):
+def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(played, monkeypatch):
     stubbed(monkeypatch, 1.0, 0.5)
-    game = play(("east", "north"), guard=True)
-    game.finish()
+    game = played(("east", "north"), guard=True)
     joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
     assert joined.test.keys() == {"federated", "federated_calibrated", "local", "local_uncalibrated", "chosen"}
     assert joined.test["local"] == joined.test["chosen"]
@@ -184,10 +181,9 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept
     np.testing.assert_array_equal(pictures["kept"][0], plane)
 
 
-def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(play, monkeypatch):
+def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(played, monkeypatch):
     stubbed(monkeypatch, 1.0)
-    game = play(("east", "north"), guard=True, name="fedsm", model={"normalization": "instance"})
-    game.finish()
+    game = played(("east", "north"), guard=True, name="fedsm", model={"normalization": "instance"})
     domains = {site: game.sites[site].data.domain for site in ("east", "north")}
     contents = load_chosen(game).contents
     assert contents.domain == domains["east"] != domains["east"] | domains["north"]
@@ -196,11 +192,10 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
-def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, monkeypatch, name):
+def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(played, monkeypatch, name):
     found, choice = [], GuardChoice(0.9, 0.7, 0.5, 0.0, 0.3, 2)
     monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)
-    game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
-    game.finish()
+    game = played(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
     validation = game.sites["east"].data.validation
     contents = load_chosen(game).contents
     assert (contents.beside_share, contents.bias) == (0.9, 0.7) and found[0].shape == (len(SHARES), len(BIASES), 2)
@@ -212,14 +207,13 @@ def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, 
 
 
 def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
-    play, windows_to_choose_by, monkeypatch
+    played, windows_to_choose_by, monkeypatch
 ):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
     found, choose = [], guard.choose_kept
     monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choose(scores, biases))
-    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
-    game.finish()
+    game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
     data, model = game.sites["ann"].data, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
     part, (name,) = data.validation, model.contents.models
     wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
@@ -236,14 +230,13 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
 
 
 def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_the_same_look(
-    play, windows_to_choose_by, monkeypatch
+    played, windows_to_choose_by, monkeypatch
 ):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "metric": "auroc", "training": training, "algorithm": {"name": "fedavg"}}
     looks, answers = [], guard.SiteGuard._yield_answers
     monkeypatch.setattr(guard.SiteGuard, "_yield_answers", lambda self, part: looks.append(1) or answers(self, part))
-    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
-    game.finish()
+    game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
     part, model = game.sites["ann"].data.test, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
     said = model.probabilities(next(iter(model.contents.models)), np.asarray(part.images))
     wanted = score_predictions(said.argmax(axis=1), part, game.study, said)
@@ -253,7 +246,7 @@ def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_t
     assert len(looks) == 3 * 3
 
 
-def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
+def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(played, monkeypatch):
     def scored(self, part, predictions, *probabilities):
         void, *others = dict.fromkeys(part.cases)
         found = {case: 0.8 for case in others}
@@ -265,8 +258,7 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
 
     stubbed(monkeypatch, 0.0)
     monkeypatch.setattr(guard.SiteGuard, "_score", scored)
-    game = play(("east", "north"), guard=True)
-    game.finish()
+    game = played(("east", "north"), guard=True)
     joined = game.server.parts["guard"].choices["east"]
     num_cases = len({*game.sites["east"].data.test.cases})
     assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
@@ -274,12 +266,11 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
 
 @pytest.mark.parametrize(("answer", "name", "beside"), [("choice", "local", "local"), ("ensemble", "north", "north_")])
 def test_a_super_model_of_several_is_mixed_with_the_local_one_though_a_site_has_its_name(
-    play, monkeypatch, answer, name, beside
+    played, monkeypatch, answer, name, beside
 ):
     monkeypatch.setattr(guard, "LOCAL", name)
     stubbed(monkeypatch, 0.9, 0.7)
-    game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
-    game.finish()
+    game = played(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
     model = load_chosen(game)
     tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
     assert (model.contents.rule, model.contents.beside) == ("selector", beside)
@@ -435,9 +426,8 @@ def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
     assert found.unchosen is None
 
 
-def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(play):
-    game = play(guard=True, rounds=2)
-    game.finish()
+def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(played):
+    game = played(guard=True, rounds=2)
     assert game.server.parts["guard"].choices.keys() == set(SITES)
     game.ask_for(4)
 
@@ -460,9 +450,8 @@ def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
     assert straight.server.parts["guard"].choices == broken.server.parts["guard"].choices
 
 
-def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
-    game = play(guard=True)
-    game.finish()
+def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(played):
+    game = played(guard=True)
     gate = game.sites["east"].gate
     message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]
     request = Request.of("guard_choose", message)
@@ -500,13 +489,12 @@ NUCLEI = ("fluo_256", "fluo_360", "histo_purple")
 
 
 @pytest.mark.slow
-def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(play, monkeypatch, tmp_path, real_data):
+def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(played, monkeypatch, tmp_path, real_data):
     assert main(["import", "nuclei-dsb2018", str(real_data("nuclei_dsb2018")), str(tmp_path / "data")]) == 0
     values = read_yaml(JOBS / "harmofl_nuclei" / "app" / "config" / "study.yaml")
     values["data"]["transforms"] = [{"Resize": {"spatial_size": [64, 64]}}]
     values |= {"rounds": 6, "guard": True, "algorithm": {"name": "fedavg"}, "device": "cpu"}
-    game = play(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
-    game.finish()
+    game = played(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
     yield_answers = guard.SITE._yield_answers
     for name, answer in USELESS.items():
 

@@ -70,16 +70,6 @@ def test_each_array_is_mixed_over_the_sites_that_sent_it():
     np.testing.assert_allclose([mixed[site]["b"][0] for site in "abc"], [2, 2, 8])
 
 
-def test_half_a_server_step_goes_half_the_way_on_parameters_only(play):
-    whole, half = play(folder="one"), play(folder="two", server_lr=0.5)
-    start = whole.models("east")
-    whole.round()
-    half.round()
-    for name, full in whole.models("east").items():
-        expected = full if "running" in name else start[name] + 0.5 * (full - start[name])
-        np.testing.assert_allclose(half.models("east")[name], expected, rtol=1e-5, atol=1e-7)
-
-
 # --- BatchNorm that sites' filters take out
 
 
@@ -206,26 +196,6 @@ def test_the_head_stays_home_in_fedper(play):
 
 
 # --- own models
-
-
-def test_lambda_of_one_over_k_is_the_uniform_mean(play):
-    pulled = play(name="softpull", softpull={"self_weight": 1 / 3}, model=INSTANCE)
-    shared = play(folder="other", name="fedavg", weights="uniform", model=INSTANCE)
-    for game in (pulled, shared):
-        game.rounds(2)
-    for site in pulled.sites:
-        for name, array in pulled.models(site).items():
-            np.testing.assert_allclose(array, shared.models(site)[name], rtol=1e-6)
-
-
-def test_lambda_of_one_is_local_training_exactly(play):
-    pulled = play(name="softpull", softpull={"self_weight": 1.0}, rounds=3)
-    alone = play(folder="other", name="local", rounds=3)
-    for game in (pulled, alone):
-        game.rounds(3)
-    for site in pulled.sites:
-        left, right = (game.kept(site, 3)["models"]["home"] for game in (pulled, alone))
-        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 @pytest.mark.parametrize(("self_weight", "others", "is_noted"), [(0.2, 0.4, True), (0.4, 0.3, False)])
@@ -430,9 +400,8 @@ def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
     ("name", "rule", "models"),
     [("fedavg", "only", {"global"}), ("softpull", "mean", {"east", "north", "west"}), ("fedbn", None, None)],
 )
-def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(play, name, rule, models):
-    game = play(name=name, rounds=1)
-    game.finish()
+def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(played, name, rule, models):
+    game = played(name=name, rounds=1)
     contents = game.server.parts["model"].contents(game.server)
     if rule is None:
         assert contents is None

@@ -242,68 +242,62 @@ def change_json(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def change_rights(kit, role, **rights):
-    path = kit / "local" / "authorization.json"
-    policy = json.loads(path.read_text())
-    policy["permissions"][role] |= rights
-    path.write_text(json.dumps(policy))
+def give_lead(**rights):
+    """Return a change that gives the lead rights at a kit's machine."""
+
+    def change(kit):
+        path = kit / "local" / "authorization.json"
+        policy = json.loads(path.read_text())
+        policy["permissions"]["lead"] |= rights
+        path.write_text(json.dumps(policy))
+
+    return change
 
 
 def change_resources(**values):
     return lambda kit: change_json(kit / "local" / "resources.json", **values)
 
 
+def allow_too(name):
+    return change_resources(class_allow_list=[*SITE_CLASSES, name])
+
+
+def change_wheel(kit):
+    next(kit.glob("*.whl")).write_bytes(b"something else")
+
+
+def empty_store_at_restart(kit):
+    replace_in(kit / "local" / "resources.json", "/var/lib/silofl/server/jobs", "/tmp/nvflare/jobs-storage")
+
+
+def take_unsigned_jobs(kit):
+    change_json(kit / "startup" / "fed_client.json", require_signed_jobs=False)
+
+
 def change_key(change):
     return lambda kit: change(kit / "startup" / "client.key", kit.parent / "south" / "startup" / "client.key")
-
-
-NO_DURABLE_STORE = ("/var/lib/silofl/server/jobs", "/tmp/nvflare/jobs-storage")
 
 
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        ("north", lambda kit: change_rights(kit, "lead", byoc="any"), "byoc in local/authorization.json must be for"),
-        ("north", lambda kit: change_rights(kit, "lead", shell_commands="any"), "shell_commands in local/authorizat"),
-        (
-            "server",
-            lambda kit: change_rights(kit, "lead", shell_commands="o:site"),
-            "shell_commands in local/authorization.json must be for nobody from elsewhere, not for lead",
-        ),
-        ("north", change_resources(class_allow_list=[*SITE_CLASSES, "acme.Widget"]), "must not have 'acme.Widget'"),
-        (
-            "north",
-            change_resources(class_allow_list=[*SITE_CLASSES, "subprocess.Popen"]),
-            "must not name 'subprocess.Popen'",
-        ),
+        ("north", give_lead(byoc="any"), "byoc in local/authorization.json must be for"),
+        ("north", give_lead(shell_commands="any"), "shell_commands in local/authorization.json"),
+        ("server", give_lead(shell_commands="o:site"), "must be for nobody from elsewhere, not for lead"),
+        ("north", allow_too("acme.Widget"), "class_allow_list in local/resources.json must not have 'acme.Widget'"),
+        ("north", allow_too("subprocess.Popen"), "must not name 'subprocess.Popen'"),
         ("north", change_resources(class_allow_list=["*"]), "must name the classes that may run, not '*'"),
         ("north", change_resources(class_allow_list=["silofl."]), "must name exact classes, not 'silofl.'"),
         ("north", change_resources(class_list_enforcement_mode="warn"), "must be 'enforce', not 'warn'"),
         ("north", change_resources(app_validator=None), "app_validator in local/resources"),
-        (
-            "north",
-            lambda kit: change_json(kit / "startup/fed_client.json", require_signed_jobs=False),
-            "signed jobs must be required",
-        ),
+        ("north", take_unsigned_jobs, "signed jobs must be required"),
         ("north", lambda kit: (kit / "SHA256SUMS").unlink(), "SHA256SUMS must have the wheel's checksum; fill the kit"),
         ("north", lambda kit: (kit / "other-1.0-py3-none-any.whl").touch(), "other-1.0-py3-none-any.whl must be the"),
-        (
-            "north",
-            lambda kit: next(kit.glob("*.whl")).write_bytes(b"something else"),
-            "silofl-0.3.0-py3-none-any.whl must have the checksum in SHA256SUMS",
-        ),
+        ("north", change_wheel, "silofl-0.3.0-py3-none-any.whl must have the checksum in SHA256SUMS"),
         ("north", change_key(lambda key, other: key.unlink()), "startup/client.key must exist"),
-        (
-            "north",
-            change_key(lambda key, other: shutil.copy(other, key)),
-            "startup/client.key must be the key of startup/client.crt",
-        ),
+        ("north", change_key(lambda key, other: shutil.copy(other, key)), "must be the key of startup/client.crt"),
         ("north", change_key(lambda key, other: key.chmod(0o640)), "client.key must be readable by its owner only"),
-        (
-            "server",
-            lambda kit: replace_in(kit / "local" / "resources.json", *NO_DURABLE_STORE),
-            "durable folder, not /tmp/nvflare/jobs-storage",
-        ),
+        ("server", empty_store_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
     ],
 )
 def test_a_kit_that_lets_others_in_or_loses_what_it_keeps_is_not_right(kits, name, change, sentence):

@@ -29,7 +29,15 @@ from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
 from tests.provisioning.conftest import replace_in
-from tests.provisioning.test_network import LIMIT_S, SITES, assert_same_models, hostile, result_of, small_job
+from tests.provisioning.test_network import (
+    LIMIT_S,
+    SITES,
+    assert_same_models,
+    hospital_of,
+    hostile,
+    result_of,
+    small_job,
+)
 
 BEHIND = ("north", "south")
 FOLDER = "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
@@ -290,7 +298,7 @@ def talk(port, words, context=None):
 @pytest.mark.slow
 def test_the_relays_port_takes_nobody_without_a_certificate_of_the_root(relayed, tmp_path):
     network, line, _ = relayed
-    north = next(kit for kit in network.hospitals if kit.name == "north")
+    north = hospital_of(network, "north")
     with socket.create_connection(("localhost", line.target)):
         # One that stays silent keeps out nobody.
         assert shake_hands(north).server == "hub"
@@ -351,7 +359,7 @@ def says(log, words, seconds, count=1):
 def test_nobody_connects_under_the_name_of_another(relayed):
     """Relay and server judge a message by the line on which it comes."""
     network, line, _ = relayed
-    east = next(kit for kit in network.hospitals if kit.name == "east")
+    east = hospital_of(network, "east")
     for kit, port, own, others in (
         ("hub", line.target, "hub.east", ("hub.north", "server", "server.x")),
         ("server", east.address.port, "east.x", ("hub", "hub.north", "server.x")),
