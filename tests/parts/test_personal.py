@@ -152,7 +152,9 @@ DROPOUT = {"dropout": 0.3}
 
 @pytest.mark.parametrize("name", ["ditto", "apfl"])
 def test_the_shared_model_is_fedavgs_and_a_pull_of_zero_is_local_training(personal, play, name):
-    options = {"training": {"batch_size": 2, "local_epochs": 2}, "model": DROPOUT}
+    # APFL goes with plain SGD alone.
+    training = SGD if name == "apfl" else {"batch_size": 2}
+    options = {"training": training | {"local_epochs": 2}, "model": DROPOUT}
     without = {"pull": {"strength": 0.0}} if name == "ditto" else {}
     ours, fedavg = personal(name, **options | without), play(folder="fedavg", **options)
     ours.rounds(3), fedavg.rounds(3)
