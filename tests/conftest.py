@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import socket
 from contextlib import nullcontext
@@ -64,6 +65,18 @@ def pytest_configure():
     is_usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     if is_usable and shutil.disk_usage(MEMORY).free >= ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not read files of which no test is asked for: of 400 each takes a twentieth of a second, in every process."""
+    if collection_path.suffix != ".py" or collection_path.is_dir():
+        return None
+    asked, text = config.option.markexpr, collection_path.read_text(encoding="utf-8")
+    marks = re.findall(r"^pytestmark = \[?pytest\.mark\.(\w+)", text, re.MULTILINE)
+    is_left_out = any(f"not {mark}" in asked for mark in marks) or (
+        asked.startswith("long") and "mark.long" not in text
+    )
+    return is_left_out or None
 
 
 @pytest.fixture(autouse=True)

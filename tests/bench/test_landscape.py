@@ -172,26 +172,20 @@ def test_runs_whose_losses_measure_different_things_are_refused(refused_script, 
     assert f"{other} {message.format(first=first)}; draw it apart" in refused_script(main, first, other)
 
 
-def test_a_run_that_is_not_finished_is_refused_with_how_to_go_on(refused_script, make_run):
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda run: (run / "results.json").unlink(), "must be finished, not UNFINISHED; to go on: silofl resume "),
+        (lambda run: (run / "run.json").unlink(), "in a network no site's data are at hand: simulate the study"),
+        (lambda run: shutil.rmtree(run / "sites"), "must hold a super model or the sites' own models, not neither"),
+        (shutil.rmtree, "must be the folder of a run"),
+    ],
+    ids=["unfinished", "of a network", "without a model", "nothing"],
+)
+def test_what_has_nothing_to_draw_is_refused(refused_script, make_run, spoil, message):
     run = make_run("run")
-    (run / "results.json").unlink()
-    assert f"{run} must be finished, not UNFINISHED; to go on: silofl resume {run}" in refused_script(main, run)
-
-
-def test_a_run_of_a_network_is_refused(refused_script, make_run):
-    run = make_run("run")
-    (run / "run.json").unlink()
-    assert "in a network no site's data are at hand: simulate the study" in refused_script(main, run)
-
-
-def test_a_run_without_a_model_is_refused(refused_script, make_run):
-    run = make_run("run")
-    shutil.rmtree(run / "sites")
-    assert "must hold a super model or the sites' own models, not neither" in refused_script(main, run)
-
-
-def test_a_folder_that_is_no_run_is_refused(refused_script, tmp_path):
-    assert "must be the folder of a run" in refused_script(main, tmp_path / "nothing")
+    spoil(run)
+    assert message in refused_script(main, run)
 
 
 def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monkeypatch):

@@ -1,10 +1,13 @@
 import json
 import shutil
+from types import SimpleNamespace
 
 import landscape
 import numpy as np
 import pytest
-from layer_statistics import correlations, main, statistics_image, statistics_table
+from layer_statistics import correlations, layer_pairs, main, statistics_image, statistics_table
+
+from silofl.errors import ConfigError
 
 from ..studies.conftest import JOB
 from ..studies.test_cross_test import SMALL
@@ -25,35 +28,25 @@ def test_a_correlation_is_one_up_minus_one_down_and_none_of_one_value():
 
 
 @pytest.mark.timeout(120)
-def test_every_batchnorm_layer_of_each_sites_model_is_measured(silofl, script, phantoms, tmp_path):
-    options = ["--data", phantoms, "--out", "run", "--alone", "--rounds", 1, "--set", "algorithm={name: fedbn}", *SMALL]
-    assert silofl("simulate", JOB, *options)[0] == 0
-    code, out, _ = script(main, "run", "--json")
+def test_every_batchnorm_layer_of_each_sites_model_is_measured_and_no_image_of_a_named_folder_is_decoded_again(
+    silofl, script, phantoms, tmp_path, monkeypatch
+):
+    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+    options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--set", "algorithm={name: fedbn}", *SMALL]
+    assert silofl("simulate", JOB, *options, "--cache", "cache")[0] == 0
+    (tmp_path / "cache").rename(tmp_path / "moved")
+    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
+    code, out, _ = script(main, "run", "--json", "--cache", "moved")
     found = json.loads((tmp_path / "run" / "layer_statistics.json").read_text())
     assert code == 0 and json.loads(out) == found and list(found) == ["north", "south"]
     # the U-Net has 18 layers of BatchNorm
     assert {len(layers) for kinds in found.values() for layers in kinds.values()} == {18}
     assert all(-1 <= value <= 1 for kinds in found.values() for layers in kinds.values() for value in layers)
     assert (tmp_path / "run" / "layer_statistics.png").is_file()
-
-
-@pytest.mark.timeout(120)
-def test_a_network_without_batchnorm_is_refused(silofl, script, phantoms):
-    options = ["--data", phantoms, "--out", "run", "--alone", "--rounds", 1, "--set", "model.normalization=group"]
-    assert silofl("simulate", JOB, *options, *SMALL)[0] == 0
-    code, _, error = script(main, "run")
-    assert code == 2 and "must have BatchNorm, not normalization group" in error
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("measure", "options"), [(main, []), (landscape.main, ["--images", 1, "--steps", 1])])
-def test_images_that_a_named_folder_holds_are_not_decoded_again(
-    silofl, script, phantoms, tmp_path, monkeypatch, measure, options
-):
-    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
-    wanted = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--cache", "cache"]
-    assert silofl("simulate", JOB, *wanted, *SMALL)[0] == 0
-    (tmp_path / "cache").rename(tmp_path / "moved")
-    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
-    assert script(measure, "run", "--cache", "moved", *options)[0] == 0
+    assert script(landscape.main, "run", "--cache", "moved", "--images", 1, "--steps", 1)[0] == 0
     assert not (tmp_path / "cache").exists() and not (data / ".silofl-cache").exists()
+
+
+def test_a_network_without_batchnorm_is_refused(make_study):
+    with pytest.raises(ConfigError, match="must have BatchNorm, not normalization group"):
+        layer_pairs(SimpleNamespace(study=make_study(model={"normalization": "group"})), {})

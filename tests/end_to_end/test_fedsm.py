@@ -77,9 +77,5 @@ def test_a_site_that_dies_keeps_its_personalised_model_in_the_super_model(tmp_pa
     assert going.process.wait(timeout=240) == 3
     results = json.loads((run / "results.json").read_text())
     assert results["status"] == "INCOMPLETE" and results["sites"]["south"] is None
-    assert set(json.loads((run / "supermodel" / "model.json").read_text())["weights"]) == {
-        "global",
-        "north",
-        "south",
-        "selector",
-    }
+    model = json.loads((run / "supermodel" / "model.json").read_text())
+    assert set(model["weights"]) == {"global", "north", "south", "selector"}

@@ -11,7 +11,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 
 from silofl.cli import main
 from silofl.data.decoder import end_decoder
@@ -22,12 +21,20 @@ EXAMPLES = 50
 SECONDS = 5
 MEMORY = 2 << 30
 
-# To find the smallest example would run some commands for many minutes.
-_PHASES = [Phase.explicit, Phase.generate]
-_QUIET = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "phases": _PHASES}
-settings.register_profile("fuzz", max_examples=EXAMPLES, derandomize=True, **_QUIET)
-settings.register_profile("long", max_examples=100 * EXAMPLES, **_QUIET)
-settings.load_profile("fuzz")
+
+def pytest_configure(config):
+    """Say how fuzzers are run, where they are: hypothesis looks through all of the package, which takes seconds."""
+    if "not fuzz" in config.option.markexpr:
+        return
+    from hypothesis import HealthCheck, Phase, settings
+
+    # To find the smallest example would run some commands for many minutes.
+    phases = [Phase.explicit, Phase.generate]
+    quiet = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "phases": phases}
+    settings.register_profile("fuzz", max_examples=EXAMPLES, derandomize=True, **quiet)
+    settings.register_profile("long", max_examples=100 * EXAMPLES, **quiet)
+    settings.load_profile("fuzz")
+
 
 _opened: list[str] | None = None
 

@@ -6,7 +6,23 @@ import shutil
 import numpy as np
 import pytest
 
+from silofl.models import build_plain_model
+
 from ..conftest import SMALL_UNET, UNET
+
+SITES = ("east", "north", "west")
+
+
+def weights_of_a_file(study, shift=0.0):
+    """Return the weights that a study may start from: those of another seed, each with a number added."""
+    state = build_plain_model(study, 7).state_dict()
+    return {name: value.numpy() + np.float32(shift) for name, value in state.items() if value.is_floating_point()}
+
+
+def lose_state(game, site):
+    """Remove all that a site has kept of its rounds."""
+    for path in (game.folder(site) / "rounds").iterdir():
+        path.unlink()
 
 
 def assert_same_course(arrays, wanted, start):
@@ -33,6 +49,18 @@ def make_study(make_study, request):
         return make_study(model=model, **{"network": network} | options)
 
     return make
+
+
+@pytest.fixture
+def played(play):
+    """Carry out a whole run, as `play` begins it."""
+
+    def carry_out(*sites, **options):
+        game = play(*sites, **options)
+        game.finish()
+        return game
+
+    return carry_out
 
 
 @pytest.fixture

@@ -9,9 +9,11 @@ from silofl.files import load_state, save_state
 from silofl.parts.average import Mean
 from silofl.parts.task import TEST
 
+from ..conftest import assert_alike
+from .conftest import SITES
+
 pytestmark = pytest.mark.long
 
-SITES = ("east", "north", "west")
 HALF = {"average_last": 0.5, "rounds": 4}
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
@@ -25,20 +27,21 @@ ALGORITHMS = {
 }
 
 
-def scored(value):
-    """Return a change that gives the means one validation, and all rounds' models 0.5."""
+def validating(value_of):
+    """Return a change by which every validation gives the value of its task and site, or none."""
 
     def change(task, site, answer):
         metrics = answer.meta.get("metrics", {})
-        if metrics.get("validation"):
-            metrics["validation"] = {
-                "value": value if task == "validate_average" else 0.5,
-                "num_cases": 2,
-                "num_excluded": 0,
-            }
+        if metrics.pop("validation", None) and (value := value_of(task == "validate_average", site)) is not None:
+            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
         return answer
 
     return change
+
+
+def scored(value):
+    """Return a change that gives the means one validation, and all rounds' models 0.5."""
+    return validating(lambda is_of_mean, site: value if is_of_mean else 0.5)
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 7, 8])
@@ -98,34 +101,19 @@ def test_the_mean_is_reported_only_where_it_is_better_on_validation(play, value,
 
 
 def test_the_mean_is_compared_on_the_sites_that_validated_both(play):
-    """East is hard, and does not validate the mean: without it the mean is worse, however it looks with it."""
-
-    def change(task, site, answer):
-        metrics = answer.meta.get("metrics", {})
-        if metrics.get("validation"):
-            value = 0.7 if task == "validate_average" else 0.2 if site == "east" else 0.8
-            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
-            if task == "validate_average" and site == "east":
-                del metrics["validation"]
-        return answer
-
+    # East is hard, and does not validate the mean: without it the mean is worse, however it looks with it.
+    hard = {"east": (0.2, None)}
     game = play(**HALF, name="fedbn")
-    game.finish(change=change)
+    game.finish(change=validating(lambda is_of_mean, site: hard.get(site, (0.8, 0.7))[is_of_mean]))
     # of all sites the rounds' mean is 0.6
     said = "validation 0.7000 against 0.8000 on the sites that validated both, is not better than round 1, which is"
     assert game.warnings == [f"the mean of the models of rounds 3 to 4, {said} reported"]
 
 
 def test_the_sites_median_decides_where_a_robust_rule_doubts_them(play):
-    def change(task, site, answer):
-        metrics = answer.meta.get("metrics", {})
-        if metrics.get("validation"):
-            value = 0.5 if task != "validate_average" else 0.1 if site == "east" else 0.6
-            metrics["validation"] = {"value": value, "num_cases": 2, "num_excluded": 0}
-        return answer
-
+    worse = {"east": (0.5, 0.1)}
     game = play(**HALF, name="fedbn", robust="clipped")
-    game.finish(change=change)
+    game.finish(change=validating(lambda is_of_mean, site: worse.get(site, (0.5, 0.6))[is_of_mean]))
     # (0.1 + 0.6 + 0.6) / 3; two of three sites are better by it
     said = "validation 0.4333 against 0.5000 (the median of the sites' differences decides), is reported"
     assert f"the mean of the models of rounds 3 to 4, {said}" in game.warnings
@@ -134,8 +122,7 @@ def test_the_sites_median_decides_where_a_robust_rule_doubts_them(play):
 def test_training_goes_on_from_the_rounds_own_models(play):
     with_mean, without = play(**HALF, name="fedbn", folder="with"), play(rounds=4, name="fedbn", folder="without")
     with_mean.rounds(4), without.rounds(4)
-    for name, array in without.models("east").items():
-        np.testing.assert_array_equal(array, with_mean.models("east")[name])
+    assert_alike(with_mean.models("east"), without.models("east"))
     assert [r.validated for r in with_mean.server.ledger] == [r.validated for r in without.server.ledger]
 
 
@@ -148,8 +135,7 @@ def test_a_run_that_is_taken_up_in_the_last_rounds_has_the_same_mean(play, tmp_p
         broken.server = restore_run(broken.study, load_state(tmp_path / f"{number}.pt", FORMAT, {"run": "run"}))
     tests = [game.finish(change=scored(0.9)) for game in (straight, broken)]
     assert tests[0].scores == tests[1].scores
-    ours, theirs = (torch.load(g.folder("east") / "supermodel/weights/east.pt") for g in (straight, broken))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert_alike(*(torch.load(game.folder("east") / "supermodel/weights/east.pt") for game in (straight, broken)))
 
 
 def test_what_was_decided_is_not_asked_again_after_a_restart(play, tmp_path):
@@ -164,8 +150,9 @@ def test_what_was_decided_is_not_asked_again_after_a_restart(play, tmp_path):
     assert game.asked == [TEST]
 
 
-@pytest.mark.parametrize("name", ["shared", "batchnorm at home", "own models"])
-@pytest.mark.parametrize("rounds", [5, 8])
+@pytest.mark.parametrize(
+    ("name", "rounds"), [("shared", 5), ("batchnorm at home", 5), ("batchnorm at home", 8), ("own models", 5)]
+)
 def test_a_complete_run_that_is_asked_for_more_rounds_has_the_mean_of_the_run_of_so_many(play, name, rounds):
     straight = play(folder="straight", **HALF | {"rounds": rounds}, **ALGORITHMS[name])
     more = play(folder="more", **HALF, **ALGORITHMS[name])
@@ -179,9 +166,7 @@ def test_a_complete_run_that_is_asked_for_more_rounds_has_the_mean_of_the_run_of
     assert more.server.reported.how == f"best validation, mean of the models of rounds {first} to {rounds}"
     assert tests[0].scores == tests[1].scores
     for site in SITES:
-        file = f"supermodel/weights/{site}.pt"
-        ours, theirs = (torch.load(game.folder(site) / file, weights_only=True) for game in (straight, more))
-        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+        assert_alike(*(torch.load(game.folder(site) / f"supermodel/weights/{site}.pt") for game in (straight, more)))
 
 
 def test_a_site_that_misses_the_first_averaged_round_after_a_continuation_forgets_the_mean_of_before(play):
@@ -194,7 +179,7 @@ def test_a_site_that_misses_the_first_averaged_round_after_a_continuation_forget
         game.rounds(3)
     ours, theirs = (game.kept("north", 8)["average"] for game in (straight, more))
     assert ours["count"] == theirs["count"] == 3
-    assert all(torch.equal(ours["home"][key], theirs["home"][key]) for key in ours["home"])
+    assert_alike(ours["home"], theirs["home"])
 
 
 def test_a_site_that_was_absent_tests_the_mean_too(play):

@@ -75,9 +75,8 @@ def test_the_test_decides_nothing(play, windows_to_choose_by):
     assert callings[0] == callings[1] and any(one != MOST_PROBABLE for one in callings[0].values())
 
 
-def test_what_a_site_keeps_has_a_reading_of_its_own(play, windows_to_choose_by):
-    game = play(SITES, study=make(guard=True, **POINT), data=windows_to_choose_by)
-    game.finish()
+def test_what_a_site_keeps_has_a_reading_of_its_own(played, windows_to_choose_by):
+    game = played(SITES, study=make(guard=True, **POINT), data=windows_to_choose_by)
     for site in SITES:
         contents = read_model_folder(game.folder(site) / "chosen")
         part = game.sites[site].data.validation

@@ -54,15 +54,21 @@ def test_a_restarted_server_still_knows_what_was_spent(play, private):
     assert spent == {site: values["epsilon"] for site, values in run.server.ledger[-1].metrics.items()}
 
 
-def test_all_runs_of_a_study_at_a_site_are_counted_together(play, private):
-    first = play(study=private()).round()
-    again = play(study=private())
+def begin_another(play, study):
+    """Begin another run of a study at the same sites."""
+    again = play(study=study)
     again.server.id = "another"
-    assert again.round().metrics["east"]["epsilon"] > first.metrics["east"]["epsilon"]
+    return again
 
 
 def read_count(run, site="east"):
     return json.loads((run.folder(site).parent / FILE).read_text())["spent"]
+
+
+def test_all_runs_of_a_study_at_a_site_are_counted_together(play, private):
+    first = play(study=private()).round()
+    again = begin_another(play, private())
+    assert again.round().metrics["east"]["epsilon"] > first.metrics["east"]["epsilon"]
 
 
 def fill(message, value):
@@ -104,8 +110,7 @@ def by(unit):
 def test_steps_that_protected_somebody_else_are_not_added(play, private, before, now):
     first = play(study=private(by(before)))
     first.round()
-    again = play(study=private(by(now)))
-    again.server.id = "another"
+    again = begin_another(play, private(by(now)))
     said = f"privacy.dp_sgd.unit must be {before}, by which {FILE} of site 'east' has counted earlier steps, not {now};"
     assert said in again.sites["east"].answer(TRAIN, again.upcoming(TRAIN)["east"]).meta["error"]
     assert [one["unit"] for one in read_count(first)] == [before]
@@ -122,8 +127,7 @@ def test_an_older_count_that_names_no_unit_promises_the_less(play, private, unit
 
 
 def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
-    first, second = play(study=private()), play(study=private())
-    second.server.id = "another"
+    first, second = play(study=private()), begin_another(play, private())
     original = SiteDpSgd.draw
 
     def overtaken(part, examples):
@@ -134,8 +138,7 @@ def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
 
     monkeypatch.setattr(SiteDpSgd, "draw", overtaken)
     record = first.round()
-    count = json.loads((first.folder("east").parent / FILE).read_text())
-    assert [one["steps"] for one in count["spent"]] == [4]
+    assert [one["steps"] for one in read_count(first)] == [4]
     assert record.metrics["east"]["epsilon"] == pytest.approx(compute_epsilon([Spent(2.0, 0.4, 4)], 0.01))
 
 
@@ -147,29 +150,18 @@ def test_a_site_spends_no_more_than_it_lets(play, private):
     record = run.round()
     assert "must not spend more than epsilon" in record.failed["east"]
     assert record.answered == ["north", "west"]
-    count = json.loads((run.folder("east").parent / FILE).read_text())
-    assert [one["steps"] for one in count["spent"]] == [2]
+    assert [one["steps"] for one in read_count(run)] == [2]
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"spent": []}', '{"spent": [{"noise": 1}]}'])
-def test_a_site_whose_count_is_lost_trains_no_more(play, private, content):
+def test_a_site_whose_count_is_lost_trains_no_more_and_no_new_run_begins_it_anew(play, private):
     run = play(study=private())
     run.round()
-    path = run.folder("east").parent / FILE
-    path.unlink() if content is None else path.write_text(content)
-    record = run.round()
-    assert f"{FILE} in its state folder is missing, broken or older" in record.failed["east"]
-
-
-@pytest.mark.parametrize("content", [None, "{", '{"spent": []}'])
-def test_a_new_run_does_not_begin_the_count_anew_where_it_is_lost(play, private, content):
-    first = play(study=private())
-    first.round()
-    path = first.folder("east").parent / FILE
-    path.unlink() if content is None else path.write_text(content)
-    again = play(study=private())
-    again.server.id = "another"
-    assert f"{FILE} in its state folder is missing, broken or older" in again.round().failed["east"]
+    again, path = begin_another(play, private()), run.folder("east").parent / FILE
+    for content in (None, "{", '{"spent": []}', '{"spent": [{"noise": 1}]}'):
+        path.unlink() if content is None else path.write_text(content)
+        for game in (run, again):
+            error = game.sites["east"].answer(TRAIN, game.upcoming(TRAIN)["east"]).meta["error"]
+            assert f"{FILE} in its state folder is missing, broken or older" in error
 
 
 def test_the_gate_lets_no_loss_and_no_intensities_leave(play, private):

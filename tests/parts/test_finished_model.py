@@ -26,7 +26,10 @@ from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
 
-SHAPE, SITES = (1, 32, 32), ("east", "north", "west")
+from ..conftest import WINDOWS, Play
+from .conftest import SITES
+
+SHAPE = (1, 32, 32)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,15 @@ def begin(play, job):
     return start
 
 
+@pytest.fixture(scope="module")
+def evaluated(job, site_data, tmp_path_factory):
+    """An evaluation's run that is over."""
+    folder, study = job
+    game = Play(study, site_data, tmp_path_factory.mktemp("evaluated"), SITES, read_start(folder, study).arrays)
+    game.finish()
+    return game
+
+
 def finished(game, tmp_path):
     """Carry out a run, and return its results and what the hospitals say."""
     folder = RunFolder(tmp_path / "run", game.study)
@@ -99,21 +111,19 @@ def test_what_names_a_case_stays_at_the_hospital(begin, tmp_path):
     assert names == []
 
 
-def refusals(game, **settings):
-    """Return why each site's answer does not leave."""
+def refusals(game, answer=None, **settings):
+    """Return why an answer, or the one that east gave, does not leave."""
     request = Request.of(ROLE, game.sent[ROLE]["east"])
     gate = Gate.of(game.study, Site(data="/data", state_dir="/state", **settings))
-    return gate.refusal(request, game.answers[ROLE]["east"])
+    return gate.refusal(request, answer or game.answers[ROLE]["east"])
 
 
-def test_scores_leave_only_where_the_site_lets_them(begin, tmp_path):
-    game = begin()
-    game.finish()
-    assert refusals(game, min_patients=2) is None
-    assert refusals(game, may_leave=["evaluation"], min_patients=2) is None
-    assert "lets only weights leave, not evaluation" in refusals(game, may_leave=["weights"], min_patients=2)
+def test_scores_leave_only_where_the_site_lets_them(evaluated):
+    assert refusals(evaluated, min_patients=2) is None
+    assert refusals(evaluated, may_leave=["evaluation"], min_patients=2) is None
+    assert "lets only weights leave, not evaluation" in refusals(evaluated, may_leave=["weights"], min_patients=2)
     # two patients in each test
-    assert "evaluation leave only from 3 patients" in refusals(game, min_patients=3)
+    assert "evaluation leave only from 3 patients" in refusals(evaluated, min_patients=3)
 
 
 def test_a_hospital_of_few_test_patients_says_nothing(begin):
@@ -121,6 +131,10 @@ def test_a_hospital_of_few_test_patients_says_nothing(begin):
     tests = game.finish()
     assert tests.scores == {} and "only from 3 patients" in tests.missing["east"]
     assert game.server.parts[ROLE].files() == {}
+
+
+def with_label(meta):
+    return meta["metrics"]["test"] | {"labels": {"patient 7": 0.5}}
 
 
 MORE = {
@@ -131,22 +145,16 @@ MORE = {
     "a case's name": lambda one: Message(one.arrays, one.meta | {"case": "patient 7"}),
     "a text beside": lambda one: Message(one.arrays, one.meta | {ROLE: one.meta[ROLE] | {"worst": "patient 7"}}),
     "a text as unit": lambda one: Message(one.arrays, one.meta | {ROLE: one.meta[ROLE] | {"unit": "patient 7"}}),
-    "a label of its own": lambda one: Message(
-        one.arrays,
-        one.meta | {"metrics": {"test": one.meta["metrics"]["test"] | {"labels": {"patient 7": 0.5}}}},
-    ),
+    "a label of its own": lambda one: Message(one.arrays, one.meta | {"metrics": {"test": with_label(one.meta)}}),
     "weights": lambda one: Message({**one.arrays, "model/network.model.2.conv.weight": np.ones(3)}, one.meta),
 }
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_an_answer_with_more_than_typed_scores_is_refused_by_the_sites_own_gate(begin, name):
-    game = begin()
-    game.finish()
-    honest = game.answers[ROLE]["east"]
-    assert refusals(game, min_patients=0) is None
-    game.answers[ROLE]["east"] = MORE[name](honest)
-    assert refusals(game, min_patients=0)
+def test_an_answer_with_more_than_typed_scores_is_refused_by_the_sites_own_gate(evaluated, name):
+    honest = evaluated.answers[ROLE]["east"]
+    assert refusals(evaluated, honest, min_patients=0) is None
+    assert refusals(evaluated, MORE[name](honest), min_patients=0)
 
 
 def forged(place, value):
@@ -206,9 +214,7 @@ def test_what_the_studys_rule_forbids_has_rows_of_its_own(make_study):
 
 
 def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, windows, tmp_path):
-    settings = {"name": "moves", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
-    settings |= {"data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"}, "rounds": 1, "device": "cpu"}
-    settings |= {"model": {"name": "activity_cnn"}, "training": {"loss": "cross_entropy"}, "guard": False}
+    settings = WINDOWS | {"rounds": 1, "training": {"loss": "cross_entropy"}, "guard": False}
     # Of a model without a test nobody knows that its recall is so high: no answer may be used.
     settings |= {"operating_point": {"specificity": 0.8}, "do_not_use": {"label_below": 0.7}}
     study, shape = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml"), (3, 1, 64)

@@ -13,7 +13,6 @@ from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
-from silofl.models import build_plain_model
 from silofl.parts import guard
 from silofl.parts.task import Message
 from silofl.schema import dump_record
@@ -25,11 +24,12 @@ from silofl.training.local_model import copy_state
 from silofl.training.metrics import Score, group_positions
 from silofl.training.units import average_by_unit, find_units
 
-from ..conftest import JOBS, WINDOWS
+from ..conftest import JOBS, WINDOWS, assert_alike
+from .conftest import SITES, weights_of_a_file
 
 pytestmark = pytest.mark.long
 
-SITES, PARTS = ("east", "north", "west"), ("validation", "test")
+PARTS = ("validation", "test")
 CPU = torch.device("cpu")
 ALGORITHMS = {
     "shared": {"name": "fedavg"},
@@ -56,12 +56,6 @@ def without_local_models(site_data):
         path.unlink()
 
 
-def assert_equal(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(torch.as_tensor(left[name]), torch.as_tensor(right[name])), name
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ALGORITHMS]
 )
@@ -74,16 +68,17 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
     for game in (guarded, without, alone):
         game.tests = game.finish()
     for site in SITES:
-        assert_equal(guarded.models(site), without.models(site))
+        assert_alike(guarded.models(site), without.models(site))
         number = guarded.study.training_rounds
         local = alone.kept(site, number)["models"]["home"]
         mine = guarded.kept(site, number)["guard"]["local"]["state"]
-        assert_equal({f"model/{key}": value for key, value in mine.items()}, local)
+        assert_alike({f"model/{key}": value for key, value in mine.items()}, local)
     assert guarded.tests.scores == without.tests.scores
     before = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in without.server.ledger]
     after = [dump_record(record) | {"started_at": "", "seconds": 0, "notes": []} for record in guarded.server.ledger]
     assert before == after
     assert guarded.server.parts["guard"].choices.keys() == set(SITES)
+    assert finished_results(without.server, without.tests).unchosen is None
 
 
 def stubbed(monkeypatch, share, bias=0.0, own_bias=0.5, federated_bias=-0.3):
@@ -97,13 +92,17 @@ def label_cases(model, part):
     return np.concatenate([model.predict(part.images[rows]).label_map for rows in group_positions(part.cases).values()])
 
 
+def load_chosen(game, site="east"):
+    return SuperModel.load(game.folder(site) / "chosen", "cpu")
+
+
 def state_at_test(game, site):
     (state,) = SuperModel.load(game.folder(site) / "supermodel", "cpu").contents.models.values()
     return state
 
 
 @pytest.mark.parametrize(("values", "best"), [((0.3, 0.2, 0.1), 1), ((0.2, 0.2, 0.2), 3)], ids=["falling", "level"])
-def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(play, monkeypatch, values, best):
+def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(played, monkeypatch, values, best):
     states = []
 
     def judge(model, *others):
@@ -113,24 +112,22 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
 
     stubbed(monkeypatch, 1.0)
     monkeypatch.setattr(local_model, "evaluate", judge)
-    game = play(("east", "north"), guard=True, seed=81)
-    game.finish()
+    game = played(("east", "north"), guard=True, seed=81)
     kept = game.kept("east", 3)["guard"]["local"]
-    (chosen,) = SuperModel.load(game.folder("east") / "chosen", "cpu").contents.models.values()
+    (chosen,) = load_chosen(game).contents.models.values()
     assert kept["best"]["round"] == best
-    assert_equal(chosen, states[2 * best - 2])
-    assert_equal(kept["state"], states[-2])
+    assert_alike(chosen, states[2 * best - 2])
+    assert_alike(kept["state"], states[-2])
 
 
 @pytest.mark.parametrize(
     ("share", "bias", "name"), [(0.0, 0.4, "federated"), (0.3, -0.6, "blend"), (1.0, 0.5, "local"), (0.7, 0.0, "blend")]
 )
 def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_than_that(
-    play, monkeypatch, share, bias, name
+    played, monkeypatch, share, bias, name
 ):
     stubbed(monkeypatch, share, bias)
-    game = play(guard=True, name="harmofl")
-    game.finish()
+    game = played(guard=True, name="harmofl")
     assert game.asked[-2:] == ["test", "guard_choose"]
     answer = game.answers["guard_choose"]["east"]
     assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
@@ -140,7 +137,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     assert (joined.unit, joined.num_units) == ("patient", 2)
     assert joined.verdict == ("keeps its own model" if name == "local" else "too few to say")
     assert (joined.needed_units is None) == (name == "local")
-    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    model = load_chosen(game)
     contents, data = model.contents, game.sites["east"].data
     assert (contents.bias, contents.facts["candidate"]) == (bias, name)
     assert contents.rule == ("mean" if name == "blend" else "only") and "surface" not in contents.facts
@@ -152,9 +149,9 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     local = game.kept("east", game.study.rounds)["guard"]["local"]["best"]["state"]
     image = data.test.images[:1]
     if name != "blend":
-        assert_equal(next(iter(contents.models.values())), local if name == "local" else state_at_test(game, "east"))
+        assert_alike(next(iter(contents.models.values())), local if name == "local" else state_at_test(game, "east"))
         return
-    assert_equal(contents.models["local"], local)
+    assert_alike(contents.models["local"], local)
     prediction = model.predict(image)
     assert prediction.model == "mean of the federated and the local model"
     assert (prediction.beside, prediction.beside_share, prediction.bias) == ("local", share, bias)
@@ -163,14 +160,13 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     np.testing.assert_array_equal(prediction.label_map, np.log(mean / (1 - mean)) + bias > 0)
 
 
-def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(play, monkeypatch):
+def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(played, monkeypatch):
     stubbed(monkeypatch, 1.0, 0.5)
-    game = play(("east", "north"), guard=True)
-    game.finish()
+    game = played(("east", "north"), guard=True)
     joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
     assert joined.test.keys() == {"federated", "federated_calibrated", "local", "local_uncalibrated", "chosen"}
     assert joined.test["local"] == joined.test["chosen"]
-    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    contents = load_chosen(game).contents
     labels = {bias: label_cases(SuperModel(replace(contents, bias=bias), CPU), part) for bias in (0.5, 0.0)}
     scores = {bias: score_predictions(found, part, game.study) for bias, found in labels.items()}
     assert joined.test["local_uncalibrated"] == pytest.approx(scores[0.0].value, abs=1e-3)
@@ -185,26 +181,23 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept
     np.testing.assert_array_equal(pictures["kept"][0], plane)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsm"])
-def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(play, monkeypatch, name):
+def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(played, monkeypatch):
     stubbed(monkeypatch, 1.0)
-    game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
-    game.finish()
+    game = played(("east", "north"), guard=True, name="fedsm", model={"normalization": "instance"})
     domains = {site: game.sites[site].data.domain for site in ("east", "north")}
-    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    contents = load_chosen(game).contents
     assert contents.domain == domains["east"] != domains["east"] | domains["north"]
-    of_the_run = {"rounds", "reported_round", "run", "validation"}
-    assert not of_the_run & contents.facts.keys() and contents.facts["candidate"] == "local"
+    assert not {"rounds", "reported_round", "run", "validation"} & contents.facts.keys()
+    assert contents.facts["candidate"] == "local"
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
-def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, monkeypatch, name):
+def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(played, monkeypatch, name):
     found, choice = [], GuardChoice(0.9, 0.7, 0.5, 0.0, 0.3, 2)
     monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choice)
-    game = play(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
-    game.finish()
+    game = played(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
     validation = game.sites["east"].data.validation
-    contents = SuperModel.load(game.folder("east") / "chosen", "cpu").contents
+    contents = load_chosen(game).contents
     assert (contents.beside_share, contents.bias) == (0.9, 0.7) and found[0].shape == (len(SHARES), len(BIASES), 2)
     for row, column in ((0, 30), (3, 37), (9, 37), (10, 0), (10, 60)):
         model = SuperModel(replace(contents, beside_share=float(SHARES[row]), bias=float(BIASES[column])), CPU)
@@ -214,14 +207,13 @@ def test_every_share_and_bias_is_scored_as_the_model_that_answers_with_it(play, 
 
 
 def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
-    play, windows_to_choose_by, monkeypatch
+    played, windows_to_choose_by, monkeypatch
 ):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "training": training, "algorithm": {"name": "fedavg"}}
     found, choose = [], guard.choose_kept
     monkeypatch.setattr(guard, "choose_kept", lambda scores, biases: found.append(scores) or choose(scores, biases))
-    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
-    game.finish()
+    game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
     data, model = game.sites["ann"].data, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
     part, (name,) = data.validation, model.contents.models
     wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
@@ -238,14 +230,13 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
 
 
 def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_the_same_look(
-    play, windows_to_choose_by, monkeypatch
+    played, windows_to_choose_by, monkeypatch
 ):
     training = {"loss": "cross_entropy", "batch_size": 4}
     settings = WINDOWS | {"rounds": 1, "metric": "auroc", "training": training, "algorithm": {"name": "fedavg"}}
     looks, answers = [], guard.SiteGuard._yield_answers
     monkeypatch.setattr(guard.SiteGuard, "_yield_answers", lambda self, part: looks.append(1) or answers(self, part))
-    game = play(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
-    game.finish()
+    game = played(("ann", "bob", "eva"), study=parse(Study, settings, "study.yaml"), data=windows_to_choose_by)
     part, model = game.sites["ann"].data.test, SuperModel.load(game.folder("ann") / "supermodel", "cpu")
     said = model.probabilities(next(iter(model.contents.models)), np.asarray(part.images))
     wanted = score_predictions(said.argmax(axis=1), part, game.study, said)
@@ -255,7 +246,7 @@ def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_t
     assert len(looks) == 3 * 3
 
 
-def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(play, monkeypatch):
+def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(played, monkeypatch):
     def scored(self, part, predictions, *probabilities):
         void, *others = dict.fromkeys(part.cases)
         found = {case: 0.8 for case in others}
@@ -267,8 +258,7 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
 
     stubbed(monkeypatch, 0.0)
     monkeypatch.setattr(guard.SiteGuard, "_score", scored)
-    game = play(("east", "north"), guard=True)
-    game.finish()
+    game = played(("east", "north"), guard=True)
     joined = game.server.parts["guard"].choices["east"]
     num_cases = len({*game.sites["east"].data.test.cases})
     assert (joined.difference, joined.num_test_units) == (pytest.approx(-1 / num_cases), num_cases)
@@ -276,18 +266,17 @@ def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_tha
 
 @pytest.mark.parametrize(("answer", "name", "beside"), [("choice", "local", "local"), ("ensemble", "north", "north_")])
 def test_a_super_model_of_several_is_mixed_with_the_local_one_though_a_site_has_its_name(
-    play, monkeypatch, answer, name, beside
+    played, monkeypatch, answer, name, beside
 ):
     monkeypatch.setattr(guard, "LOCAL", name)
     stubbed(monkeypatch, 0.9, 0.7)
-    game = play(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
-    game.finish()
-    model = SuperModel.load(game.folder("east") / "chosen", "cpu")
+    game = played(guard=True, name="fedsm", model={"normalization": "instance"}, super_model={"answer": answer})
+    model = load_chosen(game)
     tested = SuperModel.load(game.folder("east") / "supermodel", "cpu")
     assert (model.contents.rule, model.contents.beside) == ("selector", beside)
     assert {*model.contents.models} == {*tested.contents.models, beside}
     local = game.kept("east", game.study.rounds)["guard"][name]["best"]["state"]
-    assert_equal(model.contents.models[beside], local)
+    assert_alike(model.contents.models[beside], local)
     image = game.sites["east"].data.test.images[:1]
     mean = 0.1 * tested.answer(image).probabilities + 0.9 * model.probabilities(beside, image)
     wanted = 1 / (1 + np.exp(-(np.log(mean / (1 - mean)) + 0.7)))
@@ -307,8 +296,8 @@ def test_a_run_takes_the_local_model_that_another_of_the_same_training_has_left_
         game.finish()
     ours, theirs, others = (game.kept("east", 3)["guard"]["local"] for game in (first, second, other))
     assert (ours.get("is_borrowed"), theirs.get("is_borrowed"), others.get("is_borrowed")) == (None, True, None)
-    assert_equal(ours["best"]["state"], theirs["best"]["state"])
-    assert_equal(ours["state"], theirs["state"])
+    assert_alike(ours["best"]["state"], theirs["best"]["state"])
+    assert_alike(ours["state"], theirs["state"])
     joined = [game.server.parts["guard"].choices["east"] for game in (first, second)]
     assert joined[0].test["local"] == joined[1].test["local"]
     assert joined[0].validation["local"] == joined[1].validation["local"]
@@ -333,8 +322,8 @@ def test_a_borrowed_local_model_learns_in_the_rounds_that_are_added(play, site_d
     straight.finish()
     ours, theirs = (game.kept("east", 4)["guard"]["local"] for game in (more, straight))
     assert ours.keys() == theirs.keys() and ours["rounds"] == theirs["rounds"] == 4
-    assert_equal(ours["state"], theirs["state"])
-    assert_equal(ours["best"]["state"], theirs["best"]["state"])
+    assert_alike(ours["state"], theirs["state"])
+    assert_alike(ours["best"]["state"], theirs["best"]["state"])
     assert ours["best"]["round"] == theirs["best"]["round"]
     assert more.server.parts["guard"].choices == straight.server.parts["guard"].choices
 
@@ -356,8 +345,7 @@ def test_a_local_model_that_begins_late_begins_as_that_of_local_training(play, m
     given = options.get("model", {}) | {"weights": "weights.pt", "weights_sha256": "0" * 64}
     options = options | {"model": given, "federation": {"max_missed_rounds": 1}}
     guarded, alone = (make_study(**options | extra) for extra in ({"guard": True}, {"name": "local"}))
-    state = build_plain_model(guarded, 7).state_dict()
-    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    arrays = weights_of_a_file(guarded)
     games = [play(study=study, pretrained=arrays, folder=study.algorithm.name) for study in (guarded, alone)]
     for game in games:
         game.round(absent=() if is_lost else ("east",))
@@ -367,7 +355,7 @@ def test_a_local_model_that_begins_late_begins_as_that_of_local_training(play, m
     for number in (2, 3):
         mine = games[0].kept("east", number)["guard"]["local"]["state"]
         home = games[1].kept("east", number)["models"]["home"]
-        assert_equal({f"model/{key}": value for key, value in mine.items()}, home)
+        assert_alike({f"model/{key}": value for key, value in mine.items()}, home)
     # A site that has its local model is not sent the file again.
     sent = {site: message.of("guard") for site, message in games[0].sent["train"].items()}
     assert not any(sent.values())
@@ -386,8 +374,7 @@ def test_a_local_model_is_validated_only_once_it_has_been_trained(play, monkeypa
 
 def test_a_site_that_gets_validation_data_later_trains_no_model_alone_without_the_files_weights(play, make_study):
     study = make_study(guard=True, model={"weights": "weights.pt", "weights_sha256": "0" * 64})
-    state = build_plain_model(study, 7).state_dict()
-    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    arrays = weights_of_a_file(study)
     game = play(study=study, pretrained=arrays)
     data = game.sites["east"].data
     game.sites["east"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
@@ -427,11 +414,6 @@ def test_a_site_that_is_late_with_its_choice_gave_no_answer(play):
     assert found.joining.keys() == {"east"} and found.unchosen == {"north": "no answer in time"}
 
 
-def test_a_run_without_the_guard_has_nobody_without_a_choice(play):
-    game = play(("east", "north"))
-    assert finished_results(game.server, game.finish()).unchosen is None
-
-
 def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
     game = play(guard=True)
     for site, part in (("north", "validation"), ("west", "test")):
@@ -444,9 +426,8 @@ def test_the_unit_is_that_of_the_test_whose_number_stands_beside_it(play):
     assert found.unchosen is None
 
 
-def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(play):
-    game = play(guard=True, rounds=2)
-    game.finish()
+def test_a_site_that_misses_the_test_of_a_run_that_was_asked_for_more_chooses_by_no_model_of_its_earlier_end(played):
+    game = played(guard=True, rounds=2)
     assert game.server.parts["guard"].choices.keys() == set(SITES)
     game.ask_for(4)
 
@@ -469,9 +450,8 @@ def test_a_run_that_is_taken_up_chooses_the_same(play, tmp_path):
     assert straight.server.parts["guard"].choices == broken.server.parts["guard"].choices
 
 
-def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(play):
-    game = play(guard=True)
-    game.finish()
+def test_the_choice_leaves_through_the_gate_and_nothing_beside_it_does(played):
+    game = played(guard=True)
     gate = game.sites["east"].gate
     message, answer = game.sent["guard_choose"]["east"], game.answers["guard_choose"]["east"]
     request = Request.of("guard_choose", message)
@@ -509,13 +489,12 @@ NUCLEI = ("fluo_256", "fluo_360", "histo_purple")
 
 
 @pytest.mark.slow
-def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(play, monkeypatch, tmp_path, real_data):
+def test_a_federated_model_of_nothing_gives_no_gain_on_real_nuclei(played, monkeypatch, tmp_path, real_data):
     assert main(["import", "nuclei-dsb2018", str(real_data("nuclei_dsb2018")), str(tmp_path / "data")]) == 0
     values = read_yaml(JOBS / "harmofl_nuclei" / "app" / "config" / "study.yaml")
     values["data"]["transforms"] = [{"Resize": {"spatial_size": [64, 64]}}]
     values |= {"rounds": 6, "guard": True, "algorithm": {"name": "fedavg"}, "device": "cpu"}
-    game = play(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
-    game.finish()
+    game = played(NUCLEI, study=parse(Study, values, "study.yaml"), data=tmp_path / "data")
     yield_answers = guard.SITE._yield_answers
     for name, answer in USELESS.items():
 

@@ -1,4 +1,5 @@
 import importlib
+import json
 import pkgutil
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from silofl.parts.load import find_kind, list_kinds, start_parts
 from silofl.parts.part import Part
 from silofl.parts.work import Work
 
-from ..conftest import SMALL_UNET, UNET
+from ..conftest import SMALL_UNET, UNET, assert_alike
 
 NETWORK = UNET
 
@@ -42,6 +43,7 @@ def test_the_models_come_first_and_every_part_is_known_by_its_role(make_study):
     found = start_parts(study, ["a", "b"], None)
     assert list(found) == ["global", "personal", "amplitude", "softpull", "selector", "super_model"]
     assert all(part.role == role for role, part in found.items())
+    assert_alike(found["global"].common, found["personal"].common)
 
 
 def test_no_value_of_a_part_has_the_name_of_what_a_part_can_do():
@@ -77,92 +79,58 @@ BROKEN = {
 }
 RUN = """
 import sys
-from dataclasses import fields
 from pathlib import Path
+from silofl.errors import ConfigError
 from silofl.federation.alone import run_alone
 from silofl.site import Site
 from silofl.study import load_study
 
-study, data, out = map(Path, sys.argv[1:])
-run_alone(
-    load_study(study),
-    out,
-    ["east", "west"],
-    Site(data=f"{data}/{{site}}", state_dir=f"{out}/sites/{{site}}", cache_dir=f"{out}/cache", has_progress=False),
-    None,
-)
+folder, data = map(Path, sys.argv[1:])
+for path in sorted(folder.glob("*.yaml")):
+    states = f"{folder}/{path.stem}/sites/{{site}}"
+    site = Site(data=f"{data}/{{site}}", state_dir=states, cache_dir=f"{folder}/cache", has_progress=False)
+    try:
+        run_alone(load_study(path), folder / path.stem, ["east", "west"], site, None)
+    except ConfigError as error:
+        print(path.stem, error)
 """
 
 
-@pytest.fixture
-def package(tmp_path):
-    """A copy of the package, to be spoilt; with what is compiled of it, which the time of a changed file outdates."""
-    shutil.copytree(Path(silofl.__file__).parent, tmp_path / "custom" / "silofl")
-    return tmp_path / "custom" / "silofl"
-
-
-@pytest.fixture
-def carry_out(tmp_path, site_data, package):
-    """Carry out a small study with the spoilt package; returns the process and the result that it wrote."""
-
-    def run(**algorithm):
-        study = {
-            "name": "small",
-            "task": "segmentation",
-            "labels": {1: "blob"},
-            "rounds": 2,
-            "device": "cpu",
-            "model": SMALL_UNET,
-            "training": {"batch_size": 2},
-            "algorithm": algorithm,
-        }
-        path = tmp_path / "study.yaml"
-        path.write_text(yaml.safe_dump(study))
-        command = [sys.executable, "-c", RUN, path, site_data, tmp_path / "out"]
-        done = subprocess.run(
-            list(map(str, command)),
-            env={"PYTHONPATH": str(package.parent), "PATH": ""},
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        result = tmp_path / "out" / "results.json"
-        return done, yaml.safe_load(result.read_text()) if result.is_file() else None
-
-    return run
-
-
-def test_broken_files_disturb_no_study_that_does_not_name_them(package, carry_out):
+def test_broken_files_are_named_in_one_sentence_by_the_studies_that_name_them_and_disturb_no_other(tmp_path, site_data):
+    # With what is compiled of it, which the time of a changed file outdates.
+    package = shutil.copytree(Path(silofl.__file__).parent, tmp_path / "custom" / "silofl")
     spoil = cycle(content for content, _ in BROKEN.values())
     # FedAvg's own file holds the mean by examples, which the engine falls back to.
-    others = [name for name in algorithm_names() if name != "fedavg"]
-    assert {"harmofl", "fedsm", "adafed", "softpull", "fedprox"} <= set(others)
-    for name in (*others, "unfinished"):
-        folder = package / "algorithms" / name
+    others = [name for name in algorithm_names() if name not in ("fedavg", "harmofl", "adafed")]
+    assert {"fedsm", "softpull", "fedprox"} <= set(others)
+    spoilt = [f"algorithms/{name}" for name in (*others, "unfinished")]
+    for name in (*spoilt, "parts/personal", "parts/collected", "parts/dp_sgd"):
+        folder = package / name
         (folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")).write_text(next(spoil))
-    for name in ("personal", "collected", "dp_sgd"):
-        (package / "parts" / f"{name}.py").write_text(next(spoil))
-    done, result = carry_out(name="fedavg")
+    (wrong, reason), (half, reason_of_half) = BROKEN.values()
+    (package / "algorithms" / "harmofl" / "__init__.py").write_text(wrong)
+    (package / "algorithms" / "adafed" / "statistics.py").write_text(half)
+    for name in ("fedavg", "harmofl", "adafed"):
+        study = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "device": "cpu"}
+        study |= {"model": SMALL_UNET, "training": {"batch_size": 2}, "algorithm": {"name": name}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(study))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path), str(site_data)],
+        env={"PYTHONPATH": str(package.parent), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
-    assert result["status"] == "COMPLETE" and result["reasons"] == []
-
-
-def test_a_broken_algorithm_is_named_in_one_sentence_by_the_study_that_names_it(package, carry_out):
-    content, reason = BROKEN["name that is not there"]
-    (package / "algorithms" / "adafed" / "__init__.py").write_text(content)
-    done, result = carry_out(name="adafed")
-    assert done.returncode != 0 and result is None
-    last = done.stderr.strip().splitlines()[-1]
-    assert f"algorithms/adafed must load; {reason}" in last and "repair it, or name another one" in last
-
-
-def test_a_broken_part_is_named_in_one_sentence_by_the_study_that_needs_it(package, carry_out):
-    content, reason = BROKEN["half a line"]
-    (package / "algorithms" / "adafed" / "statistics.py").write_text(content)
-    _, result = carry_out(name="adafed")
-    assert result["status"] == "FAILED"
-    (sentence,) = result["reasons"]
-    assert sentence.startswith(f"algorithms/adafed/statistics.py must load; {reason}")
+    results = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("*/results.json")}
+    assert results.keys() == {"fedavg", "adafed"}
+    assert (results["fedavg"]["status"], results["fedavg"]["reasons"]) == ("COMPLETE", [])
+    (named,) = done.stdout.splitlines()
+    assert named.startswith("harmofl") and f"algorithms/harmofl must load; {reason}" in named
+    assert "repair it, or name another one" in named
+    assert results["adafed"]["status"] == "FAILED"
+    (sentence,) = results["adafed"]["reasons"]
+    assert sentence.startswith(f"algorithms/adafed/statistics.py must load; {reason_of_half}")
     assert sentence.endswith(": repair it, or choose another algorithm")
 
 

@@ -1,24 +1,22 @@
 import csv
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from silofl.data.batches import training_batches
-from silofl.data.transforms import build_augmentation
 from silofl.federation.known_sites import find_recipe_in_use
 from silofl.files import load_tensors
 from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
-from silofl.parts.load import list_kinds, start_parts
+from silofl.parts.load import list_kinds
 from silofl.parts.model import complete_state, mix_models
 from silofl.parts.part import to_tensors
 from silofl.parts.task import TRAIN, Exchange, Message
-from silofl.training.device import derive_seed
 from silofl.training.losses import make_loss
 
-from ..conftest import UNET
-from .conftest import assert_same_course
+from ..conftest import UNET, assert_alike
+from .conftest import SITES, assert_same_course, lose_state, weights_of_a_file
 
 pytestmark = pytest.mark.long
 
@@ -28,63 +26,37 @@ INSTANCE = {"normalization": "instance"}
 NAME = "model/network.final_conv.weight"
 
 
-def assert_alike(left, right):
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-
-
-def without(wrong, *names):
-    """Return a change by which a site, or every site where it is None, keeps arrays back."""
-
-    def change(task, site, answer):
-        if task != "train" or wrong not in (site, None):
-            return answer
-        return Message({name: array for name, array in answer.arrays.items() if name not in names}, answer.meta)
-
-    return change
-
-
 # --- mixing
 
 
-def test_the_mean_is_that_of_what_the_sites_trained_by_examples(play):
-    game = play(sites=("east", "west"))
+@pytest.mark.parametrize("shares", [{"east": 1}, {"east": 5 / 8, "west": 3 / 8}], ids=["one site", "two sites"])
+def test_the_mean_is_that_of_what_the_sites_trained_by_examples(play, shares):
+    game = play(sites=tuple(shares))
     start = game.models("east")
     record = game.round()
-    diffs = {site: answer.arrays[NAME] for site, answer in game.answers["train"].items()}
-    # 5 and 3 training images
-    expected = start[NAME] + (5 * diffs["east"] + 3 * diffs["west"]) / 8
-    np.testing.assert_allclose(game.models("east")[NAME], expected, rtol=1e-5, atol=1e-7)
-    assert record.weights["west"] == {"east": 0.625, "west": 0.375}
-
-
-def test_one_site_alone_goes_on_with_its_own_model(play):
-    game = play(sites=("east",))
-    start = game.models("east")
-    game.round()
+    answers = {site: answer.arrays for site, answer in game.answers["train"].items()}
     for name, value in game.models("east").items():
-        expected = start[name] + game.answers["train"]["east"].arrays[name]
-        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7)
+        expected = start[name] + sum(share * answers[site][name] for site, share in shares.items())
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
+    assert record.weights["east"] == shares
 
 
-def test_a_name_that_a_site_withholds_is_mixed_over_the_others_and_written_down(play):
+def test_a_name_that_a_site_withholds_is_mixed_over_the_others_and_what_nobody_sends_stays(play):
     game = play(sites=("east", "west"))
     start = game.models("east")
     name, other = list(start)[:2]
-    record = game.round(change=without("west", name))
-    assert record.withheld == {"west": [name]} and record.answered == ["east", "west"]
+
+    def withhold(task, site, answer):
+        withheld = {NAME, name} if site == "west" else {NAME}
+        return Message({key: one for key, one in answer.arrays.items() if key not in withheld}, answer.meta)
+
+    record = game.round(change=withhold)
+    assert record.withheld == {"east": [NAME], "west": sorted([NAME, name])} and record.answered == ["east", "west"]
     east, west = (game.answers["train"][site].arrays for site in ("east", "west"))
+    np.testing.assert_array_equal(game.models("west")[NAME], start[NAME])
     np.testing.assert_array_equal(game.models("west")[name], start[name] + east[name])
     mixed = start[other] + (5 * east[other] + 3 * west[other]) / 8
     np.testing.assert_allclose(game.models("west")[other], mixed, rtol=1e-5, atol=1e-7)
-
-
-def test_a_name_that_nobody_sends_stays_as_it_was(play):
-    game = play(sites=("east", "west"))
-    start = game.models("east")
-    game.round(change=without(None, NAME))
-    np.testing.assert_array_equal(game.models("east")[NAME], start[NAME])
 
 
 def test_each_array_is_mixed_over_the_sites_that_sent_it():
@@ -96,24 +68,6 @@ def test_each_array_is_mixed_over_the_sites_that_sent_it():
     np.testing.assert_allclose([mixed[site]["w"][0] for site in "abc"], [1.75 / 0.75, 2.75 / 0.75, 0])
     # b by a alone
     np.testing.assert_allclose([mixed[site]["b"][0] for site in "abc"], [2, 2, 8])
-
-
-def test_half_a_server_step_goes_half_the_way_on_parameters_only(play):
-    whole, half = play(folder="one"), play(folder="two", server_lr=0.5)
-    start = whole.models("east")
-    whole.round()
-    half.round()
-    for name, full in whole.models("east").items():
-        expected = full if "running" in name else start[name] + 0.5 * (full - start[name])
-        np.testing.assert_allclose(half.models("east")[name], expected, rtol=1e-5, atol=1e-7)
-
-
-def test_all_share_one_model_until_sites_have_their_own(play):
-    shared, own = play(), play(folder="own", name="softpull")
-    shared.round()
-    own.round()
-    assert shared.server.parts["model"].own == {} and shared.server.parts["model"].models().keys() == {""}
-    assert own.server.parts["model"].models().keys() == {"east", "north", "west"}
 
 
 # --- BatchNorm that sites' filters take out
@@ -130,7 +84,7 @@ def excluding(*sites):
     return change
 
 
-EVERYONE = excluding("east", "north", "west")
+EVERYONE = excluding(*SITES)
 
 
 def homes(game, number):
@@ -151,6 +105,8 @@ def test_fedavg_without_anybodys_batchnorm_is_fedbn(play):
     # From the second round on it travels no more, either way.
     assert ours.sent["train"]["east"].arrays.keys() == fedbn.sent["train"]["east"].arrays.keys()
     assert ours.server.ledger[2].withheld == {}
+    said = "BatchNorm excluded at east, north, west: each site goes on with its own from here on, as in FedBN"
+    assert [one.notes for one in ours.server.ledger] == [[said], [], []] and ours.warnings == [said]
     assert find_recipe_in_use(ours.server).stays_home == "batchnorm" != ours.study.recipe.stays_home
     tests = [game.finish(change=EVERYONE).scores for game in (ours, fedbn)]
     assert tests[0] == tests[1]
@@ -169,13 +125,6 @@ def test_batchnorm_that_some_exclude_is_the_mean_of_the_others_at_every_site(pla
     assert record.notes == ["BatchNorm excluded at north: what some sites still send is mixed over these"]
     game.round(change=excluding("north"))
     assert name in game.sent["train"]["north"].arrays and game.server.ledger[-1].notes == []
-
-
-def test_the_ledger_says_once_that_everybody_excludes_batchnorm(play):
-    game = play()
-    game.rounds(2, change=EVERYONE)
-    said = "BatchNorm excluded at east, north, west: each site goes on with its own from here on, as in FedBN"
-    assert [one.notes for one in game.server.ledger] == [[said], []] and game.warnings == [said]
 
 
 def test_a_sender_that_is_away_for_a_round_still_shares_batchnorm(play):
@@ -207,8 +156,7 @@ def test_a_site_that_comes_late_gets_batchnorm_once_and_keeps_its_own_as_the_oth
 def test_a_site_that_lost_batchnorm_of_its_own_goes_on_without_and_the_run_says_so(play):
     game = play()
     game.rounds(2, change=EVERYONE)
-    for path in (game.folder("west") / "rounds").iterdir():
-        path.unlink()
+    lose_state(game, "west")
     record = game.round(change=EVERYONE)
     assert "began the train of round 3 without its state of round 2" in record.notes[0]
     assert "its BatchNorm, which no site sends" in record.notes[0]
@@ -229,24 +177,15 @@ def test_a_run_of_excluded_batchnorm_has_no_model_for_everybody_and_its_sites_ha
 # --- what stays at home
 
 
-def test_what_stays_home_is_not_sent_and_local_training_sends_nothing(play):
-    home, local = play(name="fedbn"), play(folder="local", name="local")
-    home.round()
-    sent = home.answers["train"]["east"].arrays
-    assert sent and not [name for name in sent if ".adn.N." in name]
-    record = local.round()
-    assert local.answers["train"]["east"].arrays == {} and record.metrics["east"]["loss"] > 0
-    assert local.upcoming("train")["east"].arrays == {}
-
-
-def test_a_site_goes_on_from_what_it_kept_and_what_it_received(play):
+def test_what_stays_home_is_not_sent_and_goes_on_from_what_the_site_kept(play):
     game = play(name="fedbn")
     game.rounds(2)
+    sent = game.answers["train"]["east"].arrays
+    assert sent and not [name for name in sent if ".adn.N." in name]
     home, received = game.kept("east", 1)["models"]["home"], game.sent["train"]["east"].of("model")
     # A step of training away from both: BatchNorm's counter has gone on, and nothing of the shared model is kept.
     counter = next(name for name in home if name.endswith("num_batches_tracked"))
-    after = game.kept("east", 2)["models"]["home"]
-    assert after[counter] == 2 * home[counter] > 0
+    assert game.kept("east", 2)["models"]["home"][counter] == 2 * home[counter] > 0
     assert not {f"model/{name}" for name in received} & home.keys()
 
 
@@ -259,43 +198,16 @@ def test_the_head_stays_home_in_fedper(play):
 # --- own models
 
 
-def test_lambda_of_one_over_k_is_the_uniform_mean(play):
-    pulled = play(name="softpull", softpull={"self_weight": 1 / 3}, model=INSTANCE)
-    shared = play(folder="other", name="fedavg", weights="uniform", model=INSTANCE)
-    for game in (pulled, shared):
-        game.rounds(2)
-    for site in pulled.sites:
-        for name, array in pulled.models(site).items():
-            np.testing.assert_allclose(array, shared.models(site)[name], rtol=1e-6)
-
-
-def test_lambda_of_one_is_local_training_exactly(play):
-    pulled = play(name="softpull", softpull={"self_weight": 1.0}, rounds=3)
-    alone = play(folder="other", name="local", rounds=3)
-    for game in (pulled, alone):
-        game.rounds(3)
-    for site in pulled.sites:
-        left, right = (game.kept(site, 3)["models"]["home"] for game in (pulled, alone))
-        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def test_lambda_is_at_least_one_over_the_sites_that_answered(play):
-    game = play(name="softpull", softpull={"self_weight": 0.4})
-    assert game.round(absent=("north",)).weights["east"] == {"east": 0.5, "west": 0.5}
-
-
-def test_lambda_below_one_over_k_is_a_note_and_holds_while_all_sites_answer(play):
-    game = play(name="softpull", softpull={"self_weight": 0.2})
-    # 0.2 of its own, the rest in halves
+@pytest.mark.parametrize(("self_weight", "others", "is_noted"), [(0.2, 0.4, True), (0.4, 0.3, False)])
+def test_lambda_below_one_over_k_holds_with_a_note_while_all_sites_answer(play, self_weight, others, is_noted):
+    game = play(name="softpull", softpull={"self_weight": self_weight})
     first = game.round()
-    assert first.weights["east"] == pytest.approx({"east": 0.2, "north": 0.4, "west": 0.4})
-    assert [note for note in first.notes if "softpull.self_weight 0.2 is below 1/3" in note] == game.warnings
+    assert first.weights["east"] == pytest.approx({"east": self_weight, "north": others, "west": others})
+    assert len(first.notes) == is_noted and first.notes == game.warnings
+    assert not is_noted or "softpull.self_weight 0.2 is below 1/3" in first.notes[0]
+    # At least 1 over the sites that answered.
     second = game.round(absent=("north",))
     assert second.weights["east"] == {"east": 0.5, "west": 0.5} and second.notes == []
-
-
-def test_lambda_of_one_over_k_and_above_has_no_note(play):
-    assert play(name="softpull", softpull={"self_weight": 0.4}).round().notes == []
 
 
 def test_an_absent_site_keeps_its_own_model(play):
@@ -322,29 +234,12 @@ def test_a_site_that_lost_its_own_model_gets_it_back_in_the_same_round(play):
     game = play(name="softpull", softpull={"self_weight": 1.0})
     game.round()
     before = game.models("east")
-    for path in (game.folder("east") / "rounds").iterdir():
-        path.unlink()
+    lose_state(game, "east")
     record = game.round()
     assert game.asked == ["train", "train", "train"] and game.sent["train"].keys() == {"east"}
     assert_alike(game.sent["train"]["east"].arrays, before)
     assert record.answered == ["east", "north", "west"] and record.failed == {}
     assert game.upcoming("train")["east"].arrays == {}
-
-
-def test_a_site_that_lost_all_gets_what_stays_home_of_the_pretrained_model_again(play, make_study):
-    study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
-    state = build_plain_model(make_study(), 7).state_dict()
-    pretrained = {name: value.numpy() + 0.25 for name, value in state.items() if value.is_floating_point()}
-    game = play(study=study, pretrained=pretrained)
-    game.round()
-    assert game.upcoming("train")["east"].of("model").keys() < pretrained.keys()
-    for path in (game.folder("east") / "rounds").iterdir():
-        path.unlink()
-    game.round()
-    task = game.sent["train"]["east"].of("model")
-    name = next(iter(batchnorm_names(build_plain_model(study, 0)) & pretrained.keys()))
-    assert task.keys() == pretrained.keys()
-    np.testing.assert_array_equal(task[name], pretrained[name])
 
 
 def test_a_site_that_comes_late_gets_the_mean_of_the_others_models(play):
@@ -371,7 +266,7 @@ def test_fine_tuning_goes_on_alone_from_the_shared_model(play):
 def test_the_server_has_the_models_that_sites_fine_tune_whatever_its_learning_rate(play):
     game = play(name="finetuning", rounds=1, extra_rounds=2, server_lr=0.5)
     game.rounds(3)
-    for site in ("east", "north", "west"):
+    for site in SITES:
         home = game.kept(site, 3)["models"]["home"]
         for name, array in game.models(site).items():
             np.testing.assert_allclose(array, home[name].numpy(), rtol=1e-6, atol=1e-7)
@@ -433,45 +328,53 @@ def test_a_late_site_gets_what_the_others_have_learnt_under_no_older_name(play, 
 # --- from a pretrained model
 
 
-def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_travels_once(play, make_study):
+def test_everybody_starts_from_a_pretrained_model_and_what_stays_home_of_it_travels_until_a_site_has_it(
+    play, make_study
+):
     study = make_study(rounds=3, name="fedbn", start_from_pretrained=True, seed=1)
-    state = build_plain_model(make_study(), 7).state_dict()
-    pretrained = {name: value.numpy() + 0.25 for name, value in state.items() if value.is_floating_point()}
+    pretrained = weights_of_a_file(make_study(), 0.25)
     game = play(study=study, pretrained=pretrained)
     assert_alike(game.upcoming("train")["east"].of("model"), pretrained)
     game.round(absent=("north",))
-    tasks, home = game.upcoming("train"), batchnorm_names(build_plain_model(study, 0))
-    assert not home & tasks["east"].of("model").keys()
-    # A site that has not trained yet still needs it.
+    tasks, home = game.upcoming("train"), batchnorm_names(build_plain_model(study, 0)) & pretrained.keys()
+    assert home and not home & tasks["east"].of("model").keys()
+    # A site that has not trained yet still needs it, and one that has lost it needs it again.
     assert tasks["north"].of("model").keys() == pretrained.keys()
+    lose_state(game, "east")
+    game.round()
+    task = game.sent["train"]["east"].of("model")
+    assert task.keys() == pretrained.keys()
+    assert_alike({name: task[name] for name in home}, {name: pretrained[name] for name in home})
+
+
+def train_plainly(game, optimizer, x, site="east", number=1):
+    """Return a site's model, and its mean loss, after a round from x: few lines of torch, with a new optimiser."""
+    model, losses = build_plain_model(game.study, 0), []
+    model.load_state_dict(x, strict=False)
+    model.train()
+    steps = optimizer(model.parameters())
+    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
+        steps.zero_grad()
+        losses.append(make_loss(game.study)(model(images), targets))
+        losses[-1].backward()
+        steps.step()
+    return model.state_dict(), sum(value.item() for value in losses) / len(losses)
 
 
 def test_local_training_begins_with_the_pretrained_model_which_every_site_gets_once(play, make_study):
     study = make_study(name="local", start_from_pretrained=True, seed=1)
-    state = build_plain_model(make_study(), 7).state_dict()
-    pretrained = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    pretrained = weights_of_a_file(make_study(), 0.01)
     game = play(study=study, pretrained=pretrained)
     game.round()
     assert_alike(game.sent["train"]["east"].of("model"), pretrained)
     assert game.answers["train"]["east"].arrays == {} and game.upcoming("train")["east"].arrays == {}
-    # By hand: plain Adam from the pretrained model over the same batches.
-    data = game.sites["east"].data.training
-    model = build_plain_model(study, study.seed)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in pretrained.items()}, strict=False)
-    optimizer, loss, losses = torch.optim.Adam(model.parameters(), lr=0.01), make_loss(study), []
-    augment, seed = build_augmentation(study, has_label_map=True), derive_seed(study.seed, "east", 1, 1)
-    for images, targets in training_batches(data, 2, augment, seed, torch.device("cpu")):
-        optimizer.zero_grad()
-        losses.append(loss(model.train()(images), targets))
-        losses[-1].backward()
-        optimizer.step()
-    trained = {f"model/{name}": value.numpy() for name, value in model.state_dict().items()}
-    home = {name: value.numpy() for name, value in game.kept("east", 1)["models"]["home"].items()}
-    assert home.keys() == trained.keys()
+    begun = {name: torch.from_numpy(array) for name, array in pretrained.items()}
+    trained, loss = train_plainly(game, partial(torch.optim.Adam, lr=0.01), begun)
+    home = game.kept("east", 1)["models"]["home"]
+    assert home.keys() == {f"model/{name}" for name in trained}
     for name, value in trained.items():
-        np.testing.assert_allclose(home[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
-    mean = sum(value.item() for value in losses) / len(losses)
-    np.testing.assert_allclose(game.answers["train"]["east"].meta["metrics"]["loss"], mean, rtol=1e-6)
+        np.testing.assert_allclose(home[f"model/{name}"], value, rtol=1e-5, atol=1e-7, err_msg=name)
+    np.testing.assert_allclose(game.answers["train"]["east"].meta["metrics"]["loss"], loss, rtol=1e-6)
 
 
 # --- the test
@@ -497,9 +400,8 @@ def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
     ("name", "rule", "models"),
     [("fedavg", "only", {"global"}), ("softpull", "mean", {"east", "north", "west"}), ("fedbn", None, None)],
 )
-def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(play, name, rule, models):
-    game = play(name=name, rounds=1)
-    game.finish()
+def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(played, name, rule, models):
+    game = played(name=name, rounds=1)
     contents = game.server.parts["model"].contents(game.server)
     if rule is None:
         assert contents is None
@@ -517,13 +419,6 @@ def test_a_state_dict_is_whole_with_what_travels_of_it(make_study):
 
 
 # --- the parts themselves
-
-
-def test_there_is_a_part_for_each_model_that_a_site_trains(make_study):
-    both = start_parts(make_study(name="fedsm", model=INSTANCE), ["a", "b"], None)
-    assert list(both)[:2] == ["global", "personal"]
-    assert_alike(both["global"].common, both["personal"].common)
-    assert list(start_parts(make_study(), ["a"], None)) == ["model"]
 
 
 def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
@@ -552,28 +447,18 @@ def test_the_optimisers_rate_falls_by_the_studys_rounds_and_not_by_those_since_i
 # --- the optimisers' buffers
 
 
-def trained_afresh(game, site, number, x):
-    """Return a site's model after a round of SGD with momentum from x: few lines of torch, with a new optimiser."""
-    model = build_plain_model(game.study, 0)
-    model.load_state_dict(x)
-    model.train()
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    for images, targets in (batch for batches in game.epochs(site, number) for batch in batches):
-        optimizer.zero_grad()
-        make_loss(game.study)(model(images), targets).backward()
-        optimizer.step()
-    return model.state_dict()
-
-
 def test_with_fresh_optimisers_rounds_are_those_of_a_plain_implementation_and_kept_ones_give_others(play):
     sgd = {"optimizer": "sgd", "learning_rate": 0.05}
     game, kept = play(training=sgd | {"optimizer_state": "fresh"}), play(folder="kept", training=sgd)
     start = build_plain_model(game.study, game.study.seed).state_dict()
     x = dict(start)
-    shares = {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12}
+    optimizer, shares = (
+        partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12},
+    )
     for number in (1, 2):
         game.round(), kept.round()
-        ends = {site: trained_afresh(game, site, number, x) for site in ("east", "north", "west")}
+        ends = {site: train_plainly(game, optimizer, x, site, number)[0] for site in SITES}
         for name in (name for name, value in x.items() if value.is_floating_point()):
             x[name] = sum(shares[site] * end[name] for site, end in ends.items())
         assert_same_course(game.models("east"), x, start)
@@ -590,8 +475,7 @@ def test_a_run_with_fresh_optimisers_goes_on_from_its_checkpoint_and_a_site_that
     whole, halved, lossy = (play(folder=name, training=training) for name in ("whole", "halved", "lossy"))
     halved.goes_on_as(whole)
     lossy.rounds(2)
-    for path in (lossy.folder("north") / "rounds").iterdir():
-        path.unlink()
+    lose_state(lossy, "north")
     assert lossy.round().notes == []
     assert_alike(whole.models("east"), lossy.models("east"))
 
@@ -644,8 +528,7 @@ def test_what_is_frozen_travels_in_no_round_and_is_as_it_began_in_every_written_
     given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
     training, model = (options.get(key, {}) for key in ("training", "model"))
     study = make_study(**options | {"training": FROZEN | training, "model": given | model})
-    state = build_plain_model(study, 7).state_dict()
-    arrays = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    arrays = weights_of_a_file(study, 0.01)
     wanted, game = read_frozen(arrays), play(study=study, pretrained=arrays)
     game.round()
     # A site has nothing of the file before its first round.
@@ -678,8 +561,7 @@ def test_what_is_frozen_of_the_seeds_weights_never_travels(play, make_study):
 
 def test_a_site_that_lost_all_tests_the_model_with_what_is_frozen_of_its_file(play, make_study):
     study = make_study(rounds=1, training=FROZEN, start_from_pretrained=True)
-    state = build_plain_model(study, 7).state_dict()
-    arrays = {name: value.numpy() + 0.01 for name, value in state.items() if value.is_floating_point()}
+    arrays = weights_of_a_file(study, 0.01)
     game = play(study=study, pretrained=arrays)
     game.round(absent=("west",))
     assert read_frozen(game.upcoming("test")["west"].of("model")).keys() == read_frozen(arrays).keys()
@@ -713,8 +595,7 @@ def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would
 ):
     given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
     study = make_study(guard=True, **options | {"rounds": 2, "model": options.get("model", {}) | given})
-    state = build_plain_model(study, 7).state_dict()
-    arrays = {name: value.numpy() for name, value in state.items() if value.is_floating_point()}
+    arrays = weights_of_a_file(study)
     from_file, build = play(study=study, folder="file", pretrained=arrays), networks._build_network
     from_file.finish()
     # The oracle draws the numbers in the file wherever a network is built, and reads none.
@@ -722,7 +603,7 @@ def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would
     drawn = play(guard=True, folder="drawn", **options | {"rounds": 2})
     drawn.finish()
     assert drawn.study.model.weights is None and drawn.study.seed == study.seed == 0
-    for site in ("east", "north", "west"):
+    for site in SITES:
         assert_alike(from_file.models(site), drawn.models(site))
         left, right = (game.kept(site, study.total_rounds) for game in (from_file, drawn))
         assert_alike(left["models"]["home"], right["models"]["home"])

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.data.batches import training_batches
-from silofl.data.transforms import build_augmentation
 from silofl.models.networks import build_model
 from silofl.studies.traffic import count_traffic
-from silofl.training.device import derive_seed
 from silofl.training.losses import make_loss
+
+from ..conftest import assert_alike
+from .conftest import SITES, lose_state
 
 pytestmark = pytest.mark.long
 
-SITES = ("east", "north", "west")
 ETA = 0.05
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": ETA}
 ALGORITHMS = {
@@ -40,21 +39,7 @@ def kept_model(game, site, number, role="personal"):
     return {name.removeprefix(f"{role}/"): value for name, value in home.items() if name.startswith(f"{role}/")}
 
 
-def assert_equal(left, right):
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        np.testing.assert_array_equal(np.asarray(value), np.asarray(right[name]), err_msg=name)
-
-
 # --- a second, plain implementation
-
-
-def batches_of(game, site, number):
-    """Yield the batches of a site's round, each with torch's random numbers as the engine leaves them there."""
-    study, examples = game.study, game.sites[site].data.training
-    for epoch in range(1, study.training.local_epochs + 1):
-        seed = derive_seed(study.seed, site, number, epoch)
-        yield from training_batches(examples, 2, build_augmentation(study, True), seed, torch.device("cpu"))
 
 
 def gradient(model, study, batch):
@@ -129,7 +114,8 @@ def plain_run(game, name, rounds):
         trained = {}
         for site in SITES:
             own.setdefault(site, {"v": copy.deepcopy(x)})
-            trained[site] = PLAIN[name](study, x, own[site], batches_of(game, site, number)).state_dict()
+            batches = [batch for epoch in game.epochs(site, number) for batch in epoch]
+            trained[site] = PLAIN[name](study, x, own[site], batches).state_dict()
         state = {
             key: sum(counts[site] / 12 * trained[site][key] for site in SITES)
             for key, value in x.state_dict().items()
@@ -164,23 +150,20 @@ def test_three_rounds_follow_a_plain_implementation(personal, name):
 DROPOUT = {"dropout": 0.3}
 
 
-def test_the_shared_model_of_ditto_is_fedavgs_and_a_pull_of_zero_is_local_training(personal, play):
-    training = {"batch_size": 2, "local_epochs": 2}
-    ours = personal(training=training, model=DROPOUT, pull={"strength": 0.0})
-    fedavg = play(folder="fedavg", training=training, model=DROPOUT)
-    local = play(folder="local", name="local", training=training, model=DROPOUT)
-    for game in (ours, fedavg, local):
-        game.rounds(3)
-    assert_equal(ours.server.parts["global"].common, fedavg.server.parts["model"].common)
-    for site in SITES:
-        assert_equal(kept_model(ours, site, 3), kept_model(local, site, 3, "model"))
-
-
-def test_the_shared_model_of_apfl_is_fedavgs(personal, play):
-    ours, fedavg = personal("apfl", model=DROPOUT), play(folder="fedavg", training=SGD, model=DROPOUT)
-    for game in (ours, fedavg):
-        game.rounds(2)
-    assert_equal(ours.server.parts["global"].common, fedavg.server.parts["model"].common)
+@pytest.mark.parametrize("name", ["ditto", "apfl"])
+def test_the_shared_model_is_fedavgs_and_a_pull_of_zero_is_local_training(personal, play, name):
+    # APFL goes with plain SGD alone.
+    training = SGD if name == "apfl" else {"batch_size": 2}
+    options = {"training": training | {"local_epochs": 2}, "model": DROPOUT}
+    without = {"pull": {"strength": 0.0}} if name == "ditto" else {}
+    ours, fedavg = personal(name, **options | without), play(folder="fedavg", **options)
+    ours.rounds(3), fedavg.rounds(3)
+    assert_alike(ours.server.parts["global"].common, fedavg.server.parts["model"].common)
+    if name == "ditto":
+        local = play(folder="local", name="local", **options)
+        local.rounds(3)
+        for site in SITES:
+            assert_alike(kept_model(ours, site, 3), kept_model(local, site, 3, "model"))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -203,7 +186,7 @@ def test_a_site_tests_what_it_has_validated_with_batchnorm_of_its_own(personal, 
     validation = game.server.ledger[best - 1].validation["east"]
     assert validation.models.keys() == {"global", "personal"} and validation.value == validation.models["personal"]
     tested = torch.load(game.folder("east") / "supermodel" / "weights" / "east.pt", weights_only=True)
-    assert_equal(tested, {key: value.numpy() for key, value in deployed(game, name, "east", best).items()})
+    assert_alike(tested, {key: value.numpy() for key, value in deployed(game, name, "east", best).items()})
     statistics = [key for key in tested if key.endswith("running_mean")]
     shared = game.server.best_parts["global"].common
     assert statistics and all(not np.array_equal(tested[key], shared[key]) for key in statistics)
@@ -226,14 +209,14 @@ def test_an_absent_site_keeps_its_model_and_goes_on_from_it_after_a_restart_too(
     for game in (whole, halved):
         game.round()
         game.round(absent=("north",))
-    assert_equal(kept_model(whole, "north", 2), kept_model(whole, "north", 1))
+    assert_alike(kept_model(whole, "north", 2), kept_model(whole, "north", 1))
     halved.resume()
     for game in (whole, halved):
         record = game.round()
         assert record.answered == list(SITES) and record.notes == []
     for site in SITES:
-        assert_equal(kept_model(whole, site, 3), kept_model(halved, site, 3))
-    assert_equal(whole.models("east"), halved.models("east"))
+        assert_alike(kept_model(whole, site, 3), kept_model(halved, site, 3))
+    assert_alike(whole.models("east"), halved.models("east"))
     before = kept_model(whole, "north", 1)
     assert any(not torch.equal(value, before[key]) for key, value in kept_model(whole, "north", 3).items())
 
@@ -241,8 +224,7 @@ def test_an_absent_site_keeps_its_model_and_goes_on_from_it_after_a_restart_too(
 def test_a_site_that_lost_its_model_says_so_and_one_that_comes_late_begins_with_the_received_one(personal):
     game = personal(pull={"strength": 1000.0}, training=SGD | {"learning_rate": 0.001})
     game.round(absent=("west",))
-    for path in (game.folder("north") / "rounds").iterdir():
-        path.unlink()
+    lose_state(game, "north")
     received = game.models("west")
     record = game.round()
     assert record.answered == ["east", "west"]
@@ -263,4 +245,4 @@ def test_the_guard_chooses_among_the_personal_and_the_local_model(personal, name
     assert game.finish().scores == without.finish().scores
     joined = game.server.parts["guard"].choices
     assert joined.keys() == set(SITES) and not any(game.server.ledger[-1].failed)
-    assert_equal(game.models("east"), without.models("east"))
+    assert_alike(game.models("east"), without.models("east"))

@@ -12,7 +12,6 @@ from silofl.algorithms.fedsm import selector
 from silofl.data.domain import Form, measure_domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.errors import TrainingError
 from silofl.models.names import read_arrays, traveling_names
 from silofl.parts.answer import read_answer
 from silofl.parts.task import Message
@@ -21,7 +20,6 @@ from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.evaluation import predict, score_predictions
-from silofl.training.metrics import Score, accuracy_by_case
 
 from ..conftest import UNET
 
@@ -134,17 +132,6 @@ def test_one_model_has_no_table_of_models_and_no_data_no_score(make_study, blobs
     assert work.validation() is None
 
 
-def test_what_leaves_of_a_score_names_no_case():
-    result = Score.of({"Doe^Jane": 0.5, "other": None}, {1: {"Doe^Jane": 0.5}})
-    assert result.numbers() == {"value": 0.5, "num_cases": 1, "num_excluded": 1, "labels": {"1": 0.5}}
-    assert Score.of({}).numbers()["value"] is None
-
-
-def test_a_segmentation_sends_nothing_of_classes():
-    found = Score.of({"a": 0.5}, {1: {"a": 0.5}}).numbers()
-    assert found.keys() == {"value", "num_cases", "num_excluded", "labels"}
-
-
 # --- classification
 
 
@@ -195,11 +182,6 @@ def test_the_test_of_a_single_model_says_the_same_as_its_validation(part, tmp_pa
     assert test["test"] == validation["validation"] | {"num_patients": part.num_patients}
     # A class has no picture.
     assert (tmp_path / "scores.csv").is_file() and not (tmp_path / "pictures.npz").exists()
-
-
-def test_what_leaves_of_a_classification_names_no_case():
-    result = accuracy_by_case(CLASSES, CLASSES, ("Doe^Jane", "b", "c", "d"), "accuracy", np.eye(3)[CLASSES])
-    assert "Doe" not in json.dumps(result.numbers())
 
 
 # --- a task
@@ -255,14 +237,6 @@ def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs,
     assert metrics.keys() == {"loss", "drift", "loss_global", "loss_selector"}
 
 
-def test_a_task_keeps_what_stays_home_only_after_training(make_study, blobs, tmp_path):
-    work = begin(make_study(), blobs, folder=tmp_path)
-    replace(work, task="validate").answer()
-    assert work.to_keep == {}
-    work.answer()
-    assert work.to_keep.keys() == {"models"}
-
-
 def test_the_models_begin_where_the_message_and_the_home_leave_them(make_study, blobs):
     study = make_study(name="fedbn")
     work = begin(study, blobs)
@@ -274,21 +248,3 @@ def test_the_models_begin_where_the_message_and_the_home_leave_them(make_study, 
     for name, value in other.own.state_dict().items():
         expected = received.get(f"model/{name}", home[f"model/{name}"])
         np.testing.assert_array_equal(value, np.asarray(expected), err_msg=name)
-
-
-def test_a_task_that_no_part_knows_is_refused(make_study, blobs):
-    with pytest.raises(TrainingError, match="must be one of train, validate, test, statistics in .* not 'fly'"):
-        begin(make_study(name="adafed"), blobs, task="fly").answer()
-
-
-def test_a_fault_in_training_names_site_and_round(make_study, blobs):
-    work = begin(make_study(rounds=7), blobs, {"round": 7})
-    blobs.images[:] = np.nan
-    with pytest.raises(TrainingError, match=r"^site 'east', round 7: the loss of the model must be finite, not nan"):
-        work.answer()
-
-
-def test_what_learns_in_a_round_is_prepared_first(make_study, blobs):
-    work = begin(make_study(), blobs)
-    learners = work.learners()
-    assert learners.keys() == {"model"} and learners["model"].model is work.own

@@ -4,9 +4,27 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from provisioning.__main__ import main
 from provisioning.workspace import PROJECT
+
+
+def replace_in(path, old, new):
+    """Replace a text of a file, which must be there."""
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def make_small_network(folder, wheel, *options, role="lead"):
+    """Make the kits of a server, one hospital and the lead, a third of all keys; returns the exit code."""
+    project = yaml.safe_load(PROJECT.read_text())
+    names = ("server", "north", "lead@study.example.org")
+    project["participants"] = [one for one in project["participants"] if one["name"] in names]
+    (lead,) = [one for one in project["participants"] if one["type"] == "admin"]
+    lead["role"] = role
+    folder.with_suffix(".yml").write_text(yaml.safe_dump(project))
+    return main(["make-kits", str(folder.with_suffix(".yml")), str(folder), "--wheel", str(wheel), *options])
 
 
 @pytest.fixture(scope="session")

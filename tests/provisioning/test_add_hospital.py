@@ -5,29 +5,22 @@ from provisioning.workspace import PROJECT
 from silofl.flare.kit import read_kit
 
 
-def test_a_hospital_is_added_and_no_other_kit_changes(workspace, kits, files_of):
+def test_a_hospital_is_added_with_the_others_address_and_wheel_and_no_other_kit_changes(
+    workspace, kits, wheel, files_of
+):
     before = files_of(kits)
     arguments = ["add-hospital", str(workspace), "west", "west_hospital", "--admin", "it@west.example.org"]
     assert main(arguments) == 0
-    after = files_of(kits)
+    after, west = files_of(kits), read_kit(kits / "west")
     assert {path.parts[0] for path in after.keys() - before.keys()} == {"west", "it@west.example.org"}
     assert {path: after[path] for path in before} == before
-    assert read_kit(kits / "west").root == read_kit(kits / "north").root
-    assert main(["check-kits", str(workspace)]) == 0
-
-
-def test_the_added_hospital_has_the_others_address_and_wheel(workspace, kits, wheel):
-    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
-    west = read_kit(kits / "west")
+    assert west.root == read_kit(kits / "north").root
     assert (west.name, west.org, west.address.host, west.address.port) == ("west", "west_hospital", "localhost", 8002)
     assert (kits / "west" / wheel.name).read_bytes() == wheel.read_bytes()
-
-
-def test_kits_can_be_filled_again_after_a_hospital_was_added(workspace, kits, wheel, files_of):
-    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
-    before = files_of(kits)
+    assert main(["check-kits", str(workspace)]) == 0
+    # All kits can be filled again.
     assert main(["make-kits", str(PROJECT), str(workspace), "--wheel", str(wheel), "--host", "localhost"]) == 0
-    assert files_of(kits) == before
+    assert files_of(kits) == after
 
 
 @pytest.mark.parametrize(

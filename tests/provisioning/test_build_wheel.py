@@ -77,22 +77,13 @@ def test_the_command_prints_the_checksum_of_a_wheel_that_pip_installs(tmp_path):
     printed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
     wheel = Path(printed[1])
     assert printed[0] == hashlib.sha256(wheel.read_bytes()).hexdigest() and wheel.parent == tmp_path / "wheel"
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--target",
-        tmp_path / "installed",
-        wheel,
-    ]
-    subprocess.run(install, check=True, capture_output=True)
-    found = {path.relative_to(tmp_path / "installed") for path in (tmp_path / "installed" / "silofl").rglob("*.py")}
-    assert found == {
-        path.relative_to(REPOSITORY / "custom") for path in (REPOSITORY / "custom" / "silofl").rglob("*.py")
-    }
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "installed"]
+    subprocess.run([*install, wheel], check=True, capture_output=True)
+    found, wanted = (
+        {path.relative_to(root) for path in (root / "silofl").rglob("*.py")}
+        for root in (tmp_path / "installed", REPOSITORY / "custom")
+    )
+    assert found == wanted
     jobs = tmp_path / "installed" / "silofl" / "jobs"
     assert read_files(jobs) == read_files(REPOSITORY / "jobs")
     # Outside the clone, with what was installed alone before all else.

@@ -83,18 +83,8 @@ class Machine:
         """Return the command that runs a script as root; online it sees this machine's own network instead."""
         path = f"{PYTHON}:/usr/sbin:/usr/bin:/sbin:/bin"
         inside = ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "chroot", str(self.root)]
-        inside += [
-            "env",
-            "-i",
-            "HOME=/root",
-            "LANG=C.UTF-8",
-            "SYSTEMD_OFFLINE=1",
-            f"PATH={path}",
-            "bash",
-            "-e",
-            "-c",
-            script,
-        ]
+        environment = ["HOME=/root", "LANG=C.UTF-8", "SYSTEMD_OFFLINE=1", f"PATH={path}"]
+        inside += ["env", "-i", *environment, "bash", "-e", "-c", script]
         return inside if is_online else self._spaces.inside("north", inside)
 
     def run(self, script, is_online=False, cwd="/"):

@@ -88,7 +88,6 @@ def test_prometheus_asks_the_exporter_where_it_listens():
     assert job["static_configs"] == [{"targets": ["localhost:9102"]}] and "port 9102" in readme
     (reporter,) = [one["args"] for one in COMPONENTS if one["id"] == "statsd_reporter"]
     assert f"--statsd.listen-udp={reporter['host']}:{reporter['port']}" in readme
-    assert all(path.name in readme for path in FOLDER.iterdir() if path.name != "README.md")
 
 
 class Builder(ComponentBuilder):
@@ -125,13 +124,8 @@ def test_nvflare_builds_the_components_and_sends_what_they_count(sent):
         job.handle_event(EventType.JOB_COMPLETED, context)
     finally:
         DataBus().unsubscribe(ReservedTopic.APP_METRICS, reporter.process_metrics)
-    names = [name for name, *_ in sent[1:]]
-    assert names == [
-        "_client_heartbeat_received_count",
-        "_job_started_count",
-        "_job_completed_count",
-        "_job_time_taken",
-    ]
+    counted = ["client_heartbeat_received_count", "job_started_count", "job_completed_count", "job_time_taken"]
+    assert [name for name, *_ in sent[1:]] == [f"_{name}" for name in counted]
     assert all("site:NAME" in tags for *_, tags in sent[1:])
 
 

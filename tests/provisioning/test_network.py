@@ -108,6 +108,21 @@ def small_job(folder, name, rounds=2):
     return folder
 
 
+@contextmanager
+def rewritten(path, content):
+    """Have a file hold other bytes or another text meanwhile."""
+    before = path.read_bytes()
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def hospital_of(network, name):
+    return next(kit for kit in network.hospitals if kit.name == name)
+
+
 def result_of(network, number, target, person="lead"):
     (path,) = network.download(number, target, person).rglob("results.json")
     return path.parent
@@ -126,14 +141,10 @@ def assert_same_models(run, other):
         assert all(torch.equal(tensor, ours[file][key]) for key, tensor in tensors.items()), file
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "harmofl_phantoms",
-        pytest.param("fedsm_phantoms", marks=pytest.mark.slow),
-        pytest.param("adafed_phantoms", marks=pytest.mark.slow),
-    ],
-)
+SLOW = [pytest.param(f"{name}_phantoms", marks=pytest.mark.slow) for name in ("fedsm", "adafed")]
+
+
+@pytest.mark.parametrize("name", ["harmofl_phantoms", *SLOW])
 def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_path, name):
     job = small_job(tmp_path / name, name)
     number, status = network.run_job(job, LIMIT_S)
@@ -170,11 +181,10 @@ def all_tests(phantoms):
 
         def change(site):
             path = phantoms / site / "dataset.json"
-            before = path.read_text()
-            stack.callback(path.write_text, before)
-            content = json.loads(before)
+            content = json.loads(path.read_text())
             cases = [record for part in ("training", "validation", "test") for record in content[part]]
-            path.write_text(json.dumps(content | {"training": [], "validation": [], "test": cases}))
+            content |= {"training": [], "validation": [], "test": cases}
+            stack.enter_context(rewritten(path, json.dumps(content)))
 
         yield change
 
@@ -273,18 +283,13 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
     assert "that its own lead began" in read_json(got / "results.json")["reasons"][0]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
-    site = next(kit for kit in network.hospitals if kit.name == "north").folder / "local" / "site.yaml"
-    settings = site.read_text()
+    site, ledgers = hospital_of(network, "north").folder / "local" / "site.yaml", []
     pin = {name: {"sha256": load_study(study_file(job)).digest, "lead": network.find_kit("lead").name}}
-    site.write_text(yaml.safe_dump(yaml.safe_load(settings) | {"studies": pin}))
-    try:
-        ledgers = []
+    with rewritten(site, yaml.safe_dump(yaml.safe_load(site.read_text()) | {"studies": pin})):
         for person in ("lead", OTHER_LEAD):
             number, _ = network.run_job(job, LIMIT_S, person=person)
             results = result_of(network, number, tmp_path / person, person)
             ledgers.append(json.loads((results / "ledger.json").read_text())[0])
-    finally:
-        site.write_text(settings)
     assert set(ledgers[0]["answered"]) == {*SITES}
     assert set(ledgers[1]["answered"]) == {*SITES} - {"north"}
     assert f"not by {OTHER_LEAD}" in ledgers[1]["failed"]["north"]
@@ -293,13 +298,9 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
 @pytest.mark.slow
 def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(network, tmp_path):
     """NVFlare ends a job for everybody where one site reports that its process for the job cannot begin."""
-    resources = next(kit for kit in network.hospitals if kit.name == "north").folder / "local" / "resources.json"
-    before = resources.read_text()
-    resources.write_text(json.dumps(json.loads(before) | {"class_allow_list": []}))
-    try:
+    resources = hospital_of(network, "north").folder / "local" / "resources.json"
+    with rewritten(resources, json.dumps(read_json(resources) | {"class_allow_list": []})):
         number, status = network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S)
-    finally:
-        resources.write_text(before)
     results = read_results(result_of(network, number, tmp_path / "results"))
     assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
     assert any("north" in reason and "its process for this job could not begin" in reason for reason in results.reasons)
@@ -307,19 +308,14 @@ def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(netwo
 
 @pytest.mark.slow
 def test_a_file_that_is_damaged_after_site_check_costs_its_case_and_not_the_round(network, phantoms, tmp_path):
-    job, kit = small_job(tmp_path / "job", "fedavg_phantoms"), next(k for k in network.hospitals if k.name == "south")
+    job, kit = small_job(tmp_path / "job", "fedavg_phantoms"), hospital_of(network, "south")
     settings, folder = kit.folder / "local" / "site.yaml", phantoms / "south"
-    image = folder / json.loads((folder / "dataset.json").read_text())["training"][0]["image"]
-    before, whole = settings.read_text(), image.read_bytes()
-    try:
-        settings.write_text(yaml.safe_dump(yaml.safe_load(before) | {"skip_unreadable": 0.1}))
+    image = folder / read_json(folder / "dataset.json")["training"][0]["image"]
+    with rewritten(settings, yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"skip_unreadable": 0.1})):
         checked = ["site", "check", "--kit", str(kit.folder), "--study", str(study_file(job))]
         subprocess.run([sys.executable, "-m", "silofl", *checked], check=True)
-        image.write_bytes(whole[: len(whole) // 2])
-        number, status = network.run_job(job, LIMIT_S)
-    finally:
-        settings.write_text(before)
-        image.write_bytes(whole)
+        with rewritten(image, image.read_bytes()[: image.stat().st_size // 2]):
+            number, status = network.run_job(job, LIMIT_S)
     run = result_of(network, number, tmp_path / "results")
     assert (status, read_results(run).status) == ("FINISHED:COMPLETED", "COMPLETE")
     for found in read_ledger(run):
@@ -398,23 +394,21 @@ class Passing(Filter):
 @contextmanager
 def hostile(network, name, filter_name):
     """Give a hospital a filter of its own making, before the one that it is to have."""
-    local = next(kit for kit in network.hospitals if kit.name == name).folder / "local"
-    privacy, resources = local / "privacy.json", local / "resources.json"
-    before = {path: path.read_text() for path in (privacy, resources)}
-    (local / "custom").mkdir()
-    (local / "custom" / "hostile.py").write_text(HOSTILE)
-    policy, settings = (json.loads(before[path]) for path in (privacy, resources))
+    local = hospital_of(network, name).folder / "local"
+    policy, settings = (read_json(local / file) for file in ("privacy.json", "resources.json"))
     for scope in policy["scopes"]:
         scope["task_result_filters"].insert(0, {"path": f"hostile.{filter_name}", "direction": "out"})
     settings["class_allow_list"].append(f"hostile.{filter_name}")
-    privacy.write_text(json.dumps(policy))
-    resources.write_text(json.dumps(settings))
+    (local / "custom").mkdir()
+    (local / "custom" / "hostile.py").write_text(HOSTILE)
     try:
-        yield
+        with (
+            rewritten(local / "privacy.json", json.dumps(policy)),
+            rewritten(local / "resources.json", json.dumps(settings)),
+        ):
+            yield
     finally:
         shutil.rmtree(local / "custom")
-        for path, text in before.items():
-            path.write_text(text)
 
 
 @pytest.mark.slow
@@ -546,7 +540,7 @@ def test_nobody_commands_a_hospital_past_the_server(network, phantoms, person):
     """NVFlare's server passes any message on, and a hospital asks for no rights unless the message says so."""
     delete = Message("train.delete_run", "")
     delete.set_header(RequestHeader.JOB_ID, "local")
-    (kit,) = (kit for kit in network.hospitals if kit.name == "north")
+    kit = hospital_of(network, "north")
     with network.session(person) as session:
         for message in (Message(SysCommandTopic.SHELL, f"cat {phantoms}/north/dataset.json"), delete):
             assert command(session, "north", CellChannel.CLIENT_MAIN, message.topic, message) is None
@@ -612,10 +606,7 @@ def test_a_member_may_not_submit(network, tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (
-            lambda folder: change(folder / "app" / "config" / "study.yaml"),
-            "app app does not pass signature verification",
-        ),
+        (lambda folder: change(folder / "app" / "config" / "study.yaml"), "app app does not pass signature verif"),
         (lambda folder: [path.unlink() for path in folder.rglob(".__nvfl_*")], "unsigned job rejected"),
     ],
     ids=["changed after it was signed", "without a signature"],

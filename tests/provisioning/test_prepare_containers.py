@@ -24,6 +24,10 @@ def prepare(kit, out, *options):
     return main(["prepare-containers", str(kit), str(out), "--image", IMAGE, *options])
 
 
+def resources(kit):
+    return json.loads((kit / "local" / "resources.json.default").read_text())
+
+
 @pytest.fixture(scope="module", params=["docker", "k8s"])
 def prepared(request, provisioned_once, tmp_path_factory):
     """A hospital and the server, prepared for one runtime."""
@@ -32,12 +36,6 @@ def prepared(request, provisioned_once, tmp_path_factory):
     assert prepare(kits / "north", out / "north", *options, "--data", "/srv/images", "--state", "/srv/state") == 0
     assert prepare(kits / "server", out / "server", *options) == 0
     return request.param, out
-
-
-def test_the_kit_itself_stays_as_it_is(kits, tmp_path, files_of):
-    before = files_of(kits)
-    assert prepare(kits / "server", tmp_path / "out", "--runtime", "docker") == 0
-    assert files_of(kits) == before
 
 
 @pytest.mark.parametrize("name", ["north", "server"])
@@ -52,10 +50,13 @@ def test_the_class_allow_list_of_the_site_survives(prepared, kits, name):
 
 def test_jobs_run_in_containers_of_the_image_with_the_hospitals_folders(prepared):
     runtime, folder = prepared
-    study = yaml.safe_load((folder / "north" / "local" / "study_runtime.yaml").read_text())["studies"]["default"]
+    local = folder / "north" / "local"
+    study = yaml.safe_load((local / "study_runtime.yaml").read_text())["studies"]["default"]
     assert study["container"]["image"] == IMAGE
-    assert study["datasets"]["images"] == {"source": "/srv/images", "mode": "ro"}
-    site = yaml.safe_load((folder / "north" / "local" / "site.yaml").read_text())
+    read = load_study_runtime_file(str(local / "study_runtime.yaml"), launcher_mode=runtime)["default"]
+    mounts = {(mount.dataset, mount.source, mount.mode) for mount in read.datasets}
+    assert mounts == {("images", "/srv/images", "ro"), ("state", "/srv/state", "rw")}
+    site = yaml.safe_load((local / "site.yaml").read_text())
     assert (site["data"], site["state_dir"]) == ("/data/default/images/{study}", "/data/default/state/{study}")
     named = [part["id"] for part in resources(folder / "north")["components"] if part["id"].endswith("launcher")]
     assert named == [f"{runtime}_launcher"]
@@ -72,18 +73,6 @@ def test_no_job_chooses_its_image_or_brings_other_files(prepared, name, side):
     assert found["app_validator"]["path"] == "silofl.flare.job_files.JobFiles"
 
 
-def test_nvflare_reads_the_mounts_as_they_are_meant(prepared):
-    runtime, folder = prepared
-    place = folder / "north" / "local" / "study_runtime.yaml"
-    study = load_study_runtime_file(str(place), launcher_mode=runtime)["default"]
-    mounts = {(mount.dataset, mount.source, mount.mode) for mount in study.datasets}
-    assert mounts == {("images", "/srv/images", "ro"), ("state", "/srv/state", "rw")}
-
-
-def resources(kit):
-    return json.loads((kit / "local" / "resources.json.default").read_text())
-
-
 def test_the_server_keeps_everything_in_the_mounted_workspace(prepared):
     _, folder = prepared
     components = {part["id"]: part for part in resources(folder / "server")["components"]}
@@ -92,26 +81,18 @@ def test_the_server_keeps_everything_in_the_mounted_workspace(prepared):
     assert server["run_dir"].startswith("/var/tmp/nvflare/workspace/")
 
 
-def test_dockers_start_script_is_valid_and_names_image_and_port(kits, tmp_path):
-    assert prepare(kits / "server", tmp_path / "out", "--runtime", "docker") == 0
-    script = tmp_path / "out" / "startup" / "start_docker.sh"
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    assert IMAGE in script.read_text() and "-p 8002:8002" in script.read_text()
-    assert not (tmp_path / "out" / "startup" / "start.sh").exists()
-
-
-def test_kubernetes_gets_a_helm_chart_with_image_and_port(kits, tmp_path):
-    assert prepare(kits / "server", tmp_path / "out", "--runtime", "k8s") == 0
-    chart = tmp_path / "out" / "helm_chart"
+def test_docker_gets_a_start_script_and_kubernetes_a_helm_chart_with_image_and_port(prepared):
+    runtime, folder = prepared
+    script, chart = folder / "server" / "startup" / "start_docker.sh", folder / "server" / "helm_chart"
+    assert not (folder / "server" / "startup" / "start.sh").exists()
+    if runtime == "docker":
+        subprocess.run(["bash", "-n", str(script)], check=True)
+        assert IMAGE in script.read_text() and "-p 8002:8002" in script.read_text()
+        return
     assert yaml.safe_load((chart / "Chart.yaml").read_text())["apiVersion"] == "v2"
     values = yaml.safe_load((chart / "values.yaml").read_text())
-    assert values["image"] | {"pullPolicy": None} == {
-        "repository": "registry.example.org/silofl",
-        "tag": "0.3.0",
-        "pullPolicy": None,
-    }
-    assert values["fedLearnPort"] == 8002
-    assert (chart / "templates" / "server-deployment.yaml").is_file()
+    assert (values["image"]["repository"], values["image"]["tag"]) == ("registry.example.org/silofl", "0.3.0")
+    assert values["fedLearnPort"] == 8002 and (chart / "templates" / "server-deployment.yaml").is_file()
 
 
 def test_a_hospital_must_say_where_data_and_state_are(kits, tmp_path, capsys):
@@ -151,12 +132,8 @@ def test_a_kit_that_nvflare_prepared_by_itself_is_not_right(kits, tmp_path, caps
 def test_a_site_takes_part_in_the_same_studies_as_before_and_no_path_of_the_host_is_left(kits, tmp_path):
     path = kits / "north" / "local" / "site.yaml"
     pin = {"sha256": "0" * 64, "lead": "lead@study.example.org"}
-    changed = {
-        "data": {"nuclei": "/srv/host/n", "liver": "/srv/host/l"},
-        "cache_dir": "/srv/host/cache",
-        "studies": {"nuclei": pin, "spleen": pin | {"data": "/srv/host/s"}},
-        "paused": ["liver"],
-    }
+    changed = {"data": {"nuclei": "/srv/host/n", "liver": "/srv/host/l"}, "cache_dir": "/srv/host/cache"}
+    changed |= {"studies": {"nuclei": pin, "spleen": pin | {"data": "/srv/host/s"}}, "paused": ["liver"]}
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
     assert prepare(kits / "north", tmp_path / "out", "--runtime", "k8s", "--data", "images", "--state", "state") == 0
     found = tmp_path / "out" / "local" / "site.yaml"
@@ -179,6 +156,10 @@ def test_a_site_yaml_that_is_wrong_is_refused_before_anything_is_written(kits, t
 
 
 @pytest.mark.parametrize(("runtime", "is_warned"), [("docker", True), ("k8s", False)])
-def test_the_docker_socket_is_named(kits, tmp_path, capsys, runtime, is_warned):
+def test_the_docker_socket_is_named_and_the_kit_itself_stays_as_it_is(
+    kits, tmp_path, files_of, capsys, runtime, is_warned
+):
+    before = files_of(kits)
     assert prepare(kits / "server", tmp_path / "out", "--runtime", runtime) == 0
     assert ("hands this machine's Docker socket to the process" in capsys.readouterr().out) == is_warned
+    assert files_of(kits) == before

@@ -28,7 +28,16 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
-from tests.provisioning.test_network import LIMIT_S, SITES, assert_same_models, hostile, result_of, small_job
+from tests.provisioning.conftest import replace_in
+from tests.provisioning.test_network import (
+    LIMIT_S,
+    SITES,
+    assert_same_models,
+    hospital_of,
+    hostile,
+    result_of,
+    small_job,
+)
 
 BEHIND = ("north", "south")
 FOLDER = "0c9d3e0e-4d5b-4b53-8f4e-9b6c2a1f7d88"
@@ -105,11 +114,6 @@ def test_a_second_call_changes_nothing_and_a_renewal_both_certificates(workspace
     assert main(["check-kits", str(workspace)]) == 0
 
 
-def change(path, old, new):
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "sentence"),
     [
@@ -120,27 +124,27 @@ def change(path, old, new):
         ("north/local/relay__resources.json", '"mtls"', '"clear"', "connection_security must be 'mtls', not 'clear'"),
     ],
 )
-def test_what_opens_a_line_is_found(workspace, hub, capsys, name, old, new, sentence):
-    change(hub.parent / name, old, new)
-    assert main(["check-kits", str(workspace)]) == 1
+def test_what_opens_a_line_is_found(hub, capsys, name, old, new, sentence):
+    replace_in(hub.parent / name, old, new)
+    assert main(["check-kits", str(hub.parent / name.split("/")[0])]) == 1
     assert f"FAILED {name.split('/')[0]}: {sentence}" in capsys.readouterr().out
 
 
-def test_a_certificate_that_a_relay_shows_must_be_of_the_root_and_have_its_key(workspace, hub, capsys):
+def test_a_certificate_that_a_relay_shows_must_be_of_the_root_and_have_its_key(hub, capsys):
     for name in ("server.crt", "server.key"):
         shutil.copy(hub.parent / "server" / "startup" / name, hub / "startup" / name)
     (hub / "startup" / "server.key").chmod(0o644)
-    assert main(["check-kits", str(workspace)]) == 1
+    assert main(["check-kits", str(hub)]) == 1
     assert "FAILED hub: startup/server.key must be readable by its owner only" in capsys.readouterr().out
     shutil.copy(hub / "startup" / "client.crt", hub / "startup" / "server.crt")
-    assert main(["check-kits", str(workspace)]) == 1
+    assert main(["check-kits", str(hub)]) == 1
     assert "startup/server.key must be the key of startup/server.crt" in capsys.readouterr().out
 
 
-def test_a_start_script_that_was_put_back_is_mended_by_fill_kits(workspace, hub, wheel):
-    change(hub / SCRIPT, GUARDED, UNGUARDED)
+def test_a_start_script_that_was_put_back_is_mended_by_fill_kits(hub, wheel):
+    replace_in(hub / SCRIPT, GUARDED, UNGUARDED)
     assert main(["fill-kits", str(hub), "--wheel", str(wheel)]) == 0
-    assert main(["check-kits", str(workspace)]) == 0
+    assert main(["check-kits", str(hub)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -294,7 +298,7 @@ def talk(port, words, context=None):
 @pytest.mark.slow
 def test_the_relays_port_takes_nobody_without_a_certificate_of_the_root(relayed, tmp_path):
     network, line, _ = relayed
-    north = next(kit for kit in network.hospitals if kit.name == "north")
+    north = hospital_of(network, "north")
     with socket.create_connection(("localhost", line.target)):
         # One that stays silent keeps out nobody.
         assert shake_hands(north).server == "hub"
@@ -355,7 +359,7 @@ def says(log, words, seconds, count=1):
 def test_nobody_connects_under_the_name_of_another(relayed):
     """Relay and server judge a message by the line on which it comes."""
     network, line, _ = relayed
-    east = next(kit for kit in network.hospitals if kit.name == "east")
+    east = hospital_of(network, "east")
     for kit, port, own, others in (
         ("hub", line.target, "hub.east", ("hub.north", "server", "server.x")),
         ("server", east.address.port, "east.x", ("hub", "hub.north", "server.x")),

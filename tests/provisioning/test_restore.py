@@ -3,11 +3,11 @@
 import shutil
 import tarfile
 
-import numpy as np
-
 from provisioning.__main__ import main
 from silofl.federation.run_folder import RunFolder
 from silofl.flare.kit import read_kit
+
+from ..conftest import SMALL_UNET, assert_alike
 
 
 def packed(folder, target):
@@ -39,9 +39,9 @@ def test_a_hospital_is_added_from_a_restored_workspace_and_the_other_kits_stay_a
 
 
 def test_a_run_goes_on_from_a_restored_folder_to_the_weights_of_one_that_was_never_lost(play, tmp_path):
-    whole = play(folder="whole")
+    whole = play(folder="whole", network=SMALL_UNET)
     whole.rounds(3)
-    game, folder = play(), RunFolder(tmp_path / "server" / "run", whole.study)
+    game, folder = play(network=SMALL_UNET), RunFolder(tmp_path / "server" / "run", whole.study)
     game.rounds(2)
     folder.save(game.server)
     archive = packed(folder.path, tmp_path / "run.tar.gz")
@@ -52,5 +52,4 @@ def test_a_run_goes_on_from_a_restored_folder_to_the_weights_of_one_that_was_nev
     game.server = RunFolder(folder.path, whole.study).load(None)
     assert game.server.finished_rounds == 2
     game.round()
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, game.models("east")[name])
+    assert_alike(game.models("east"), whole.models("east"))

@@ -109,9 +109,3 @@ def test_the_week_goes_as_it_must(tmp_path, free_port, capsys):
     code = main(["--out", str(tmp_path / "week"), "--port", str(free_port())])
     assert code == 0, capsys.readouterr().out
     assert "FAILED" not in (tmp_path / "week" / "week.md").read_text()
-
-
-def test_a_check_that_does_not_hold_is_an_error_with_its_sentence():
-    require_that(True, "nothing happens")
-    with pytest.raises(TrainingError, match="east must answer"):
-        require_that(False, "east must answer")

@@ -291,11 +291,7 @@ def finish_as_first(stage: Stage, name: str, finished: Sequence[Round]) -> str:
         finished: The rounds that had finished before it was stopped.
 
     Returns:
-        What was seen.
-
-    Raises:
-        TrainingError: The models are others, or a finished round was carried out again.
-    """
+        What was seen."""
     run = stage.go_on(f"{name}_again")
     run.finish()
     check_complete(run, ROUNDS[name])
@@ -311,11 +307,7 @@ def finish_as_first(stage: Stage, name: str, finished: Sequence[Round]) -> str:
 
 
 def check_releases(run: Followed, wanted: Mapping[str, str]) -> None:
-    """Check what the hospitals have last said in a run's ledger of their release of silofl.
-
-    Raises:
-        TrainingError: It is something else.
-    """
+    """Check what the hospitals have last said in a run's ledger of their release of silofl."""
     said = {site: one["silofl"] for site, one in latest_software(run.ledger).items()}
     require_that(said == wanted, f"the ledger must say {dict(wanted)} of the hospitals' releases, not {said}")
 
@@ -326,22 +318,14 @@ def wait_for_all(run: Followed) -> Round:
 
 
 def check_status(run: Followed) -> None:
-    """Check that a run is COMPLETE.
-
-    Raises:
-        TrainingError: It is not.
-    """
+    """Check that a run is COMPLETE."""
     results = read_results(run.out)
     is_complete = results is not None and results.status == "COMPLETE"
     require_that(is_complete, f"{run.out.name} must be COMPLETE; see {run.log}")
 
 
 def check_complete(run: Followed, rounds: int) -> None:
-    """Check that a run is COMPLETE, with answers of all three hospitals in each of its rounds.
-
-    Raises:
-        TrainingError: It is not.
-    """
+    """Check that a run is COMPLETE, with answers of all three hospitals in each of its rounds."""
     check_status(run)
     numbers = [one.round for one in run.ledger if sorted(one.answered) == [*HOSPITALS]]
     require_that(

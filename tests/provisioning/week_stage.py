@@ -1,4 +1,7 @@
-"""The network of the scripted week: its machines, and its people with the commands that they type."""
+"""The network of the scripted week: its machines, and its people with the commands that they type.
+
+What does not hold, or takes too long, is a TrainingError with its sentence.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,7 @@ SMALL = {
 
 
 def require_that(holds: bool, sentence: str) -> None:
-    """Refuse to go on where something does not hold.
-
-    Raises:
-        TrainingError: It does not; the sentence says what.
-    """
+    """Refuse to go on where something does not hold."""
     if not holds:
         raise TrainingError(sentence)
 
@@ -74,11 +73,7 @@ class Stage:
 
     @property
     def network(self) -> Network:
-        """The network that runs.
-
-        Raises:
-            TrainingError: None does.
-        """
+        """The network that runs."""
         if self._network is None:
             raise TrainingError("the network must run; open it first")
         return self._network
@@ -92,24 +87,20 @@ class Stage:
     # What people type.
 
     def silofl(self, *words: object, code: int = 0) -> str:
-        """Carry out a command of silofl; the errors of `_run_and_record`."""
+        """Carry out a command of silofl."""
         return self._run_and_record(["silofl", *map(str, words)], code)
 
     def provisioning(self, *words: object) -> str:
-        """Carry out a command of provisioning; the errors of `_run_and_record`."""
+        """Carry out a command of provisioning."""
         return self._run_and_record(["provisioning", *map(str, words)], 0)
 
     def abort(self, number: str) -> None:
-        """End a job as its lead; the errors of `_run_and_record`."""
+        """End a job as its lead."""
         kit = self.network.find_kit("lead").folder / "startup"
         self._run_and_record(["nvflare.cli", "job", "abort", number, "--force", "--startup-kit", str(kit)], 0)
 
     def _run_and_record(self, words: Sequence[str], code: int) -> str:
-        """Carry out a command, keep it with all that it printed, and return what it printed.
-
-        Raises:
-            TrainingError: It ends with another exit code.
-        """
+        """Carry out a command, keep it with all that it printed, and return what it printed."""
         done = subprocess.run([sys.executable, "-m", *words], cwd=REPOSITORY, capture_output=True, text=True)
         said = shlex.join(["python", "-m", *words])
         with open_own(self.out / "commands.txt", "a") as stream:
@@ -149,18 +140,14 @@ class Stage:
         return read_kit(kits_folder(self.workspace / "silofl") / name)
 
     def start(self, name: str, **environment: str) -> None:
-        """Start a hospital, and wait until the server has registered it.
-
-        Raises:
-            TrainingError: It takes too long.
-        """
+        """Start a hospital, and wait until the server has registered it."""
         log = self.out / "logs" / f"{name}.txt"
         before = _read_log_text(log).count(REGISTERED)
         self.network.start(self.kit(name), **environment)
         wait_until(f"{name} to register", lambda: _read_log_text(log).count(REGISTERED) > before)
 
     def restart(self, name: str, **environment: str) -> None:
-        """End a hospital with all its processes as a power cut does, and start it again; the errors of `start`."""
+        """End a hospital with all its processes as a power cut does, and start it again."""
         self.network.kill(name)
         self.start(name, **environment)
 
@@ -179,11 +166,7 @@ class Stage:
             may_join: What it is to find.
 
         Returns:
-            Check -> what it said, of those that failed.
-
-        Raises:
-            TrainingError: It finds something else.
-        """
+            Check -> what it said, of those that failed."""
         where = ("--kit", self.kit(name).folder, "--study", study_file(study))
         found = json.loads(self.silofl("site", "check", *where, "--json", *words, code=0 if may_join else 1))
         require_that(
@@ -216,11 +199,7 @@ class Followed:
 
     @property
     def number(self) -> str:
-        """NVFlare's id of the newest job; waits for it.
-
-        Raises:
-            TrainingError: None is submitted.
-        """
+        """NVFlare's id of the newest job; waits for it."""
         self._wait("the job to be submitted", lambda: bool(self._job_numbers()))
         return self._job_numbers()[-1]
 
@@ -228,7 +207,7 @@ class Followed:
         return re.findall(r"submitted as job (\S+)", _read_log_text(self.log)[self._said_before :])
 
     def wait_for_rounds(self, count: int) -> None:
-        """Wait until this command has shown so many new rounds; the errors of `_wait`."""
+        """Wait until this command has shown so many new rounds."""
         self._wait(f"{count} more rounds", lambda: len(self.ledger) >= self._known + count)
 
     def wait_for(self, what: str, holds: Callable[[Round], bool]) -> Round:
@@ -236,11 +215,7 @@ class Followed:
 
         Args:
             what: Names it, for an error.
-            holds: Of the round's record.
-
-        Raises:
-            TrainingError: There is none, or it is shown otherwise.
-        """
+            holds: Of the round's record."""
         now = max(self._known, len(self.ledger))
         self._wait(f"a round in which {what}", lambda: any(map(holds, self.ledger[now:])))
         found = next(filter(holds, self.ledger[now:]))
@@ -261,42 +236,26 @@ class Followed:
         self._tree.kill()
 
     def finish(self, code: int = 0) -> None:
-        """Wait until the command ends.
-
-        Raises:
-            TrainingError: It takes too long, or ends with another exit code.
-        """
+        """Wait until the command ends."""
         wait_until(f"{self.log.stem} to end", lambda: self._tree.poll() is not None)
         ended = self._tree.poll()
         require_that(ended == code, f"{self.log.stem} must end with {code}, not {ended}; see {self.log}")
 
     def abort(self) -> None:
-        """Abort the job, as its lead, and wait until the command has said so.
-
-        Raises:
-            TrainingError: NVFlare does not end it, or the command does not say it.
-        """
+        """Abort the job, as its lead, and wait until the command has said so."""
         self.stage.abort(self.number)
         self.finish(code=1)
         status = self.watch()["status"]
         require_that(has_ended(status) and "ABORTED" in status, f"the job must be aborted, not {status}")
 
     def _wait(self, what: str, is_done: Callable[[], bool]) -> None:
-        """Wait for something that the command shows.
-
-        Raises:
-            TrainingError: It takes too long, or the command ends.
-        """
+        """Wait for something that the command shows."""
         wait_until(what, lambda: is_done() or self._tree.poll() is not None)
         require_that(is_done(), f"{self.log.stem} must go on until {what}, not end; see {self.log}")
 
 
 def wait_until(what: str, is_done: Callable[[], bool]) -> None:
-    """Wait for something.
-
-    Raises:
-        TrainingError: It takes too long.
-    """
+    """Wait for something."""
     deadline = time.monotonic() + LIMIT_S
     while not is_done():
         require_that(time.monotonic() < deadline, f"{what} must take at most {LIMIT_S:.0f} s")
