@@ -125,16 +125,13 @@ def test_the_size_of_a_volumes_voxels_is_that_of_the_prepared_ones(study, prepar
 
 
 def test_pictures_and_files_that_state_no_voxel_size_have_none(site, study, prepare, volume):
-    site.picture("a.png", np.zeros((8, 8), np.uint8))
-    site.mask("a-mask.png", np.ones((8, 8), np.uint8))
     assert prepare(study()).spacing is None
     volume()
-    image = nibabel.load(site.folder / "v.nii.gz")
     for name in ("v", "l"):
         image = nibabel.Nifti1Image(np.asanyarray(nibabel.load(site.folder / f"{name}.nii.gz").dataobj), None)
         image.header["pixdim"][1:4] = 0
-        (site.folder / f"{name}.nii.gz").unlink()
-        nibabel.save(image, site.folder / f"{name}.nii.gz")
+        nibabel.save(image, site.folder / f"new-{name}.nii.gz")
+    site.content["training"][0] |= {"image": "new-v.nii.gz", "label": "new-l.nii.gz"}
     assert prepare(study(intensity="raw")).spacing is None
 
 
@@ -183,27 +180,9 @@ def test_every_slice_of_a_volume_has_its_class(site, study, prepare, volume):
     assert (case.targets.dtype, case.images.shape) == (np.int64, (6, 1, 8, 8))
 
 
-def test_three_channels_can_be_asked_for(study, prepare):
-    images = prepare(study(channels=3)).images
-    assert images.shape == (1, 3, 8, 8)
-    np.testing.assert_array_equal(images[:, 0], images[:, 2])
-
-
-def test_prepare_image_gives_what_training_saw(site, study, prepare, volume):
-    volume()
-    settings = study(
-        intensity="zscore",
-        volume_transforms=[{"Orientation": {"axcodes": "LPS"}}],
-        transforms=[{"SpatialPad": {"spatial_size": [8, 8], "value": 3}}],
-    )
-    np.testing.assert_array_equal(
-        prepare_image(build_source(site.folder / "v.nii.gz", settings.data), settings), prepare(settings).images
-    )
-
-
-def stacked(order, volume=VOLUME):
+def stacked(order):
     """Return for each row of slice numbers these slices of the volume as channels."""
-    return np.stack([np.stack([volume[..., z] for z in row]) for row in order])
+    return np.stack([np.stack([VOLUME[..., z] for z in row]) for row in order])
 
 
 def test_neighbouring_slices_are_further_channels_and_the_label_is_the_middle_ones(study, prepare, volume):
@@ -216,23 +195,19 @@ def test_neighbouring_slices_are_further_channels_and_the_label_is_the_middle_on
 
 
 @pytest.mark.parametrize(
-    ("slices", "order"),
+    ("slices", "order", "settings"),
     [
-        ([2, 4], [(2, 2, 3), (2, 3, 4), (3, 4, 4)]),
-        ([1, 5, 2], [(1, 1, 3), (1, 3, 5), (3, 5, 5)]),
-        ([3, 3], [(3, 3, 3)]),
+        ([2, 4], [(2, 2, 3), (2, 3, 4), (3, 4, 4)], {}),
+        ([1, 5, 2], [(1, 1, 3), (1, 3, 5), (3, 5, 5)], {}),
+        ([3, 3], [(3, 3, 3)], {}),
+        # The third axis is turned round.
+        ([0, 2], [(2, 2, 1), (2, 1, 0), (1, 0, 0)], {"volume_transforms": [{"Orientation": {"axcodes": "RAI"}}]}),
     ],
 )
-def test_neighbours_are_slices_of_the_record_alone(study, prepare, volume, slices, order):
+def test_neighbours_are_slices_of_the_record_alone_as_it_was_turned(study, prepare, volume, slices, order, settings):
     # What lies outside may be another record's, in another part.
     volume(slices=slices)
-    np.testing.assert_array_equal(prepare(study(intensity="raw", neighbours=1)).images, stacked(order))
-
-
-def test_neighbours_are_those_of_the_turned_volume(study, prepare, volume):
-    volume(np.diag([1.0, 1, -1, 1]), slices=[0, 2])
-    case = prepare(study(intensity="raw", neighbours=1, volume_transforms=[{"Orientation": {"axcodes": "RAS"}}]))
-    np.testing.assert_array_equal(case.images, stacked([(2, 2, 1), (2, 1, 0), (1, 0, 0)]))
+    np.testing.assert_array_equal(prepare(study(intensity="raw", neighbours=1, **settings)).images, stacked(order))
 
 
 def test_the_middle_channels_are_the_images_without_neighbours(study, prepare, volume):
@@ -246,14 +221,14 @@ def test_the_middle_channels_are_the_images_without_neighbours(study, prepare, v
     np.testing.assert_array_equal(case.targets, alone.targets)
 
 
-@pytest.mark.parametrize("neighbours", [0, 1])
-def test_without_neighbours_or_with_them_a_prediction_sees_what_training_saw(site, study, prepare, volume, neighbours):
+@pytest.mark.parametrize(("intensity", "neighbours"), [("zscore", 0), ("percentiles", 1)])
+def test_a_prediction_sees_what_training_saw(site, study, prepare, volume, intensity, neighbours):
     volume()
     settings = study(
-        intensity="percentiles",
+        intensity=intensity,
         neighbours=neighbours,
         volume_transforms=[{"Orientation": {"axcodes": "LPI"}}],
-        transforms=[{"Resize": {"spatial_size": [8, 8]}}],
+        transforms=[{"SpatialPad": {"spatial_size": [8, 8], "value": 3}}],
     )
     found = prepare_image(build_source(site.folder / "v.nii.gz", settings.data), settings)
     assert found.shape == (6, 1 + 2 * neighbours, 8, 8)
@@ -275,37 +250,31 @@ def test_slices_beyond_the_volume_are_refused(study, prepare, volume, slices):
         prepare(study(intensity="raw"))
 
 
-@pytest.mark.parametrize("slices", [[0, 0], [2, 3]])
-def test_slices_of_a_picture_are_refused(site, study, prepare, slices):
-    site.content["training"][0] |= {"slices": slices, "case": "a"}
+def test_slices_of_a_picture_are_refused(site, study, prepare):
+    site.content["training"][0] |= {"slices": [0, 0], "case": "a"}
     with pytest.raises(DataError, match="case 'a': a.png must be a volume to have 'slices'"):
         prepare(study())
 
 
-@pytest.mark.parametrize("size", [(8, 9), (4, 4)])
-def test_a_mask_of_another_size_than_its_image_names_the_case(site, study, prepare, size):
-    site.mask("a-mask.png", size=size)
-    with pytest.raises(DataError, match=r"case 'a': a-mask.png must have the size of its image, \(8, 8\), not \("):
-        prepare(study())
-
-
-@pytest.mark.parametrize("value", [2, 255])
-def test_an_undeclared_label_value_names_the_case(site, study, prepare, value):
-    site.mask("a-mask.png", np.full((8, 8), value, np.uint8))
-    with pytest.raises(DataError, match=f"case 'a': a-mask.png must hold the label values .*, not {value}"):
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        (np.zeros((8, 9), np.uint8), r"have the size of its image, \(8, 8\), not \(8, 9\)"),
+        (np.full((8, 8), 2, np.uint8), "hold the label values .*, not 2"),
+    ],
+)
+def test_a_mask_of_another_size_or_with_other_values_names_the_case(site, study, prepare, mask, sentence):
+    site.mask("a-mask.png", mask)
+    with pytest.raises(DataError, match=f"case 'a': a-mask.png must {sentence}"):
         prepare(study())
 
 
 @pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
-def test_a_truncated_file_names_the_case(site, study, prepare, name):
+def test_a_truncated_and_an_unreadable_file_name_the_case(site, study, prepare, deny, name):
     path = site.folder / name
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(DataError, match=f"case 'a': {name} must be a whole file"):
         prepare(study())
-
-
-@pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
-def test_an_unreadable_file_names_the_case(site, study, prepare, deny, name):
     deny(name)
     with pytest.raises(DataError, match=f"case 'a': {name} must be readable; permission was denied"):
         prepare(study())
