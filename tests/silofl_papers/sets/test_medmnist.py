@@ -34,6 +34,11 @@ def run(arrays, tmp_path):
     return go
 
 
+@pytest.fixture
+def labels_of(tmp_path):
+    return lambda: json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())["labels"]
+
+
 def test_every_image_lands_at_one_site_in_its_own_part(run, study, tmp_path):
     summary = run(num_sites=3, labels=("normal", "tumour"))
     assert set(summary.examples) == {"site-1", "site-2", "site-3"}
@@ -61,19 +66,23 @@ def test_the_parts_of_a_site_share_its_classes(run, tmp_path):
     assert abs(shares["training"][0] - shares["training"][1]) > 0.5
 
 
-def test_a_folder_with_one_npz_will_do_and_its_description_names_the_classes(run, tmp_path):
+def test_a_folder_with_one_npz_will_do_and_its_description_names_the_classes(run, labels_of, tmp_path):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "dataset.json").write_text(json.dumps({"classes": {"0": "well", "1": "ill"}}))
     run(is_folder=True, num_sites=1)
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "well", "1": "ill"}
+    assert labels_of() == {"0": "well", "1": "ill"}
 
 
-@pytest.mark.parametrize("num_classes", [2, 5])
-def test_too_few_names_for_the_classes_are_refused(run, arrays, num_classes):
+@pytest.mark.parametrize(
+    ("name", "labels", "num_classes"),
+    # A name of a published set says how many there are.
+    [("small.npz", ("normal",), 2), ("small.npz", ("normal",), 5), ("pneumoniamnist.npz", None, 3)],
+)
+def test_too_few_names_for_the_classes_are_refused(run, arrays, name, labels, num_classes):
     arrays["val_labels"][0] = num_classes - 1
-    with pytest.raises(DataError, match=f"labels must name the {num_classes} classes of small.npz, not 1"):
-        run(labels=("normal",))
+    sentence = f"labels must name the {num_classes} classes of {name}, not {1 if labels else 2}"
+    with pytest.raises(DataError, match=sentence):
+        run(name=name, labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -91,23 +100,14 @@ def test_the_published_classes_are_known_by_the_name_of_the_file(run, arrays, tm
     assert len(study.labels) == classes
 
 
-def test_names_that_are_given_count_more_than_the_files_own(run, tmp_path):
+def test_names_that_are_given_count_more_than_the_files_own(run, labels_of):
     run(name="pneumoniamnist.npz", num_sites=1, labels=("well", "ill"))
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "well", "1": "ill"}
+    assert labels_of() == {"0": "well", "1": "ill"}
 
 
-def test_a_file_with_more_classes_than_its_name_says_is_refused(run, arrays):
-    arrays["test_labels"] = np.full((30, 1), 2)
-    with pytest.raises(DataError, match="labels must name the 3 classes of pneumoniamnist.npz, not 2"):
-        run(name="pneumoniamnist.npz")
-
-
-@pytest.mark.parametrize("missing", ["train_images", "val_labels"])
-def test_a_missing_array_is_named(run, arrays, missing):
-    del arrays[missing]
-    with pytest.raises(DataError, match=f"small.npz must hold the arrays of MedMNIST; {missing} missing"):
-        run()
+def test_classes_without_names_are_numbered_and_the_summary_says_that_nobody_is_named(run, labels_of):
+    assert "the set names no patients" in run(num_sites=1).notes[0]
+    assert labels_of() == {"0": "class 0", "1": "class 1"}
 
 
 LABELS = "train_labels of small.npz must hold one class from 0 an image, not"
@@ -126,10 +126,13 @@ SHAPES = r"train_images of small.npz must be of shape \(N, H, W\) or \(N, H, W, 
         ("train_images", np.zeros((60, 4, 4, 4, 3), np.uint8), SHAPES),
         ("train_images", np.zeros((60, 4), np.uint8), SHAPES),
         ("val_images", np.zeros((20, 5, 5), np.uint8), "small.npz must hold images of one size, not"),
+        ("val_labels", None, "small.npz must hold the arrays of MedMNIST; val_labels missing"),
     ],
 )
 def test_arrays_of_another_form_are_refused_before_anything_is_written(run, arrays, tmp_path, name, values, message):
     arrays[name] = values
+    if values is None:
+        del arrays[name]
     with pytest.raises(DataError, match=message):
         run()
     assert not (tmp_path / "target").exists()
@@ -175,18 +178,15 @@ def test_a_folder_must_hold_one_npz(tmp_path, count):
 # --- sites split anew
 
 
-def test_with_a_test_fraction_all_images_are_joined_and_every_site_split_by_example(run):
+def test_with_a_test_fraction_all_images_are_joined_and_every_site_split_by_example(run, tmp_path):
     summary = run(num_sites=2, alpha=100.0, test=0.5)
     assert sum(sum(parts.values()) for parts in summary.examples.values()) == sum(COUNTS.values())
-    for parts in summary.examples.values():
+    for site, parts in summary.examples.items():
         assert parts["validation"] == 0 and abs(parts["training"] - parts["test"]) <= 1
-
-
-def test_sites_split_anew_mix_the_sets_own_parts(run, tmp_path):
-    run(num_sites=1, test=0.5)
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    for part in ("training", "test"):
-        assert {record["case"].split("-")[0] for record in content[part]} == set(COUNTS)
+        content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
+        for part in ("training", "test"):
+            # Of the set's own parts.
+            assert {record["case"].split("-")[0] for record in content[part]} == set(COUNTS)
 
 
 def test_the_sites_of_adafed_have_equal_sizes_and_half_of_each_is_for_the_test(run):
@@ -215,12 +215,6 @@ def test_colour_is_kept(run, arrays, study, tmp_path):
     settings = study("classification", channels=3, intensity="raw", split_unit="unknown")
     data = load_site_data(tmp_path / "target" / "site-1", settings, tmp_path / "cache")
     assert data.test.images.shape == (30, 3, 4, 4) and data.test.images[0, :, 0, 0].tolist() == [10, 20, 30]
-
-
-def test_classes_without_names_are_numbered_and_the_summary_says_that_nobody_is_named(run, tmp_path):
-    assert "the set names no patients" in run(num_sites=1).notes[0]
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "class 0", "1": "class 1"}
 
 
 @pytest.mark.parametrize("name", ["pneumoniamnist_balanced", "mednist6_28"])
