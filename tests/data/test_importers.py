@@ -75,18 +75,14 @@ def test_a_package_of_public_sets_of_another_version_is_refused(with_papers, sou
         import_layout("folders", source, tmp_path / "target")
 
 
-def test_an_import_says_what_it_wrote(source, tmp_path):
-    summary = import_layout("folders", source, tmp_path / "target")
-    # 6 patients: round(6 * 0.2) = 1 test, round(5 * 0.2) = 1 validation, 4 training.
-    assert summary.examples == {site: {"training": 4, "validation": 1, "test": 1} for site in ("north", "south")}
-    assert summary.patients == {"north": 6, "south": 6}
-
-
-def test_the_same_seed_writes_the_same_files(source, tmp_path):
+def test_an_import_says_what_it_wrote_and_writes_the_same_files_by_the_same_seed(source, tmp_path):
     for name, seed in (("first", 1), ("second", 1), ("other", 2)):
-        import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
-    assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
-    assert content_of(tmp_path / "first") != content_of(tmp_path / "other")
+        summary = import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
+        # 6 patients: round(6 * 0.2) = 1 test, round(5 * 0.2) = 1 validation, 4 training.
+        counts = {"training": 4, "validation": 1, "test": 1}
+        assert summary.examples == {"north": counts, "south": counts}
+        assert summary.patients == {"north": 6, "south": 6}
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "second") != content_of(tmp_path / "other")
 
 
 # --- truncation

@@ -35,7 +35,7 @@ def state_rows(content, rows):
 
 @pytest.mark.parametrize(("shape", "colours", "kind"), CASES)
 def test_a_jpeg_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_path, shape, colours, kind):
-    whole, path = encode(shape, colours, **KINDS[kind]), tmp_path / "a.jpg"
+    whole, path = encode(shape, colours, **KINDS[kind]), tmp_path / "a.jpeg"
     path.write_bytes(whole)
     with Image.open(path) as picture:
         right = np.atleast_3d(np.asarray(picture))
@@ -46,7 +46,7 @@ def test_a_jpeg_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_pa
     short["rows"] = state_rows(whole, shape[0] + 16)
     for content in short.values():
         path.write_bytes(content)
-        with pytest.raises(DataError, match="a.jpg must be a whole file"):
+        with pytest.raises(DataError, match="a.jpeg must be a whole file"):
             read_image(path)
 
 

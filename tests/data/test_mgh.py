@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from silofl.data.header import read_header
-from silofl.data.images import read_image, read_label
+from silofl.data.images import read_image
 from silofl.errors import DataError
 
 # Columns run to the left, rows to the feet, slices to the front, as FreeSurfer's conformed volumes.
@@ -56,11 +56,6 @@ def test_without_a_grid_the_slices_are_coronal_of_1_mm(path):
     wanted = [[-1, 0, 0, 2.5], [0, 0, 1, -3.5], [0, -1, 0, 3], [0, 0, 0, 1]]
     np.testing.assert_array_equal(read_image(path).affine, wanted)
     assert not read_header(path).has_orientation
-
-
-def test_a_label_map_is_one_of_whole_numbers(path):
-    label = read_label(write(path, (VOLUME % 3).astype(np.uint8)))
-    np.testing.assert_array_equal(label.array[0], VOLUME % 3)
 
 
 # The version, no voxels, a negative number of them, too few, and the type.

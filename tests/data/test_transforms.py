@@ -100,12 +100,6 @@ def test_wrong_options_are_refused_in_one_sentence(study, kind, named, sentence)
     assert "\n" not in str(error.value)
 
 
-def test_the_wrong_one_of_several_transforms_is_named(study):
-    named = [{"Resize": {"spatial_size": [8, 8]}}, {"SpatialPad": {"spatial_size": "x"}}]
-    with pytest.raises(ConfigError, match="data.transforms: SpatialPad"):
-        check_transforms(study(transforms=named))
-
-
 def run(settings, kind, image, label, affine=None):
     case = {"image": MetaTensor(image, affine=affine), "label": MetaTensor(label, affine=affine)}
     moved = compose(settings.data, kind, True)(case)

@@ -145,11 +145,6 @@ def test_a_value_that_nobody_named_is_refused_with_file_and_remedy(volume, write
         write(mask, Values(names, "name each value"))
 
 
-def test_a_mask_between_two_labels_is_refused(volume, write):
-    with pytest.raises(DataError, match="must hold whole label numbers, not 0.5"):
-        write(volume(".nii.gz", np.float32([[[0, 0.5]]])), BRAIN)
-
-
 @pytest.mark.parametrize(("name", "ending"), [("a.b", ".NII.gz"), ("a_seg", ".PNG"), ("a", ".seg.nrrd")])
 def test_an_ending_is_cut_off_as_it_is_written(tmp_path, name, ending):
     assert split_ending(tmp_path / (name + ending), name + ending) == (name, ending)
@@ -229,9 +224,6 @@ def test_numbers_are_those_of_the_names_in_the_masks_header(write, tmp_path, nam
     target = write(save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, lesion=1), Values(names))
     label = read_label(target, labels={1: "organ", 2: "lesion"})
     np.testing.assert_array_equal(label.array[0], np.select([NUMBERS == 4, NUMBERS == 1], [1, 2]))
-
-
-def test_names_in_the_masks_header_that_are_no_labels_are_refused(write, tmp_path):
     mask = save_segments(tmp_path / "seg.nrrd", NUMBERS, organ=4, cyst=1)
     with pytest.raises(DataError, match="p1/seg must name its segments as the labels, organ, lesion, not 'cyst'"):
-        write(mask, Values({1: "organ", 2: "lesion"}))
+        write(mask, Values(names))

@@ -80,17 +80,6 @@ def test_sites_of_whole_recordings_keep_these_apart_and_say_so(partition, option
         assert patients == {"east": {"p0", "p1"}, "west": {"p2", "p3"}}
 
 
-def test_half_of_the_recordings_of_each_class_are_for_the_test():
-    (plan, *_) = plan_examples(examples(), ImportOptions(partition="patients", **ALL)).values()
-    # a patient has 3 recordings of each class: 3 // 2 = 1 of 10 windows for the test
-    assert Counter((part, record["label"]) for part, record in records_of(plan)) == {
-        ("training", 0): 20,
-        ("training", 1): 20,
-        ("test", 0): 10,
-        ("test", 1): 10,
-    }
-
-
 @pytest.mark.parametrize(
     "options", [{"partition": "dirichlet", "alpha": 0.3}, {"partition": "shards", "num_shards": 2}]
 )

@@ -42,9 +42,11 @@ def run(arrays, tmp_path):
 
 @pytest.fixture
 def load(study, tmp_path):
-    def go(site, labels=LABELS, unit="recordings"):
-        settings = study("classification", labels=labels, channels=3, intensity="raw", split_unit=unit)
-        return load_site_data(tmp_path / "target" / site, settings, tmp_path / "cache")
+    def go(site, labels=LABELS, **data):
+        settings = {"channels": 3, "intensity": "raw", "split_unit": "recordings"} | data
+        return load_site_data(
+            tmp_path / "target" / site, study("classification", labels, **settings), tmp_path / "cache"
+        )
 
     return go
 
@@ -69,14 +71,18 @@ def test_values_become_accelerations_in_g(run, load):
         expected = [(-14.709 + (row + 16 * axis) / 63 * 29.418) / 9.80665 for axis in range(3)]
         np.testing.assert_allclose(image[:, 0, 0], expected, rtol=1e-5)
         assert np.ptp(image, axis=2).max() == 0
+    resized = load("m1", transforms=[{"Resize": {"spatial_size": [1, 10]}}])
+    assert resized.training.images.shape == (4, 3, 1, 10)
+    with pytest.raises(DataError, match="case 'm1-.': the image must have data.channels, 2, not 3"):
+        load("m1", channels=2)
     with pytest.raises(DataError, match="patient 'm1' must stand in one part, not in training and test"):
-        load("m1", unit="patient")
+        load("m1", split_unit="patient")
 
 
 def test_windows_may_be_dealt_to_other_sites(run, load):
     summary = run(partition="dirichlet", num_sites=2, alpha=100.0)
     assert sum(sum(parts.values()) for parts in summary.examples.values()) == 16
-    assert load("site-2", unit="examples").manifest.split_unit == "examples"
+    assert load("site-2", split_unit="examples").manifest.split_unit == "examples"
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,10 @@ def test_the_look_of_the_real_set_is_that_of_its_sites(real_data):
     source = real_data("nuclei_dsb2018")
     looks = {"fluo": "dark", "brightfield": "light", "histo_white": "white", "histo_purple": "purple"}
     samples = json.loads((source / "dataset.json").read_text())["samples"]
-    wrong = []
-    for sample in samples:
+    # Every third of those that are dark, which nothing else resembles.
+    dark = [sample for sample in samples if sample["site"].startswith("fluo")]
+    tried, wrong = [sample for sample in samples if sample not in dark] + dark[::3], []
+    for sample in tried:
         wanted = next(look for site, look in looks.items() if sample["site"].startswith(site))
         pixels = np.atleast_3d(np.asarray(Image.open(source / sample["image"])))
         wrong += [sample["id"]] if classify_look(np.moveaxis(pixels, -1, 0)) != wanted else []

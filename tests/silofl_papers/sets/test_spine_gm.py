@@ -188,11 +188,6 @@ def test_a_mask_of_another_form_or_none_is_refused(run, challenge, mask, sentenc
         run(challenge)
 
 
-def test_other_labels_than_two_are_refused(run, challenge):
-    with pytest.raises(ConfigError, match="labels must name 2 labels, instead of white matter, grey matter, not 3"):
-        run(challenge, labels=("a", "b", "c"))
-
-
 def test_a_folder_of_neither_form_is_told_both(tmp_path):
     (tmp_path / "source").mkdir()
     with pytest.raises(DataError, match="source must hold site1-sc01-image.nii.gz .*, or a dataset.json"):
