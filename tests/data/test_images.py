@@ -10,6 +10,7 @@ from silofl.errors import DataError
 from silofl.study_sections import BackgroundSettings
 
 from .test_png import pack, write_png
+from .test_tiff import build, grey_tags
 
 GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
 RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)
@@ -117,13 +118,8 @@ def test_print_colours_become_rgb_and_others_are_refused(tmp_path):
 
 def write_tiff(path, pixels, photometric=1, sample_format=1):
     """Write rows of whole numbers as they are, with the tags that Pillow does not let choose."""
-    rows, columns = pixels.shape
-    bits, entries, data = 8 * pixels.itemsize, [], pixels.tobytes()
-    tags = {256: columns, 257: rows, 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1, 278: rows, 279: len(data)}
-    for tag, value in {**tags, 339: sample_format}.items():
-        entries.append(struct.pack("<HHII", tag, 4, 1, value))
-    start = struct.pack("<2sHI", b"II", 42, 8 + len(data))
-    path.write_bytes(start + data + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4))
+    tags = grey_tags(*pixels.shape, _258=8 * pixels.itemsize, _262=photometric, _279=pixels.nbytes, _339=sample_format)
+    build(path, tags, pixels.tobytes())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from silofl.data.preparation import build_preparation, prepare_case, prepare_ima
 from silofl.data.transforms import ALLOWED
 from silofl.errors import DataError
 
+from .test_transforms import OPTIONS
+
 VOLUME = np.random.default_rng(0).integers(0, 1000, (4, 5, 6), dtype=np.int16)
 LABEL = (VOLUME > 500).astype(np.uint8)
 
@@ -134,22 +136,9 @@ def test_pictures_and_files_that_state_no_voxel_size_have_none(site, study, prep
     assert prepare(study(intensity="raw")).spacing is None
 
 
-TRANSFORMS = {
-    "Resize": {"spatial_size": [5, 7]},
-    "ResizeWithPadOrCrop": {"spatial_size": [5, 3]},
-    "CenterSpatialCrop": {"roi_size": [2, 3]},
-    "SpatialPad": {"spatial_size": [6, 7]},
-    "ScaleIntensity": {},
-    "ScaleIntensityRange": {"a_min": 1, "a_max": 9},
-    "ScaleIntensityRangePercentiles": {"lower": 10, "upper": 90, "b_min": 0, "b_max": 1},
-    "NormalizeIntensity": {"nonzero": True},
-    "AdjustContrast": {"gamma": 1.5},
-}
-
-
 @pytest.mark.parametrize("name", ALLOWED["transforms"])
 def test_the_numbers_are_those_with_monais_record(study, name):
-    steps = build_preparation(study(transforms=[{name: TRANSFORMS[name]}])).image_steps
+    steps = build_preparation(study(transforms=[{name: OPTIONS.get(name)}])).image_steps
     rng = np.random.default_rng(0)
     one = {"image": rng.normal(4, 3, (2, 4, 5)).astype(np.float32)}
     one |= {"label": rng.integers(0, 2, (1, 4, 5)).astype(np.float32)}

@@ -200,9 +200,7 @@ def test_images_of_several_sizes_are_refused_with_the_remedy(site, load, part, s
     assert resized.training.images.shape[1:] == resized.test.images.shape[1:] == (1, 8, 8)
 
 
-def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached(
-    empty_site, study, tmp_path, decoded_here
-):
+def test_equal_images_in_two_parts_are_refused_whatever_another_study_has_cached(empty_site, study, tmp_path):
     images = empty_site.rng.integers(0, 255, (4, 8, 8), dtype=np.uint8)
     np.savez(empty_site.folder / "all.npz", images=images[[0, 1, 2, 3, 0]])
     for number, part in enumerate((*FOUR_PARTS[:2], "training", "validation", "test")):
