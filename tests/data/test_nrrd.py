@@ -23,7 +23,6 @@ HEADER = {
     "space origin": "(1,2,3)",
 }
 TEXT = b" ".join(b"%d" % number for number in range(24))
-PLANE = {"space": "", "space dimension": "2", "space origin": "(4,5)"}
 NO_SPACE = {"space": None, "space directions": None, "space origin": None}
 
 
