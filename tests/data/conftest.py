@@ -1,12 +1,24 @@
 import json
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from PIL import Image
 
 from silofl.settings import parse
 from silofl.study import Study
+
+
+def add_volume(site, part, name, image, affine=None, label=None, **changes):
+    """Write a volume and its label map, of ones where none is given, and add the record, with `changes` to it."""
+    affine = np.eye(4) if affine is None else affine
+    label = np.ones(image.shape, np.uint8) if label is None else label
+    for end, array in (("", image), ("-mask", label)):
+        nibabel.save(nibabel.Nifti1Image(array, affine), site.folder / f"{name}{end}.nii.gz")
+    record = {"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name, "case": name}
+    site.content[part].append(record | changes)
+
 
 # Of a hand-written volume of 2 x 3 x 4.
 VOXELS = np.arange(24, dtype="<i2").tobytes()

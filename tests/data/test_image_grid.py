@@ -23,7 +23,8 @@ def picture(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".jpg", ".png", ".tif"])
-@pytest.mark.parametrize("turn", [None, 1, 3, 6, 8])
+# 9 is no orientation.
+@pytest.mark.parametrize("turn", [None, 3, 6, 8, 9])
 def test_a_picture_has_the_size_in_which_it_is_shown(picture, ending, turn):
     path = picture(ending, turn)
     shape = read_image(path).spatial_shape
@@ -38,13 +39,8 @@ def test_what_is_no_image_has_no_grid_and_is_not_turned(tmp_path, name):
     assert not has_grid(tmp_path / name, (6, 4), None) and not is_turned(tmp_path / name)
 
 
-def test_a_number_that_is_no_orientation_turns_nothing(picture):
-    assert not is_turned(picture(turn=9)) and not is_turned(picture(turn=0))
-
-
-@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
-def test_a_volume_has_the_grid_of_its_header(tmp_path, ending):
-    path = tmp_path / f"a{ending}"
+def test_a_volume_has_the_grid_of_its_header(tmp_path):
+    path = tmp_path / "a.nii.gz"
     nibabel.save(nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.diag([1, 2, 3, 1])), path)
     image = read_image(path)
     assert has_grid(path, image.spatial_shape, image.affine)

@@ -1,5 +1,4 @@
 import struct
-import zlib
 
 import nibabel
 import numpy as np
@@ -10,6 +9,9 @@ from silofl.data.images import Image, check_values, read_image, read_label
 from silofl.errors import DataError
 from silofl.study.data_settings import BackgroundSettings
 
+from .test_png import pack, write_png
+from .test_tiff import build, grey_tags
+
 GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
 RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)
 
@@ -19,21 +21,11 @@ def save(folder, array, name="a.png"):
     return folder / name
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.tiff", "A.PNG"])
+@pytest.mark.parametrize("name", ["a.png", "a.tiff", "A.PNG"])
 def test_a_grey_picture_has_rows_and_columns(tmp_path, name):
     image = read_image(save(tmp_path, GREY, name))
     np.testing.assert_array_equal(image.array, GREY[None])
     assert (image.affine, image.dtype_max, image.spatial_shape) == (None, 255, (3, 5))
-
-
-@pytest.mark.parametrize("name", ["a.jpg", "a.jpeg"])
-def test_a_jpeg_is_read_as_nearly_what_was_saved(tmp_path, name):
-    image = read_image(save(tmp_path, np.full((16, 16), 100, np.uint8), name))
-    np.testing.assert_allclose(image.array, np.full((1, 16, 16), 100), atol=2)
-
-
-def test_colours_come_first(tmp_path):
-    np.testing.assert_array_equal(read_image(save(tmp_path, RGB)).array, RGB.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
@@ -78,57 +70,47 @@ def test_a_picture_is_read_as_it_is_shown(tmp_path, kind, name, compression, tag
     np.testing.assert_array_equal(read_image(tmp_path / name).array, SHOWN[tag](stored)[None])
 
 
-@pytest.mark.parametrize("tag", [3, 6])
-def test_a_jpeg_of_a_camera_that_was_turned_lies_on_the_mask_that_was_drawn_on_it(tmp_path, tag):
+def test_a_jpeg_of_a_camera_that_was_turned_lies_on_the_mask_that_was_drawn_on_it(tmp_path):
     stored, exif = np.zeros((16, 24), np.uint8), Picture.Exif()
     stored[:8, :8] = 255
-    exif[274] = tag
+    exif[274] = 6
     Picture.fromarray(stored).save(tmp_path / "a.jpg", exif=exif, quality=95)
-    image, label = read_image(tmp_path / "a.jpg"), read_label(save(tmp_path, SHOWN[tag](stored) // 255, "mask.png"))
+    image, label = read_image(tmp_path / "a.jpg"), read_label(save(tmp_path, SHOWN[6](stored) // 255, "mask.png"))
     assert label.spatial_shape == image.spatial_shape
     np.testing.assert_array_equal(image.array > 128, label.array == 1)
 
 
-@pytest.mark.parametrize("tag", [1, 6])
-def test_a_palette_gives_an_images_colours_and_a_labels_numbers_as_they_are_shown(tmp_path, tag):
+def test_a_palette_gives_an_images_colours_and_a_labels_numbers_as_they_are_shown(tmp_path):
     stored, exif = np.array([[0, 1, 1], [2, 1, 0]], np.uint8), Picture.Exif()
-    exif[274] = tag
+    exif[274] = 6
     picture = Picture.fromarray(stored).convert("P")
     picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
     picture.save(tmp_path / "a.png", exif=exif)
-    shown = {1: stored, 6: SHOWN[6](stored)}[tag]
+    shown = SHOWN[6](stored)
     np.testing.assert_array_equal(read_label(tmp_path / "a.png").array[0], shown)
     # Number 0 is the colour (10, 20, 30), 1 is (40, 50, 60), 2 is (70, 80, 90).
-    np.testing.assert_array_equal(
-        read_image(tmp_path / "a.png").array, shown * 30 + np.reshape([10, 20, 30], (3, 1, 1))
-    )
+    colours = shown * 30 + np.reshape([10, 20, 30], (3, 1, 1))
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png").array, colours)
 
 
-def test_one_bit_is_zero_or_one(tmp_path):
-    image = read_image(save(tmp_path, GREY > 100))
-    np.testing.assert_array_equal(image.array, (GREY > 100)[None])
-    assert (image.array.dtype, image.dtype_max) == (np.uint8, 1)
+@pytest.mark.parametrize(
+    ("name", "stored", "dtype_max"),
+    [
+        ("a.png", GREY > 100, 1),
+        ("a.png", GREY.astype(np.uint16) * 257, 65535),
+        ("a.tif", GREY.astype(np.uint16) * 257, 65535),
+        ("a.tif", GREY.astype(np.float32) / 7, None),
+    ],
+)
+def test_numbers_are_kept_with_the_largest_of_their_type(tmp_path, name, stored, dtype_max):
+    image = read_image(save(tmp_path, stored, name))
+    np.testing.assert_array_equal(image.array[0], stored)
+    assert image.dtype_max == dtype_max
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.tif"])
-def test_sixteen_bits_are_kept(tmp_path, name):
-    image = read_image(save(tmp_path, GREY.astype(np.uint16) * 257, name))
-    np.testing.assert_array_equal(image.array, GREY[None].astype(int) * 257)
-    assert image.dtype_max == 65535
-
-
-def test_fractions_have_no_largest_value(tmp_path):
-    image = read_image(save(tmp_path, GREY.astype(np.float32) / 7, "a.tif"))
-    np.testing.assert_allclose(image.array[0], GREY / 7, rtol=1e-6)
-    assert image.dtype_max is None
-
-
-def test_print_colours_become_rgb(tmp_path):
+def test_print_colours_become_rgb_and_others_are_refused(tmp_path):
     Picture.fromarray(RGB).convert("CMYK").save(tmp_path / "a.tif")
     np.testing.assert_allclose(read_image(tmp_path / "a.tif").array, RGB.transpose(2, 0, 1), atol=1)
-
-
-def test_other_colours_are_refused(tmp_path):
     Picture.frombytes("LAB", (5, 3), RGB.tobytes()).save(tmp_path / "a.tif")
     with pytest.raises(DataError, match="a.tif must be grey or RGB, not 'LAB'"):
         read_image(tmp_path / "a.tif")
@@ -136,13 +118,8 @@ def test_other_colours_are_refused(tmp_path):
 
 def write_tiff(path, pixels, photometric=1, sample_format=1):
     """Write rows of whole numbers as they are, with the tags that Pillow does not let choose."""
-    rows, columns = pixels.shape
-    bits, entries, data = 8 * pixels.itemsize, [], pixels.tobytes()
-    tags = {256: columns, 257: rows, 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1, 278: rows, 279: len(data)}
-    for tag, value in {**tags, 339: sample_format}.items():
-        entries.append(struct.pack("<HHII", tag, 4, 1, value))
-    start = struct.pack("<2sHI", b"II", 42, 8 + len(data))
-    path.write_bytes(start + data + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4))
+    tags = grey_tags(*pixels.shape, _258=8 * pixels.itemsize, _262=photometric, _279=pixels.nbytes, _339=sample_format)
+    build(path, tags, pixels.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -182,29 +159,17 @@ def test_numbers_that_would_be_lost_are_refused(tmp_path):
     Picture.fromarray(alpha).save(tmp_path / "alpha.png")
     with pytest.raises(DataError, match="alpha.png must hold its label numbers as grey, not as transparency alone"):
         read_label(tmp_path / "alpha.png")
-    write_deep_colours(tmp_path / "deep.png", np.ones((3, 5, 3), ">u2"))
+    write_png(tmp_path / "deep.png", (3, 5), (2, 16), pack(np.ones((3, 15), int), 16))
     with pytest.raises(DataError, match="deep.png must hold colours of 8 bits, not of 16; save it with 8, scaled"):
         read_image(tmp_path / "deep.png")
     with pytest.raises(DataError, match="deep.png must hold label numbers of 16 bits as grey, not as colours"):
         read_label(tmp_path / "deep.png")
 
 
-def write_deep_colours(path, pixels):
-    """Write a PNG with 16 bits a colour, which Pillow reads and does not write."""
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 2, 0, 0, 0)
-    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    parts = [
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
-    ]
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_a_stack_of_pictures_is_refused(tmp_path, count):
-    pages = [Picture.fromarray(GREY) for _ in range(count)]
+def test_a_stack_of_pictures_is_refused(tmp_path):
+    pages = [Picture.fromarray(GREY) for _ in range(5)]
     pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
-    with pytest.raises(DataError, match=f"a.tif must hold one picture, not {count}"):
+    with pytest.raises(DataError, match="a.tif must hold one picture, not 5"):
         read_image(tmp_path / "a.tif")
 
 
@@ -218,7 +183,7 @@ def test_an_unreadable_file_is_a_permission_error_not_corrupt_data(tmp_path, den
         read_image(folder if name == "slice.dcm" else folder / name)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_intensities_that_are_not_finite_are_refused(tmp_path, value):
     pixels = np.ones((4, 4), np.float32)
     pixels[1, 2:] = value
@@ -229,37 +194,20 @@ def test_intensities_that_are_not_finite_are_refused(tmp_path, value):
         read_image(tmp_path / "a.nii")
 
 
-def test_what_is_no_number_is_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", images=np.zeros((1, 3, 4), np.complex64))
-    with pytest.raises(DataError, match="a.npz must hold numbers, not complex64 of shape"):
-        read_image(tmp_path / "a.npz", index=0)
-
-
 def test_a_label_map_is_one_channel_of_integers(tmp_path):
     label = read_label(save(tmp_path, GREY > 100))
     assert (label.array.dtype, label.array.shape, label.array.max()) == (np.int32, (1, 3, 5), 1)
 
 
-def test_whole_numbers_stored_as_fractions_are_labels(tmp_path):
-    nibabel.save(nibabel.Nifti1Image(np.array([[[0.0, 2.0]]]), np.eye(4)), tmp_path / "a.nii")
-    assert read_label(tmp_path / "a.nii").array.tolist() == [[[[0, 2]]]]
-
-
-def test_a_grey_label_stored_as_rgb_is_a_label(tmp_path):
-    np.testing.assert_array_equal(read_label(save(tmp_path, np.stack([GREY] * 3, axis=2))).array, GREY[None])
-
-
-@pytest.mark.parametrize("channel", [0, 2])
-def test_a_coloured_label_is_refused(tmp_path, channel):
-    colours = np.zeros((3, 5, 3), np.uint8)
-    colours[..., channel] = 1
+def test_a_coloured_label_is_refused_unless_it_is_grey(tmp_path):
+    colours = np.stack([GREY] * 3, axis=2)
+    np.testing.assert_array_equal(read_label(save(tmp_path, colours)).array, GREY[None])
+    colours[1, 1, 2] += 1
     with pytest.raises(DataError, match="a.png must hold one number a pixel, not 3 channels that differ"):
         read_label(save(tmp_path, colours))
 
 
-@pytest.mark.parametrize(
-    "value", [np.float64(2**32 + 1), np.float64(-(2**40)), np.uint64(2**63 + 1), np.int64(2**31)], ids=str
-)
+@pytest.mark.parametrize("value", [np.float64(-(2**40)), np.uint64(2**63 + 1), np.int64(2**31)], ids=str)
 def test_label_numbers_that_would_become_others_are_refused(tmp_path, value):
     voxels = np.array([[[0, value]]], dtype=value.dtype)
     nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4), dtype=value.dtype), tmp_path / "a.nii")
@@ -277,12 +225,8 @@ def test_label_values_between_whole_numbers_are_refused(tmp_path, value, shown):
 def test_label_values_that_are_whole_but_for_rounding_are_labels(tmp_path):
     # A third and a tenth cannot be written in a float32: 3 * 0.33333334 and 20 * 0.1 are 1.00000002 and 2.00000003.
     for slope, stored, wanted in ((1 / 3, 3, 1), (0.1, 20, 2), (1 / 255, 255, 1)):
-        image = nibabel.Nifti1Image(np.array([[[0, stored]]], np.uint8), np.eye(4))
-        image.header.set_slope_inter(slope, 0)
-        nibabel.save(image, tmp_path / "a.nii")
-        content = bytearray((tmp_path / "a.nii").read_bytes())
+        content = bytearray(nibabel.Nifti1Image(np.array([[[0, stored]]], np.uint8), np.eye(4)).to_bytes())
         struct.pack_into("<f", content, 112, slope)
-        content[352:] = bytes([0, stored])
         (tmp_path / "a.nii").write_bytes(content)
         assert read_label(tmp_path / "a.nii").array.tolist() == [[[[0, wanted]]]]
 
@@ -291,9 +235,9 @@ def picture(array, affine=None):
     return Image(np.asarray(array)[None], affine, 255)
 
 
-@pytest.mark.parametrize("values", [[[0, 1, 2]], [[0, 0, 0]], [[2, 2, 2]]])
-def test_declared_label_values_are_accepted(values):
-    assert check_values(picture(values), {1: "white", 2: "grey"}, "m.png") is None
+def test_declared_label_values_are_accepted():
+    for values in ([[0, 1, 2]], [[0, 0, 0]], [[2, 2, 2]]):
+        assert check_values(picture(values), {1: "white", 2: "grey"}, "m.png") is None
 
 
 @pytest.mark.parametrize(
@@ -311,8 +255,6 @@ def test_undeclared_label_values_are_named(values, shown):
 
 @pytest.fixture
 def padded(tmp_path):
-    """Write a volume of CT with padding of -3024, or with NaN."""
-
     def write(array):
         nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "ct.nii.gz")
         return tmp_path / "ct.nii.gz"
@@ -328,8 +270,8 @@ def test_what_is_below_a_bound_becomes_the_bound(padded):
 
 
 def test_a_bound_that_a_type_cannot_hold_changes_nothing(padded):
-    path = padded(np.uint8([[[0, 7]]]))
-    assert read_image(path, background=BackgroundSettings(below=-1024)).array.ravel().tolist() == [0, 7]
+    found = read_image(padded(np.uint8([[[0, 7]]])), background=BackgroundSettings(below=-1024))
+    assert found.array.ravel().tolist() == [0, 7]
 
 
 def test_nan_becomes_a_value_where_the_study_says_so_and_infinity_never(padded):

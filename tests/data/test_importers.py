@@ -1,6 +1,7 @@
 import json
 import shutil
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,13 +45,6 @@ def test_the_layouts_are_known_by_name():
     assert set(list_layouts()) == segmentation | classes
 
 
-class Installed:
-    """A stand-in for an installed package of public sets."""
-
-    def __init__(self, version):
-        self.version, self.entry_points = version, ()
-
-
 @pytest.fixture
 def with_papers(monkeypatch):
     """Let the package of public sets be missing, or of a version."""
@@ -59,7 +53,7 @@ def with_papers(monkeypatch):
         def find(name):
             if version is None:
                 raise PackageNotFoundError(name)
-            return Installed(version)
+            return SimpleNamespace(version=version, entry_points=())
 
         list_layouts.cache_clear()
         monkeypatch.setattr("silofl.data.importers.distribution", find)
@@ -81,18 +75,14 @@ def test_a_package_of_public_sets_of_another_version_is_refused(with_papers, sou
         import_layout("folders", source, tmp_path / "target")
 
 
-def test_an_import_says_what_it_wrote(source, tmp_path):
-    summary = import_layout("folders", source, tmp_path / "target")
-    # 6 patients: round(6 * 0.2) = 1 test, round(5 * 0.2) = 1 validation, 4 training.
-    assert summary.examples == {site: {"training": 4, "validation": 1, "test": 1} for site in ("north", "south")}
-    assert summary.patients == {"north": 6, "south": 6}
-
-
-def test_the_same_seed_writes_the_same_files(source, tmp_path):
+def test_an_import_says_what_it_wrote_and_writes_the_same_files_by_the_same_seed(source, tmp_path):
     for name, seed in (("first", 1), ("second", 1), ("other", 2)):
-        import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
-    assert content_of(tmp_path / "first") == content_of(tmp_path / "second")
-    assert content_of(tmp_path / "first") != content_of(tmp_path / "other")
+        summary = import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
+        # 6 patients: round(6 * 0.2) = 1 test, round(5 * 0.2) = 1 validation, 4 training.
+        counts = {"training": 4, "validation": 1, "test": 1}
+        assert summary.examples == {"north": counts, "south": counts}
+        assert summary.patients == {"north": 6, "south": 6}
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "second") != content_of(tmp_path / "other")
 
 
 # --- truncation
@@ -113,27 +103,21 @@ def test_truncation_cuts_the_training_alone_and_only_where_there_is_more(uneven,
     assert summary.examples == {site: {"training": 1, "validation": 1, "test": 1} for site in ("north", "south")}
     whole = import_layout("folders", uneven, tmp_path / "whole")
     assert whole.examples["south"]["training"] == 4
-    for part in ("validation", "test"):
-        contents = [json.loads((tmp_path / run / "south" / "dataset.json").read_text()) for run in ("target", "whole")]
-        assert contents[0][part] == contents[1][part]
-
-
-def test_truncation_writes_no_file_that_nothing_names(uneven, tmp_path):
-    import_layout("folders", uneven, tmp_path / "target", ImportOptions(is_truncated=True))
-    content = json.loads((tmp_path / "target" / "south" / "dataset.json").read_text())
-    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    cut, all_of_it = (json.loads((tmp_path / run / "south/dataset.json").read_text()) for run in ("target", "whole"))
+    assert all(cut[part] == all_of_it[part] for part in ("validation", "test"))
+    # No file is written that nothing names.
+    records = [record for part in ("training", "validation", "test") for record in cut[part]]
     named = {record[key] for record in records for key in ("image", "label")}
     assert set(content_of(tmp_path / "target" / "south")) == {"dataset.json", *named}
 
 
 def test_truncation_follows_the_seed(uneven, tmp_path):
     kept = []
-    for number in range(8):
-        import_layout("folders", uneven, tmp_path / str(number), ImportOptions(seed=number, is_truncated=True))
-        import_layout("folders", uneven, tmp_path / f"{number}-again", ImportOptions(seed=number, is_truncated=True))
-        assert content_of(tmp_path / str(number)) == content_of(tmp_path / f"{number}-again")
-        content = json.loads((tmp_path / str(number) / "south" / "dataset.json").read_text())
+    for name, seed in (("first", 0), ("again", 0), ("second", 1), ("third", 2)):
+        import_layout("folders", uneven, tmp_path / name, ImportOptions(seed=seed, is_truncated=True))
+        content = json.loads((tmp_path / name / "south" / "dataset.json").read_text())
         kept.append(content["training"][0]["case"])
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "again")
     assert len(set(kept)) > 1
 
 
@@ -143,19 +127,13 @@ def test_truncation_changes_nothing_between_equal_sites(source, tmp_path):
     assert content_of(tmp_path / "cut") == content_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("count", "slices"),
-    [
-        # of the slices 4 to 9: all six, the middle four, the middle one (6.5 goes down)
-        (6, [[4, 9]]),
-        (4, [[5, 8]]),
-        (1, [[6, 6]]),
-    ],
-)
+# of the slices 4 to 9: all six, the middle four, the middle one (6.5 goes down)
+@pytest.mark.parametrize(("count", "slices"), [(6, [4, 9]), (4, [5, 8]), (1, [6, 6])])
 def test_a_volume_is_cut_to_its_middle_slices(count, slices):
     record = {"image": "a.nii", "label": "b.nii", "patient": "p", "case": "a", "slices": [4, 9]}
     plan = SitePlan("segmentation", {1: "x"}, {"training": [record], "test": []}, {})
-    assert [cut["slices"] for cut in importers._truncate_training(plan, count, seed=0).records["training"]] == slices
+    (cut,) = importers._truncate_training(plan, count, seed=0).records["training"]
+    assert cut["slices"] == slices
 
 
 def test_the_command_line_truncates(uneven, tmp_path, capsys):
@@ -167,47 +145,35 @@ def test_the_command_line_truncates(uneven, tmp_path, capsys):
 # --- targets
 
 
-def test_an_empty_target_is_used(source, tmp_path, study):
+def test_an_empty_target_is_used_and_an_imported_site_may_be_moved(source, tmp_path, study):
     (tmp_path / "target").mkdir()
     import_layout("folders", source, tmp_path / "target", ImportOptions(labels=("nucleus",)))
-    assert len(read_manifest(tmp_path / "target" / "south", study()).training) == 4
+    shutil.move(tmp_path / "target" / "north", tmp_path / "moved")
+    assert len(read_manifest(tmp_path / "moved", study()).training) == 4
+    assert str(tmp_path) not in (tmp_path / "moved" / "dataset.json").read_text()
 
 
-@pytest.mark.parametrize("obstacle", ["file.txt", "folder"])
-def test_a_target_with_something_in_it_is_left_alone(source, tmp_path, obstacle):
-    target = tmp_path / "target"
-    target.mkdir()
-    (target / obstacle).mkdir() if obstacle == "folder" else (target / obstacle).write_text("mine")
-    with pytest.raises(DataError, match="TARGET must be an empty folder or none, not target with something in it"):
-        import_layout("folders", source, target)
-    assert [path.name for path in target.iterdir()] == [obstacle]
-
-
-def test_a_target_that_is_a_file_is_left_alone(source, tmp_path):
-    (tmp_path / "target").write_text("mine")
-    for target in (tmp_path / "target", tmp_path / "target" / "deeper"):
-        with pytest.raises(DataError, match="TARGET must be"):
-            import_layout("folders", source, target)
-    assert (tmp_path / "target").read_text() == "mine"
+@pytest.mark.parametrize("target", ["target", "target/mine", "target/mine/deeper"])
+def test_a_target_with_something_in_it_or_that_is_a_file_is_left_alone(source, tmp_path, target):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine").write_text("mine")
+    with pytest.raises(DataError, match="TARGET must be"):
+        import_layout("folders", source, tmp_path / target)
+    assert content_of(tmp_path / "target") == {"mine": b"mine"}
 
 
 def test_all_masks_that_do_not_lie_on_their_images_are_told_before_any_image_is_copied(source, tmp_path, monkeypatch):
-    for site, number, pixels in (
-        ("north", 1, np.zeros((4, 8), np.uint8)),
-        ("north", 5, np.zeros((8, 4), np.uint8)),
-        ("south", 0, np.zeros((9, 9), np.uint8)),
-        ("south", 3, np.full((8, 8), 7, np.uint8)),
-    ):
-        Image.fromarray(pixels).save(source / site / "masks" / f"{number}.png")
+    Image.fromarray(np.zeros((4, 8), np.uint8)).save(source / "north" / "masks" / "1.png")
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(source / "south" / "masks" / "0.png")
+    Image.fromarray(np.full((8, 8), 7, np.uint8)).save(source / "south" / "masks" / "3.png")
     (source / "south" / "masks" / "2.png").write_bytes(b"no picture")
     monkeypatch.setattr(cases, "copy_image", lambda *arguments: pytest.fail("an image was copied"))
     with pytest.raises(DataError) as error:
         import_layout("folders", source, tmp_path / "target")
     told = str(error.value)
-    assert told.startswith("5 faults: (1) ")
+    assert told.startswith("4 faults: (1) ")
     for sentence in (
-        "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8)",
-        "site 'north': masks/5.png must have the size of its image, (8, 8), not (8, 4); export both",
+        "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8); export both",
         "site 'south': masks/0.png must have the size of its image, (8, 8), not (9, 9)",
         "site 'south': masks/2.png must be a whole file",
         "site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
@@ -253,12 +219,9 @@ def test_an_interrupted_import_leaves_nothing(source, tmp_path, monkeypatch, err
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-@pytest.mark.parametrize(
-    ("layout", "hint"), [("folder", "did you mean 'folders'"), ("spine_gm", "did you mean 'spine-gm'")]
-)
-def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path, layout, hint):
-    with pytest.raises(ConfigError, match=f"the layout must be one of folders,.* not '{layout}'.*{hint}"):
-        import_layout(layout, source, tmp_path / "target")
+def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path):
+    with pytest.raises(ConfigError, match="must be one of folders,.* not 'spine_gm'.*did you mean 'spine-gm'"):
+        import_layout("spine_gm", source, tmp_path / "target")
 
 
 @pytest.mark.parametrize("layout", list_layouts())
@@ -273,21 +236,8 @@ def test_a_source_that_is_missing_or_of_another_layout_is_refused(tmp_path, layo
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize("name", ["our site", "north@home", "süd"])
+@pytest.mark.parametrize("name", ["our site", "süd"])
 def test_a_site_name_that_the_network_cannot_use_is_refused(source, tmp_path, name):
     (source / "south").rename(source / name)
     with pytest.raises(DataError, match="a site's name must be letters, digits"):
         import_layout("folders", source, tmp_path / "target")
-
-
-@pytest.mark.parametrize("fraction", [-1, 1])
-def test_a_fraction_out_of_range_is_refused(source, tmp_path, fraction):
-    with pytest.raises(DataError, match="test must be a fraction"):
-        import_layout("folders", source, tmp_path / "target", ImportOptions(test=fraction))
-
-
-def test_an_imported_site_may_be_moved(source, tmp_path, study):
-    import_layout("folders", source, tmp_path / "target", ImportOptions(labels=("nucleus",)))
-    shutil.move(tmp_path / "target" / "north", tmp_path / "moved")
-    assert len(read_manifest(tmp_path / "moved", study()).test) == 1
-    assert str(tmp_path) not in json.dumps(json.loads((tmp_path / "moved" / "dataset.json").read_text()))

@@ -15,13 +15,15 @@ def test_the_right_number_of_channels_changes_nothing(array, channels):
     np.testing.assert_array_equal(to_channels(array, channels), array)
 
 
-def test_grey_is_repeated():
+def test_grey_is_repeated_and_colour_becomes_luminance_in_volumes_too():
     np.testing.assert_array_equal(to_channels(GREY, 3), np.concatenate([GREY, GREY, GREY]))
-
-
-def test_colour_becomes_luminance():
     # 0.299 * 100 + 0.587 * 200 + 0.114 * 50 = 29.9 + 117.4 + 5.7
     np.testing.assert_allclose(to_channels(np.uint8([[[100]], [[200]], [[50]]]), 1), [[[153.0]]], rtol=1e-6)
+    # Numbers of 16 bits are kept.
+    deep = np.full((3, 2, 2), 65535, np.uint16)
+    np.testing.assert_allclose(to_channels(deep, 1), deep[:1], rtol=1e-6)
+    assert to_channels(np.zeros((1, 2, 3, 4)), 3).shape == (3, 2, 3, 4)
+    assert to_channels(np.zeros((3, 2, 3, 4)), 1).shape == (1, 2, 3, 4)
 
 
 def test_luminance_is_pillows_but_for_rounding():
@@ -36,24 +38,13 @@ def test_alpha_is_dropped(channels, expected):
     np.testing.assert_array_equal(to_channels(np.concatenate([RGB, GREY]), channels), expected)
 
 
-def test_sixteen_bits_are_kept_in_luminance():
-    np.testing.assert_allclose(
-        to_channels(np.full((3, 2, 2), 65535, np.uint16), 1), np.full((1, 2, 2), 65535), rtol=1e-6
-    )
-
-
-def test_volumes_have_channels_too():
-    assert to_channels(np.zeros((1, 2, 3, 4)), 3).shape == (3, 2, 3, 4)
-    assert to_channels(np.zeros((3, 2, 3, 4)), 1).shape == (1, 2, 3, 4)
-
-
 @pytest.mark.parametrize("count", [2, 5])
 def test_other_numbers_of_channels_are_refused(count):
     with pytest.raises(DataError, match=f"the image must have 1, 3 or 4 channels, not {count}"):
         to_channels(np.zeros((count, 4, 4)), 1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 27])
+@pytest.mark.parametrize("count", [1, 4, 27])
 def test_a_windows_channels_are_kept_as_they_are(count):
     window = RNG.normal(size=(count, 1, 8))
     np.testing.assert_array_equal(to_channels(window, count, is_as_stored=True), window)
@@ -74,40 +65,29 @@ def test_dtype_maps_the_integer_range_to_one(dtype, largest):
     assert (scaled.dtype, scaled.tolist()) == (np.float32, [0.0, 1.0])
 
 
-@pytest.mark.parametrize("lowest", [-1, -1024])
-def test_dtype_refuses_negative_values(lowest):
-    with pytest.raises(DataError, match=f"must hold no negative values for intensity 'dtype', not {lowest}"):
-        scale_intensity(np.array([lowest, 5], np.int16), "dtype", 32767)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dtype_refuses_fractions(dtype):
+def test_dtype_refuses_negative_values_and_fractions():
+    with pytest.raises(DataError, match="must hold no negative values for intensity 'dtype', not -1"):
+        scale_intensity(np.array([-1, 5], np.int16), "dtype", 32767)
     with pytest.raises(DataError, match="must store whole numbers of one type for intensity 'dtype', not fractions"):
-        scale_intensity(np.array([0.1, 5], dtype), "dtype", None)
+        scale_intensity(np.array([0.1, 5], np.float32), "dtype", None)
 
 
-def test_percentiles_are_monais():
-    array = RNG.normal(size=(1, 20, 30)).astype(np.float32)
-    expected = ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True)(array)
-    np.testing.assert_allclose(scale_intensity(array, "percentiles", None), expected, atol=1e-6)
+def test_percentiles_and_zscore_are_monais():
+    array = RNG.normal(3, 5, size=(3, 20, 30)).astype(np.float32)
+    for method, oracle in (
+        ("percentiles", ScaleIntensityRangePercentiles(0.5, 99.5, 0, 1, clip=True)),
+        ("zscore", NormalizeIntensity()),
+    ):
+        np.testing.assert_allclose(scale_intensity(array, method, None), oracle(array), atol=1e-6)
 
 
-def test_percentiles_clip_outliers():
-    array = np.arange(1001, dtype=np.float32)
+def test_percentiles_clip_outliers_and_keep_what_few_pixels_show():
     # The 0.5 and the 99.5 percentile of 0..1000 are 5 and 995.
-    scaled = scale_intensity(array, "percentiles", None)
+    scaled = scale_intensity(np.arange(1001, dtype=np.float32), "percentiles", None)
     np.testing.assert_allclose(scaled[[0, 5, 500, 995, 1000]], [0, 0, 0.5, 1, 1], atol=1e-6)
-
-
-def test_percentiles_keep_what_few_pixels_show():
     array = np.zeros(1000, np.uint8)
     array[7:9] = 50, 100
     np.testing.assert_allclose(scale_intensity(array, "percentiles", 255)[6:9], [0, 0.5, 1])
-
-
-def test_zscore_is_monais():
-    array = RNG.normal(3, 5, size=(3, 20, 30)).astype(np.float32)
-    np.testing.assert_allclose(scale_intensity(array, "zscore", None), NormalizeIntensity()(array), atol=1e-6)
 
 
 def test_zscore_gives_mean_zero_and_deviation_one():
@@ -120,19 +100,13 @@ def test_zscore_gives_mean_zero_and_deviation_one():
 @pytest.mark.parametrize("method", ["percentiles", "zscore"])
 @pytest.mark.parametrize("value", [0, 7])
 def test_a_constant_image_becomes_zeros(method, value):
-    np.testing.assert_array_equal(
-        scale_intensity(np.full((1, 4, 4), value, np.uint8), method, 255), np.zeros((1, 4, 4))
-    )
+    assert not scale_intensity(np.full((1, 4, 4), value, np.uint8), method, 255).any()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_raw_keeps_physical_units_as_float32(dtype):
-    scaled = scale_intensity(np.array([-1.5, 0.25], dtype), "raw", None)
-    assert (scaled.dtype, scaled.tolist()) == (np.float32, [-1.5, 0.25])
-
-
-def test_raw_keeps_the_values():
-    assert scale_intensity(np.array([-1024, 300], np.int16), "raw", 32767).tolist() == [-1024.0, 300.0]
+@pytest.mark.parametrize("array", [np.array([-1.5, 0.25]), np.array([-1024, 300], np.int16)])
+def test_raw_keeps_physical_units_as_float32(array):
+    scaled = scale_intensity(array, "raw", None)
+    assert (scaled.dtype, scaled.tolist()) == (np.float32, array.tolist())
 
 
 @pytest.mark.parametrize("method", ["dtype", "percentiles", "zscore", "raw"])

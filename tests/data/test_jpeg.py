@@ -15,9 +15,7 @@ KINDS = {
     "small colours": {"subsampling": 2},
     "small colours and restarts": {"subsampling": 2, "restart_marker_rows": 1},
 }
-CASES = [((97, 131), True, kind) for kind in KINDS]
-CASES += [((97, 131), False, kind) for kind in ("baseline", "progressive", "restarts")]
-CASES += [(shape, True, "baseline") for shape in ((8, 8), (16, 40))]
+CASES = [((97, 131), True, kind) for kind in KINDS] + [((97, 131), False, "restarts"), ((16, 40), True, "baseline")]
 
 
 def encode(shape, colours, **options):
@@ -37,7 +35,7 @@ def state_rows(content, rows):
 
 @pytest.mark.parametrize(("shape", "colours", "kind"), CASES)
 def test_a_jpeg_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_path, shape, colours, kind):
-    whole, path = encode(shape, colours, **KINDS[kind]), tmp_path / "a.jpg"
+    whole, path = encode(shape, colours, **KINDS[kind]), tmp_path / "a.jpeg"
     path.write_bytes(whole)
     with Image.open(path) as picture:
         right = np.atleast_3d(np.asarray(picture))
@@ -48,7 +46,7 @@ def test_a_jpeg_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_pa
     short["rows"] = state_rows(whole, shape[0] + 16)
     for content in short.values():
         path.write_bytes(content)
-        with pytest.raises(DataError, match="a.jpg must be a whole file"):
+        with pytest.raises(DataError, match="a.jpeg must be a whole file"):
             read_image(path)
 
 

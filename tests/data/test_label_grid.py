@@ -14,6 +14,13 @@ SHAPE = (4, 5, 6)
 MARKED = np.random.default_rng(0).integers(0, 3, SHAPE).astype(np.int32)
 
 
+def moved_by(*voxels, affine=AFFINE):
+    """Return a grid whose first voxel is at this place of another grid."""
+    moved = affine.copy()
+    moved[:3, 3] = (affine @ [*voxels, 1])[:3]
+    return moved
+
+
 def volume(array, affine=AFFINE):
     return Image(np.asarray(array)[None], affine, None)
 
@@ -33,56 +40,33 @@ def move(array, order, flips, affine=AFFINE):
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
-@pytest.mark.parametrize("flips", [(), (1,), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("flips", [(), (1,), (0, 2)], ids=str)
 def test_axes_in_another_order_or_direction_are_turned_to_the_images(order, flips):
     laid = lay(move(MARKED, order, flips))
     np.testing.assert_array_equal(laid.array[0], MARKED)
     np.testing.assert_array_equal(laid.affine, AFFINE)
 
 
-def test_a_mask_on_the_grid_of_its_image_stays_as_it_is():
-    label = volume(MARKED)
+@pytest.mark.parametrize("rounding", [1, 1.00001])
+def test_a_mask_on_the_grid_of_its_image_stays_as_it_is(rounding):
+    label = volume(MARKED, AFFINE * rounding)
     assert lay(label) is label
 
 
-def test_a_mask_with_rounded_numbers_in_its_header_stays_as_it_is():
-    label = volume(MARKED, AFFINE * 1.00001)
-    assert lay(label) is label
-
-
-def test_a_cropped_mask_is_padded_with_background():
-    cropped = AFFINE.copy()
-    # Its first voxel is (1, 2, 3) of the image.
-    cropped[:3, 3] = (AFFINE @ [1, 2, 3, 1])[:3]
-    laid = lay(volume(MARKED[1:3, 2:5, 3:4], cropped)).array[0]
-    np.testing.assert_array_equal(laid[1:3, 2:5, 3:4], MARKED[1:3, 2:5, 3:4])
-    assert laid.sum() == MARKED[1:3, 2:5, 3:4].sum() and laid.dtype == np.int32
-
-
-def test_a_cropped_mask_may_have_other_axes_too():
-    cropped = AFFINE.copy()
-    cropped[:3, 3] = (AFFINE @ [1, 0, 2, 1])[:3]
-    laid = lay(move(MARKED[1:, :4, 2:], (2, 0, 1), (1,), cropped)).array[0]
+@pytest.mark.parametrize(("order", "flips"), [((0, 1, 2), ()), ((2, 0, 1), (1,))])
+def test_a_cropped_mask_is_padded_with_background_and_may_have_other_axes(order, flips):
+    laid = lay(move(MARKED[1:3, :4, 2:], order, flips, moved_by(1, 0, 2))).array[0]
     wanted = np.zeros_like(MARKED)
-    wanted[1:, :4, 2:] = MARKED[1:, :4, 2:]
+    wanted[1:3, :4, 2:] = MARKED[1:3, :4, 2:]
     np.testing.assert_array_equal(laid, wanted)
+    assert laid.dtype == np.int32
 
 
-@pytest.mark.parametrize("voxels", [0.5, 0.2, 1e3])
-def test_a_mask_whose_origin_is_on_no_voxel_of_its_image_is_refused(voxels):
-    # 0.35 mm and 0.14 mm along rows of 0.7 mm; or far beside the image.
-    moved = AFFINE.copy()
-    moved[:3, 3] = (AFFINE @ [1, voxels, 0, 1])[:3]
+# 0.35 mm and 0.14 mm along rows of 0.7 mm; far beside the image; reaching beyond it by a voxel at each end.
+@pytest.mark.parametrize("place", [(1, 0.5, 0), (1, 0.2, 0), (1, 1e3, 0), (-1, 0, 0), (3, 0, 0)])
+def test_a_cropped_mask_that_is_no_part_of_its_image_is_refused(place):
     with pytest.raises(DataError, match="m.nii must have the size of its image, .4, 5, 6., not .2, 3, 3."):
-        lay(volume(MARKED[:2, :3, :3], moved))
-
-
-@pytest.mark.parametrize("edge", [-1, 3])
-def test_a_mask_that_reaches_beyond_its_image_is_refused(edge):
-    moved = AFFINE.copy()
-    moved[:3, 3] = (AFFINE @ [edge, 0, 0, 1])[:3]
-    with pytest.raises(DataError, match="must have the size of its image"):
-        lay(volume(np.zeros((2, 5, 6)), moved))
+        lay(volume(MARKED[:2, :3, :3], moved_by(*place)))
 
 
 @pytest.mark.parametrize(
@@ -93,16 +77,13 @@ def test_a_mask_of_other_voxels_is_refused(changed):
         lay(volume(MARKED, AFFINE @ changed))
 
 
+FINE = np.diag([0.02, 0.02, 0.02, 1])
+
+
 def test_small_voxels_are_no_excuse_for_another_place():
     # Half a voxel of 0.02 mm is 0.01 mm, less than a grid of usual size may be rounded by.
-    fine = np.diag([0.02, 0.02, 0.02, 1])
-    moved = fine.copy()
-    moved[0, 3] = 0.01
     with pytest.raises(DataError, match="size of its image"):
-        lay(volume(np.ones((2, 5, 6)), moved), volume(np.zeros(SHAPE), fine))
-
-
-FINE = np.diag([0.02, 0.02, 0.02, 1])
+        lay(volume(np.ones((2, 5, 6)), moved_by(0.5, 0, 0, affine=FINE)), volume(np.zeros(SHAPE), FINE))
 
 
 def test_a_mask_of_small_voxels_is_turned_although_all_of_it_lies_within_a_tenth_of_a_millimetre():
@@ -110,16 +91,12 @@ def test_a_mask_of_small_voxels_is_turned_although_all_of_it_lies_within_a_tenth
     np.testing.assert_array_equal(laid.array[0], MARKED)
 
 
-@pytest.mark.parametrize("voxels", [0.05, 0.5])
-def test_a_mask_aside_of_small_voxels_by_more_than_a_tenth_of_one_is_refused(voxels):
-    moved = FINE.copy()
-    moved[1, 3] = voxels * 0.02
-    label, image = volume(MARKED, moved), volume(np.zeros(SHAPE), FINE)
-    if voxels < 0.1:
-        assert lay(label, image) is label
-    else:
-        with pytest.raises(DataError, match="m.nii must lie where its image lies .*, not up to 0.01 mm away; resample"):
-            lay(label, image)
+def test_a_mask_aside_of_small_voxels_by_more_than_a_tenth_of_one_is_refused():
+    image = volume(np.zeros(SHAPE), FINE)
+    near, far = (volume(MARKED, moved_by(0, voxels, 0, affine=FINE)) for voxels in (0.05, 0.5))
+    assert lay(near, image) is near
+    with pytest.raises(DataError, match="m.nii must lie where its image lies .*, not up to 0.01 mm away; resample"):
+        lay(far, image)
 
 
 def test_a_tenth_of_a_voxel_counts_along_each_axis():
@@ -135,7 +112,7 @@ def test_a_tenth_of_a_voxel_counts_along_each_axis():
                 lay(label)
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (3, 4), (3, 5, 1)])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 5, 1)])
 def test_a_picture_of_another_size_is_refused(shape):
     with pytest.raises(DataError, match=r"m.nii must have the size of its image, \(3, 5\), not \("):
         lay(volume(np.zeros(shape), None), volume(np.zeros((3, 5)), None))
@@ -165,8 +142,7 @@ def test_a_mask_is_turned_only_where_both_headers_state_how_the_axes_lie(tmp_pat
 
 def test_resampling_takes_the_label_of_the_nearest_voxel():
     # Voxels twice as long: 0 and 1 of the image lie in 0 of the mask, and so on.
-    coarse = AFFINE @ np.diag([2, 1, 1, 1])
-    coarse[:3, 3] = (AFFINE @ [0.5, 0, 0, 1])[:3]
+    coarse = moved_by(0.5, 0, 0) @ np.diag([2, 1, 1, 1])
     found = resample_to_image(volume(MARKED[:2], coarse), volume(np.zeros(SHAPE)), "m.nii")
     np.testing.assert_array_equal(found.array[0], MARKED[[0, 0, 1, 1]])
     np.testing.assert_array_equal(found.affine, AFFINE)
@@ -174,23 +150,23 @@ def test_resampling_takes_the_label_of_the_nearest_voxel():
 
 
 def test_resampling_leaves_background_where_the_mask_has_no_voxel():
-    moved = AFFINE.copy()
     # By 2.3 voxels along the first axis: voxel 2 lies 0.3 before the first one of the mask, and belongs to it.
-    moved[:3, 3] = (AFFINE @ [2.3, 0, 0, 1])[:3]
-    found = resample_to_image(volume(np.ones(SHAPE, np.int32), moved), volume(np.zeros(SHAPE)), "m.nii").array[0]
+    mask = volume(np.ones(SHAPE, np.int32), moved_by(2.3, 0, 0))
+    found = resample_to_image(mask, volume(np.zeros(SHAPE)), "m.nii").array[0]
     assert not found[:2].any() and found[2:].all()
 
 
-def test_a_mask_beside_its_image_is_not_resampled():
-    moved = AFFINE.copy()
-    moved[0, 3] += 100
-    with pytest.raises(DataError, match="m.nii must overlap with its image; it lies beside it"):
-        resample_to_image(volume(MARKED, moved), volume(np.zeros(SHAPE)), "m.nii")
-
-
-def test_a_picture_without_a_grid_is_not_resampled():
-    with pytest.raises(DataError, match="m.nii must have the size of its image"):
-        resample_to_image(volume(np.zeros((3, 4)), None), volume(np.zeros((3, 5)), None), "m.nii")
+@pytest.mark.parametrize(
+    ("mask", "image", "sentence"),
+    [
+        (volume(MARKED, moved_by(125, 0, 0)), volume(MARKED), "overlap with its image; it lies beside it"),
+        (volume(np.zeros((3, 4)), None), volume(np.zeros((3, 5)), None), "have the size of its image"),
+    ],
+    ids=["beside", "pictures"],
+)
+def test_a_mask_beside_its_image_and_a_picture_are_not_resampled(mask, image, sentence):
+    with pytest.raises(DataError, match=f"m.nii must {sentence}"):
+        resample_to_image(mask, image, "m.nii")
 
 
 @pytest.mark.parametrize("is_mask", [True, False])

@@ -1,4 +1,3 @@
-import json
 import shutil
 from dataclasses import replace
 
@@ -16,16 +15,13 @@ pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
 def test_a_manifest_holds_its_records_by_part(site, study):
-    manifest = read_manifest(site.write(), study())
+    folder = site.write()
+    manifest = read_manifest(folder, study())
     assert [record.case for record in manifest.training] == ["a", "b", "c"]
     assert [record.patient for record in manifest.test] == ["e", "f"]
     assert manifest.validation[0].label == "d-mask.png"
     assert (manifest.task, manifest.labels, manifest.split_unit) == ("segmentation", {1: "nucleus"}, "patient")
-
-
-def test_places_say_where_files_lie(site, study):
-    folder = site.write()
-    assert read_manifest(folder, study()).places["a.png"] == (folder / "a.png").resolve()
+    assert manifest.places["a.png"] == (folder / "a.png").resolve()
 
 
 @pytest.mark.parametrize("validation", [{"validation": []}, {}])
@@ -40,12 +36,9 @@ def test_a_byte_order_mark_is_no_error(site, study):
     assert len(read_manifest(site.folder, study()).training) == 3
 
 
-def test_a_missing_dataset_json_is_called_missing(site, study):
+def test_a_missing_dataset_json_and_a_missing_data_folder_are_called_missing(site, study):
     with pytest.raises(DataError, match="dataset.json of the data folder 'north' must exist; it is not there"):
         read_manifest(site.folder, study())
-
-
-def test_a_missing_data_folder_is_called_missing(site, study):
     shutil.rmtree(site.folder)
     with pytest.raises(DataError, match="must exist; the folder is not there"):
         read_manifest(site.folder, study())
@@ -62,74 +55,61 @@ def test_an_unreadable_dataset_json_is_a_permission_error_not_corrupt_data(site,
     ("text", "sentence"),
     [
         ('{"task": "segmentation",', r"must be JSON, not broken at line 1, column \d+"),
-        ("task: segmentation", r"must be JSON, not broken at line 1, column 1"),
         ("", "must be JSON, not broken"),
         ('{"training": [], "training": []}', "must give each key once; the key 'training' stands twice"),
         ("[" * 100_000, "must be JSON in UTF-8"),
+        ('{"task": "Gewebe"}'.encode("utf-16"), "must be JSON in UTF-8"),
         ("[]", "must hold an object, not a list"),
         ("3", "must hold an object, not a int"),
     ],
 )
 def test_a_file_that_is_no_json_object_is_refused(site, study, text, sentence):
-    (site.folder / "dataset.json").write_text(text)
+    (site.folder / "dataset.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=sentence):
         read_manifest(site.folder, study())
 
 
-def test_a_file_in_another_encoding_is_refused(site, study):
-    (site.folder / "dataset.json").write_bytes(json.dumps({"task": "Gewebe"}).encode("utf-16"))
-    with pytest.raises(DataError, match="must be JSON in UTF-8"):
-        read_manifest(site.folder, study())
+IGNORE = "ignore in dataset.json must be the number of pixels that nobody annotated"
 
 
 @pytest.mark.parametrize(
-    ("key", "hint"), [("trainig", "did you mean 'training'"), ("split_units", "did you mean 'split_unit'"), ("x", "")]
+    ("changes", "sentence"),
+    [
+        ({"trainig": []}, "must have known keys, not 'trainig'.*did you mean 'training'"),
+        ({"x": []}, "must have known keys, not 'x'"),
+        ({"task": ...}, "must have the key 'task'; it is missing"),
+        ({"labels": ...}, "must have the key 'labels'; it is missing"),
+        ({"task": "classification"}, "must have task 'segmentation' as the study, not 'classification'"),
+        ({"labels": {"1": "cell"}}, "must have labels {'1': 'nucleus'} as the study, not"),
+        ({"labels": {"1": "nucleus", "2": "wall"}}, "must have labels {'1': 'nucleus'} as the study, not"),
+        ({"labels": {"2": "nucleus"}}, "must have labels {'1': 'nucleus'} as the study, not"),
+        ({"labels": ["nucleus"]}, "must have labels {'1': 'nucleus'} as the study, not"),
+        ({"split_unit": "image"}, "a split_unit among patient, recordings, slices, examples, unknown, not"),
+        ({"split_unit": ["slices"]}, "a split_unit among patient, recordings, slices, examples, unknown, not"),
+        ({"training": ...}, "must have at least one case in training, not 0"),
+        ({"test": []}, "must have at least one case in test, not 0"),
+        ({"training": {"image": "a.png"}}, "training in dataset.json must be a list of cases"),
+        ({"training": None}, "training in dataset.json must be a list of cases"),
+        ({"ignore": 0}, IGNORE),
+        ({"ignore": 1}, IGNORE),
+        ({"ignore": -1}, IGNORE),
+        ({"ignore": "2"}, IGNORE),
+        ({"ignore": 2.0}, IGNORE),
+        ({"ignore": True}, IGNORE),
+    ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(site, study, key, hint):
-    with pytest.raises(DataError, match=f"dataset.json must have known keys, not {key!r}.*{hint}"):
-        read_manifest(site.write(**{key: []}), study())
-
-
-@pytest.mark.parametrize("key", ["task", "labels"])
-def test_a_missing_key_is_named(site, study, key):
-    site.content.pop(key)
-    with pytest.raises(DataError, match=f"must have the key '{key}'; it is missing"):
+def test_a_key_without_a_right_value_is_refused(site, study, changes, sentence):
+    site.content |= changes
+    site.content = {key: value for key, value in site.content.items() if value is not ...}
+    with pytest.raises(DataError, match=sentence):
         read_manifest(site.write(), study())
 
 
-@pytest.mark.parametrize("task", ["classification", "detection"])
-def test_another_task_than_the_study_is_refused(site, study, task):
-    with pytest.raises(DataError, match=f"must have task 'segmentation' as the study, not '{task}'"):
-        read_manifest(site.write(task=task), study())
-
-
-@pytest.mark.parametrize("labels", [{"1": "cell"}, {"1": "nucleus", "2": "wall"}, {"2": "nucleus"}, ["nucleus"], {}])
-def test_other_labels_than_the_study_are_refused(site, study, labels):
-    with pytest.raises(DataError, match="must have labels {'1': 'nucleus'} as the study, not"):
-        read_manifest(site.write(labels=labels), study())
-
-
-@pytest.mark.parametrize("unit", ["image", ["slices"]])
-def test_an_unknown_split_unit_is_refused(site, study, unit):
-    with pytest.raises(DataError, match="a split_unit among patient, recordings, slices, examples, unknown, not"):
-        read_manifest(site.write(split_unit=unit), study())
-
-
-@pytest.mark.parametrize("part", ["training", "test"])
-@pytest.mark.parametrize("is_given", [True, False])
-def test_an_empty_part_is_refused(site, study, part, is_given):
-    site.content.pop(part)
-    with pytest.raises(DataError, match=f"must have at least one case in {part}, not 0"):
-        read_manifest(site.write(**({part: []} if is_given else {})), study())
-
-
-@pytest.mark.parametrize("value", [{"image": "a.png"}, "a.png", None])
-def test_a_part_that_is_no_list_is_refused(site, study, value):
-    with pytest.raises(DataError, match="training in dataset.json must be a list of cases"):
-        read_manifest(site.write(training=value), study())
-
-
-def test_a_wrong_record_is_named_by_its_number_and_part(site, study):
+def test_a_wrong_record_is_named_by_its_number_and_part_without_an_absolute_path(site, study, tmp_path):
+    (site.folder / "a.png").unlink()
+    with pytest.raises(DataError) as error:
+        read_manifest(site.write(), study())
+    assert "a.png" in str(error.value) and str(tmp_path) not in str(error.value)
     del site.content["test"][1]["label"]
     with pytest.raises(DataError, match="record 2 of test must have the key 'label'"):
         read_manifest(site.write(), study())
@@ -139,20 +119,11 @@ def test_a_record_without_a_patient_is_refused_unless_study_and_data_say_that_pa
     for records in (site.content["training"], site.content["test"]):
         for record in records:
             del record["patient"]
-    for unit, wanted in ((None, "patient"), ("unknown", "patient"), (None, "unknown")):
-        content = {"split_unit": unit} if unit else {}
+    for of_data, of_study in (("patient", "patient"), ("unknown", "patient"), ("patient", "unknown")):
         with pytest.raises(DataError, match="must have a 'patient', by whom parts are kept apart; it is missing"):
-            read_manifest(site.write(**content) if content else site.write(), study(split_unit=wanted))
-        site.content.pop("split_unit", None)
+            read_manifest(site.write(split_unit=of_data), study(split_unit=of_study))
     manifest = read_manifest(site.write(split_unit="unknown"), study(split_unit="unknown"))
     assert {record.patient for record in manifest.training} == {None}
-
-
-def test_messages_hold_no_absolute_paths(site, study, tmp_path):
-    (site.folder / "a.png").unlink()
-    with pytest.raises(DataError) as error:
-        read_manifest(site.write(), study())
-    assert str(tmp_path) not in str(error.value)
 
 
 ORGANS = {1: "organ", 2: "lesion"}
@@ -170,15 +141,12 @@ def test_a_site_may_annotate_some_of_the_labels(site, study, tmp_path):
 
 def test_a_label_map_holds_no_label_that_is_not_annotated(site, study, tmp_path):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[2])
-    with pytest.raises(
-        DataError,
-        match=r"case 'a': a-mask.png must hold the label values 0 \(background\), 2 \(lesion\), not 1; save it with "
-        "the study's numbers, and list every label that is drawn in all cases in labels_annotated of dataset.json",
-    ):
+    sentence = r"case 'a': a-mask.png must hold the label values 0 .*, 2 .lesion., not 1; .* labels_annotated of data"
+    with pytest.raises(DataError, match=sentence):
         load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache")
 
 
-@pytest.mark.parametrize("value", [[], [3], [1, 1], ["1"], 1, {"1": "organ"}, [True], None])
+@pytest.mark.parametrize("value", [[], [3], [1, 1], ["1"], 1, [True], None])
 def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=value)
     with pytest.raises(DataError, match="labels_annotated in dataset.json must list some of the study's labels once"):
@@ -199,13 +167,6 @@ def test_pixels_of_the_number_to_ignore_are_ignored_in_all_parts(site, study, tm
     site.write()
     with pytest.raises(DataError, match=r"a-mask.png must hold the label values .*, not 7"):
         load_site_data(site.folder, study(), tmp_path / "cache")
-
-
-@pytest.mark.parametrize("value", [0, 1, -1, "2", 2.0, True, [2]])
-def test_a_number_to_ignore_that_is_a_label_or_none_is_refused(site, study, value):
-    site.write(ignore=value)
-    with pytest.raises(DataError, match="ignore in dataset.json must be the number of pixels that nobody annotated"):
-        read_manifest(site.folder, study())
 
 
 def test_classes_are_annotated_always(site, study):

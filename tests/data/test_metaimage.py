@@ -62,46 +62,50 @@ def test_a_volume_is_what_itk_reads(write, changes):
     assert image.array.dtype == array.dtype
 
 
+WHOLE = "a whole file, not a truncated or corrupt one"
+AXES_4 = {"NDims": "4", "DimSize": "2 3 2 2", "Offset": None, "ElementSpacing": "1 1 1 1"}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "sentence"),
     [
-        {"NDims": "1"},
-        {"NDims": "5"},
-        {"NDims": "three"},
-        {"DimSize": "2 3"},
-        {"DimSize": "2 3 -4"},
-        {"DimSize": "2 3 5"},
-        {"DimSize": "2 3 3"},
-        {"DimSize": "0 3 4"},
-        {"DimSize": None},
-        {"ElementType": "MET_OTHER"},
-        {"ElementType": None},
-        {"ElementNumberOfChannels": "0"},
-        {"ElementSpacing": "0 1 1"},
-        {"ElementSpacing": "nan 1 1"},
-        {"ElementSpacinf": "1 1 1"},
-        {"TransformMatrix": "1 0 0 0 1 0 0 0 0"},
-        {"TransformMatrix": "1 0 0"},
-        {"CompressedData": "yes"},
-        {"Position": "1 2 3"},
-        {"Comment": "\n"},
+        ({"NDims": "1"}, WHOLE),
+        ({"NDims": "5"}, WHOLE),
+        ({"NDims": "three"}, WHOLE),
+        ({"DimSize": "2 3"}, WHOLE),
+        ({"DimSize": "2 3 -4"}, WHOLE),
+        ({"DimSize": "2 3 5"}, WHOLE),
+        ({"DimSize": "2 3 3"}, WHOLE),
+        ({"DimSize": "0 3 4"}, WHOLE),
+        ({"DimSize": None}, WHOLE),
+        ({"ElementType": "MET_OTHER"}, WHOLE),
+        ({"ElementType": None}, WHOLE),
+        ({"ElementNumberOfChannels": "0"}, WHOLE),
+        ({"ElementSpacing": "0 1 1"}, WHOLE),
+        ({"ElementSpacing": "nan 1 1"}, WHOLE),
+        ({"ElementSpacinf": "1 1 1"}, f"{WHOLE}.* with a known key as ElementSpacing"),
+        ({"TransformMatrix": "1 0 0 0 1 0 0 0 0"}, WHOLE),
+        ({"TransformMatrix": "1 0 0"}, WHOLE),
+        ({"CompressedData": "yes"}, WHOLE),
+        ({"Position": "1 2 3"}, WHOLE),
+        ({"Comment": "\n"}, WHOLE),
+        ({"BinaryData": "False"}, "an Image of BinaryData"),
+        ({"ObjectType": "Tube"}, "an Image of BinaryData"),
+        (AXES_4 | {"TransformMatrix": "1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1"}, "2 or 3 axes, not 4"),
+        ({"ElementToIntensityFunctionSlope": "2"}, "intensities as they are, not .*FunctionSlope and .*applied"),
+        ({"ElementToIntensityFunctionSlope": "1", "ElementToIntensityFunctionOffset": "-1024"}, "intensities as they"),
     ],
 )
-def test_a_header_that_is_not_whole_is_refused(write, changes):
-    with pytest.raises(DataError, match="v.mha must be a whole file, not a truncated or corrupt one"):
+def test_a_header_that_is_not_whole_or_of_another_form_is_refused(write, changes, sentence):
+    with pytest.raises(DataError, match=f"v.mha must (be|hold) {sentence}"):
         read_image(write(**changes))
 
 
-def test_a_misspelt_key_is_answered_with_the_right_one(write):
-    with pytest.raises(DataError, match="with a known key as ElementSpacing"):
-        read_image(write(ElementSpacinf="1 1 1"))
-
-
-OTHER_KEYS = (
-    "Comment ObjectSubType TransformType Name ID ParentID CompressionLevel Color CenterOfRotation DistanceUnits "
-)
-OTHER_KEYS += "AnatomicalOrientation AcquisitionDate Modality SequenceID ElementMin ElementMax ElementNBits "
-OTHER_KEYS += "ElementToIntensityFunctionSlope ITK_InputFilterName 0028|0030"
+OTHER_KEYS = """
+Comment ObjectSubType TransformType Name ID ParentID CompressionLevel Color CenterOfRotation DistanceUnits
+AnatomicalOrientation AcquisitionDate Modality SequenceID ElementMin ElementMax ElementNBits
+ElementToIntensityFunctionSlope ITK_InputFilterName 0028|0030
+"""
 
 
 def test_the_other_keys_of_the_format_may_be_there(write):
@@ -111,30 +115,10 @@ def test_the_other_keys_of_the_format_may_be_there(write):
     np.testing.assert_array_equal(full.affine, plain.affine)
 
 
-@pytest.mark.parametrize("changes", [{"BinaryData": "False"}, {"ObjectType": "Tube"}])
-def test_voxels_as_text_and_other_objects_are_refused(write, changes):
-    with pytest.raises(DataError, match="v.mha must be an Image of BinaryData"):
-        read_image(write(**changes))
-
-
-def test_four_axes_are_refused(write):
-    spacing, matrix = "1 1 1 1", "1 0 0 0 0 1 0 0 0 0 1 0 0 0 0 1"
-    changes = {"NDims": "4", "DimSize": "2 3 2 2", "Offset": None, "ElementSpacing": spacing, "TransformMatrix": matrix}
-    with pytest.raises(DataError, match="v.mha must hold 2 or 3 axes, not 4"):
-        read_image(write(**changes))
-
-
 @pytest.mark.parametrize(("unit", "factor"), [("um", 0.001), ("mm", 1), ("cm", 10), ("?", 1)])
 def test_lengths_in_another_unit_become_millimetres(write, unit, factor):
     plain, image = read_image(write()).affine, read_image(write(DistanceUnits=unit)).affine
     np.testing.assert_allclose(image[:3], plain[:3] * factor)
-
-
-@pytest.mark.parametrize("changes", [{"Slope": "2"}, {"Slope": "1", "Offset": "-1024"}])
-def test_intensities_that_are_to_be_scaled_are_refused(write, changes):
-    scale = {f"ElementToIntensityFunction{key}": value for key, value in changes.items()}
-    with pytest.raises(DataError, match="v.mha must hold intensities as they are, not .*FunctionSlope and .*applied"):
-        read_image(write(**scale))
 
 
 @pytest.mark.parametrize(("content", "compressed"), [(VOXELS, "False"), (zlib.compress(VOXELS), "True")])

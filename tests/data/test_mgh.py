@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from silofl.data.header import read_header
-from silofl.data.images import read_image, read_label
+from silofl.data.images import read_image
 from silofl.errors import DataError
 
 # Columns run to the left, rows to the feet, slices to the front, as FreeSurfer's conformed volumes.
@@ -58,28 +58,14 @@ def test_without_a_grid_the_slices_are_coronal_of_1_mm(path):
     assert not read_header(path).has_orientation
 
 
-def test_a_label_map_is_one_of_whole_numbers(path):
-    label = read_label(write(path, (VOLUME % 3).astype(np.uint8)))
-    np.testing.assert_array_equal(label.array[0], VOLUME % 3)
-
-
-@pytest.mark.parametrize(
-    ("place", "form", "values"),
-    [
-        (0, ">i", (2,)),
-        (4, ">i", (0,)),
-        (4, ">i", (-5,)),
-        (4, ">i", (50,)),
-        (20, ">i", (9,)),
-    ],
-    ids=["version", "no voxels", "negative", "too few", "type"],
-)
-def test_a_file_that_is_not_whole_is_refused(path, place, form, values):
+# The version, no voxels, a negative number of them, too few, and the type.
+@pytest.mark.parametrize(("place", "value"), [(0, 2), (4, 0), (4, -5), (4, 50), (20, 9)])
+def test_a_file_that_is_not_whole_is_refused(path, place, value):
     with pytest.raises(DataError, match=f"{path.name} must be a whole file, not a truncated or corrupt one"):
-        read_image(change(write(path), place, form, *values))
+        read_image(change(write(path), place, ">i", value))
 
 
-@pytest.mark.parametrize("length", [0, 100, 284, -30])
+@pytest.mark.parametrize("length", [0, 100, -30])
 def test_a_file_that_ends_early_is_refused(path, length):
     write(path).write_bytes(path.read_bytes()[:length])
     with pytest.raises(DataError, match=f"{path.name} must be a whole file"):
@@ -93,7 +79,7 @@ def test_sizes_beyond_all_memory_are_refused_before_it_is_taken(path):
 
 def test_a_stream_of_much_more_than_the_voxels_is_refused(tmp_path):
     path = write(tmp_path / "a.mgz")
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(1 << 26)))
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(1 << 22)))
     with pytest.raises(DataError, match="a.mgz must be a whole file.*much more than its voxels"):
         read_image(path)
 

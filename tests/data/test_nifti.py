@@ -46,7 +46,7 @@ def test_both_versions_are_read_in_either_order_of_bytes(path, kind, order):
     np.testing.assert_allclose(image.affine, AFFINE)
 
 
-@pytest.mark.parametrize("scale", [(np.inf, 0), (np.nan, 0), (-np.inf, 0), (1, np.nan), (2, np.inf)])
+@pytest.mark.parametrize("scale", [(-np.inf, 0), (np.nan, 0), (1, np.nan), (2, np.inf)])
 def test_a_scale_that_is_not_finite_is_refused(path, scale):
     with pytest.raises(DataError, match="must have a finite scale .*scl_slope and scl_inter., not .*write 1"):
         read_image(write(path, fields=[(SCALE, "<2f", *scale)]))
@@ -95,17 +95,19 @@ def test_colours_are_channels(path, alpha):
         read_label(path)
 
 
-def test_colours_at_several_time_points_are_refused(path):
+def test_colours_at_several_time_points_and_complex_numbers_are_refused(path):
     voxels = np.zeros((5, 6, 7, 2), [("R", "u1"), ("G", "u1"), ("B", "u1")])
     with pytest.raises(DataError, match="not 4 axes of colours; save one time point a file"):
         read_image(write(path, voxels))
+    with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones"):
+        read_image(write(path, VOLUME.astype(np.complex64)))
 
 
 def test_axes_of_one_voxel_at_the_end_are_no_axes(path):
     np.testing.assert_array_equal(read_image(write(path, VOLUME.reshape(5, 6, 7, 1, 1, 1))).array, VOLUME[None])
 
 
-@pytest.mark.parametrize("intent", [3001, 3002, 3006])
+@pytest.mark.parametrize("intent", [3001, 3006])
 def test_cifti_is_refused_as_such(tmp_path, intent):
     path = write(tmp_path / "a.dscalar.nii", VOLUME.reshape(1, 1, 1, 1, 5, 42), kind=nibabel.Nifti2Image)
     content = bytearray(path.read_bytes())
@@ -115,22 +117,19 @@ def test_cifti_is_refused_as_such(tmp_path, intent):
         read_image(path)
 
 
-def test_complex_numbers_are_refused(path):
-    with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones"):
-        read_image(write(path, VOLUME.astype(np.complex64)))
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ([(MAGIC, "4s", b"ni1\0")], "hold its voxels itself, not .* an .img file"),
+        ([(OFFSET, "<f", 0)], "have its voxels behind its header .vox_offset of 352 or more., not at 0"),
+    ],
+)
+def test_voxels_elsewhere_than_behind_the_header_are_refused(tmp_path, fields, sentence):
+    with pytest.raises(DataError, match=f"a.nii must {sentence}"):
+        read_image(write(tmp_path / "a.nii", fields=fields))
 
 
-def test_a_header_without_its_voxels_is_refused(tmp_path):
-    with pytest.raises(DataError, match="a.nii must hold its voxels itself, not .* an .img file .*"):
-        read_image(write(tmp_path / "a.nii", fields=[(MAGIC, "4s", b"ni1\0")]))
-
-
-def test_voxels_that_would_begin_within_the_header_are_refused(path):
-    with pytest.raises(DataError, match="must have its voxels behind its header .vox_offset of 352 or more., not at 0"):
-        read_image(write(path, fields=[(OFFSET, "<f", 0)]))
-
-
-@pytest.mark.parametrize("lost", [1, 100, VOLUME.nbytes])
+@pytest.mark.parametrize("lost", [1, VOLUME.nbytes])
 def test_voxels_that_are_not_there_are_never_invented(path, lost):
     content = nibabel.Nifti1Image(VOLUME, AFFINE).to_bytes()[:-lost]
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)

@@ -4,7 +4,7 @@ import pytest
 from silofl.data.npy_stream import NpyStream
 
 
-@pytest.mark.parametrize("lengths", [[1], [2, 3], [7, 0, 5], [1] * 12])
+@pytest.mark.parametrize("lengths", [[1], [7, 0, 5]])
 def test_what_is_appended_is_what_numpy_loads(tmp_path, lengths):
     blocks = [np.random.default_rng(n).normal(size=(n, 2, 3)).astype(np.float32) for n in lengths]
     stream = NpyStream(tmp_path / "a.npy", np.float32)

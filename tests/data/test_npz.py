@@ -62,7 +62,12 @@ def test_an_array_that_unpacks_to_much_does_so_in_the_decoders_process(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "array", [np.array(["2020-01-01"], "M8[D]"), np.array([[[b"a"]]], "S1"), np.zeros((1, 2, 2), "V8")]
+    "array",
+    [
+        np.array(["2020-01-01"], "M8[D]"),
+        np.array([[[b"a"]]], "S1"),
+        *(np.zeros((1, 2, 2), kind) for kind in ("V8", "c8")),
+    ],
 )
 def test_what_is_no_number_is_refused(tmp_path, array):
     np.savez(tmp_path / "a.npz", images=array)

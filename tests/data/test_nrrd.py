@@ -23,7 +23,6 @@ HEADER = {
     "space origin": "(1,2,3)",
 }
 TEXT = b" ".join(b"%d" % number for number in range(24))
-PLANE = {"space": "", "space dimension": "2", "space origin": "(4,5)"}
 NO_SPACE = {"space": None, "space directions": None, "space origin": None}
 
 
@@ -72,6 +71,24 @@ def test_a_volume_is_what_itk_reads(write, changes):
     assert image.array.dtype == array.dtype
 
 
+OTHER_FORMS = [
+    ({"data_file": "other.raw"}, "hold its voxels itself"),
+    ({"datafile": "LIST"}, "hold its voxels itself"),
+    ({"byte_skip": "-1"}, "hold its voxels itself"),
+    ({"encoding": "hex"}, "have the encoding raw, gzip, bzip2 or ascii"),
+    ({"axis_mins": "0 0 0"}, "give its place by 'space directions'"),
+    ({"kinds": "domain domain time"}, "have kinds of axes .*, not 'time'; save one time point a file"),
+    ({"kinds": "HSV-color domain domain"}, "have kinds .*, not 'hsv-color'; save its colours as RGB"),
+    ({"kinds": "complex domain domain"}, "have kinds .*, not 'complex'; save its magnitude"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), OTHER_FORMS)
+def test_another_form_is_refused(write, changes, sentence):
+    with pytest.raises(DataError, match=f"v.nrrd must {sentence}"):
+        read_image(write(**changes))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -101,7 +118,7 @@ def test_a_volume_is_what_itk_reads(write, changes):
         {"encoding": "bzip2", "voxels": bz2.compress(VOXELS)[:-5]},
         {"encoding": "bzip2", "voxels": bz2.compress(VOXELS) + b"\0"},
         {"encoding": "bzip2", "voxels": bz2.compress(VOXELS + b"\0")},
-        {"encoding": "bzip2", "voxels": bz2.compress(bytes(1 << 26))},
+        {"encoding": "bzip2", "voxels": bz2.compress(bytes(1 << 22))},
         {"encoding": "ascii", "voxels": TEXT[:-3]},
         {"encoding": "ascii", "voxels": TEXT + b" 24"},
         {"encoding": "ascii", "voxels": TEXT.replace(b"23", b"40000")},
@@ -117,31 +134,9 @@ def test_a_file_that_is_not_whole_is_refused(write, changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"data_file": "other.raw"}, "v.nrrd must hold its voxels itself"),
-        ({"datafile": "LIST"}, "v.nrrd must hold its voxels itself"),
-        ({"byte_skip": "-1"}, "v.nrrd must hold its voxels itself"),
-        ({"encoding": "hex"}, "v.nrrd must have the encoding raw, gzip, bzip2 or ascii"),
-        ({"axis_mins": "0 0 0"}, "v.nrrd must give its place by 'space directions'"),
-        ({"kinds": "domain domain time"}, "v.nrrd must have kinds of axes .*, not 'time'; save one time point a file"),
-        ({"kinds": "HSV-color domain domain"}, "v.nrrd must have kinds .*, not 'hsv-color'; save its colours as RGB"),
-        ({"kinds": "complex domain domain"}, "v.nrrd must have kinds .*, not 'complex'; save its magnitude"),
-    ],
-)
-def test_another_form_is_refused(write, changes, sentence):
-    with pytest.raises(DataError, match=sentence):
-        read_image(write(**changes))
-
-
-@pytest.mark.parametrize(
     ("unit", "factors"),
-    [
-        ('"um" "um" "um"', (0.001, 0.001, 0.001)),
-        ('"cm" "mm" "m"', (10, 1, 1000)),
-        # Nobody knows how long this is.
-        ('"furlong" "mm" "mm"', (1, 1, 1)),
-    ],
+    # Nobody knows how long a furlong is.
+    [('"cm" "um" "m"', (10, 0.001, 1000)), ('"furlong" "mm" "mm"', (1, 1, 1))],
 )
 def test_lengths_in_another_unit_become_millimetres(write, unit, factors):
     plain, image = read_image(write()).affine, read_image(write(space_units=unit)).affine
@@ -153,11 +148,10 @@ def test_spacings_without_a_space_have_units_of_their_own(write):
     np.testing.assert_allclose(np.abs(np.diag(image.affine)), [0.001, 2, 1, 1])
 
 
-@pytest.mark.parametrize("name", ["bzip2", "bz2", "BZ2"])
+@pytest.mark.parametrize("name", ["bzip2", "BZ2"])
 def test_voxels_that_bzip2_has_compressed_are_those_that_it_was_given(write, name):
     wanted = read_image(write()).array
-    found = read_image(write(encoding=name, voxels=bz2.compress(VOXELS))).array
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(read_image(write(encoding=name, voxels=bz2.compress(VOXELS))).array, wanted)
 
 
 @pytest.fixture
@@ -197,7 +191,7 @@ def test_voxels_elsewhere_than_in_a_plain_file_beside_the_header_are_refused(wri
         read_image(path)
 
 
-@pytest.mark.parametrize("changes", [{"voxels": VOXELS[:-1]}, {"voxels": VOXELS + b"\0"}, {"sizes": "2 3 5"}])
-def test_voxels_beside_the_header_of_another_number_are_refused(write_apart, changes):
+@pytest.mark.parametrize("voxels", [VOXELS[:-1], VOXELS + b"\0"])
+def test_voxels_beside_the_header_of_another_number_are_refused(write_apart, voxels):
     with pytest.raises(DataError, match="v.nhdr must be a whole file"):
-        read_image(write_apart(**changes))
+        read_image(write_apart(voxels=voxels))

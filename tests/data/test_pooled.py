@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import join_examples
@@ -43,20 +42,16 @@ def test_a_pool_holds_all_records_of_all_sites_part_by_part_under_their_sites_na
     assert manifest.validation[1].image == "south/c.png" and manifest.validation[1].label == "south/c-mask.png"
 
 
-def test_a_pool_keeps_the_findings_of_each_patient(pool, sites, study):
+def test_a_pool_keeps_the_findings_of_each_patient(pool, sites):
     labels = {0: "effusion", 1: "nodule", 2: "device"}
     for folder in sites.values():
-        found = iter(([], [0], [0, 2], [1, 2]))
-        for part in ("training", "validation", "test"):
-            for record in folder.content[part]:
-                record["label"] = next(found)
+        records = [record for part in ("training", "validation", "test") for record in folder.content[part]]
+        for record, found in zip(records, ([], [0], [0, 2], [1, 2]), strict=True):
+            record["label"] = found
         folder.write(task="multilabel", labels={str(number): name for number, name in labels.items()})
-    settings = {"task": "multilabel", "labels": labels}
-    content = json.loads((pool(**settings) / "dataset.json").read_text())
-    assert [record["label"] for record in content["training"]] == [[], [0]] * 2
-    assert [record["label"] for part in ("validation", "test") for record in content[part]] == [[0, 2]] * 2 + [
-        [1, 2]
-    ] * 2
+    content = json.loads((pool(task="multilabel", labels=labels) / "dataset.json").read_text())
+    found = {part: [record["label"] for record in content[part]] for part in ("training", "validation", "test")}
+    assert found == {"training": [[], [0]] * 2, "validation": [[0, 2]] * 2, "test": [[1, 2]] * 2}
 
 
 def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
@@ -66,8 +61,12 @@ def test_a_pools_arrays_are_the_sites_arrays(tmp_path, pool, sites, study):
     np.testing.assert_array_equal(pooled.test.targets, np.concatenate([one.test.targets for one in own]))
 
 
-def test_files_are_linked_and_take_no_room(pool, sites):
-    assert os.path.samefile(pool() / "north" / "a.png", sites["north"].folder / "a.png")
+def test_files_are_linked_and_one_that_changed_is_brought_again(pool, sites):
+    source = sites["north"].folder / "a.png"
+    assert os.path.samefile(pool() / "north" / "a.png", source)
+    source.unlink()
+    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
+    assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
 
 
 def test_files_that_cannot_be_linked_are_copied_as_they_are(pool, sites, monkeypatch):
@@ -80,14 +79,6 @@ def test_files_that_cannot_be_linked_are_copied_as_they_are(pool, sites, monkeyp
     assert copy.stat().st_mtime_ns == source.stat().st_mtime_ns
 
 
-def test_a_file_that_changed_is_brought_again(pool, sites):
-    pool()
-    changed = sites["north"].folder / "a.png"
-    changed.unlink()
-    sites["north"].picture("a.png", np.zeros((8, 8), np.uint8))
-    assert (pool() / "north" / "a.png").read_bytes() == changed.read_bytes()
-
-
 def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
     series = sites["north"].folder / "series"
     series.mkdir()
@@ -98,31 +89,27 @@ def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
     assert {path.name for path in (pool() / "north" / "series").iterdir()} == {"0.dcm", "1.dcm"}
 
 
-def test_slices_indices_and_classes_stay_as_they_are(tmp_path, empty_site, study):
+def test_indices_classes_and_recordings_stay_as_they_are(empty_site, study):
     empty_site.content |= {"task": "classification", "labels": {"0": "normal", "1": "tumour"}}
     np.savez(empty_site.folder / "all.npz", images=np.zeros((2, 8, 8), np.uint8))
     for part, index in (("training", 0), ("test", 1)):
-        record = {"image": "all.npz", "index": index, "label": index, "patient": f"p{index}"}
+        record = {"image": "all.npz", "index": index, "label": index, "patient": f"p{index}", "recording": 4}
         empty_site.content[part].append(record)
     manifest = read_manifest(empty_site.write(), study("classification"))
     (record,) = pool_manifests({"north": manifest})["test"]
     wanted = {"image": "north/all.npz", "index": 1, "label": 1, "patient": "north/p1", "case": "north/all#1"}
-    assert record == wanted
+    assert record == wanted | {"recording": "4"}
 
 
 def contrasts_of(folder, study, names, images):
     """Return the manifest of a site whose cases have these images for these contrasts."""
-    folder.mkdir()
-    parts = {
-        part: [{"image": [path and f"{part}-{path}" for path in images], "label": f"{part}-m.png", "patient": part}]
-        for part in ("training", "test")
-    }
-    for part in parts:
-        for number, name in enumerate([*filter(None, images), "m.png"]):
-            Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / f"{part}-{name}")
-    content = {"task": "segmentation", "labels": {"1": "nucleus"}, "channel_names": names, **parts}
-    (folder / "dataset.json").write_text(json.dumps(content), encoding="utf-8")
-    return read_manifest(folder, study(channels=3, channel_names=["T1", "T2", "FLAIR"]))
+    site = SiteFolder(folder)
+    for part in ("training", "test"):
+        for name in [*filter(None, images), "m.png"]:
+            site.mask(f"{part}-{name}")
+        files = [name and f"{part}-{name}" for name in images]
+        site.content[part] = [{"image": files, "label": f"{part}-m.png", "patient": part}]
+    return read_manifest(site.write(channel_names=names), study(channels=3, channel_names=["T1", "T2", "FLAIR"]))
 
 
 def test_the_contrasts_of_a_pool_are_those_of_all_sites_in_one_order(tmp_path, study):
@@ -146,18 +133,16 @@ def test_a_file_with_several_contrasts_is_pooled_only_where_all_sites_have_its_n
         pool_manifests({"north": north, "other": other})
 
 
-def test_a_recording_stays_its_patients(empty_site, study):
-    for part, names in {"training": "ab", "test": "c"}.items():
-        for name in names:
-            empty_site.add(part, name, recording=4)
-    manifest = read_manifest(empty_site.write(), study())
-    (record,) = pool_manifests({"north": manifest})["test"]
-    assert (record["patient"], record["recording"]) == ("north/c", "4")
-
-
-def test_sites_that_split_in_different_ways_are_not_pooled(pool, sites):
-    sites["south"].write(split_unit="slices")
-    with pytest.raises(DataError, match="site 'south' must have the split_unit of site 'north', 'patient'.*'slices'"):
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"split_unit": "slices"}, "site 'south' must have the split_unit of site 'north', 'patient'.*'slices'"),
+        ({"labels": {"1": "cell"}}, "site 'south': dataset.json must have labels {'1': 'nucleus'} as the study"),
+    ],
+)
+def test_sites_that_do_not_go_together_are_not_pooled(pool, sites, changes, sentence):
+    sites["south"].write(**changes)
+    with pytest.raises(DataError, match=sentence):
         pool()
 
 
@@ -165,12 +150,6 @@ def test_sites_that_split_in_different_ways_are_not_pooled(pool, sites):
 def test_the_pool_with_a_site_that_does_not_know_its_patients_is_unknown(pool, sites, unknown):
     sites[unknown].write(split_unit="unknown")
     assert json.loads((pool() / "dataset.json").read_text())["split_unit"] == "unknown"
-
-
-def test_sites_with_other_labels_are_not_pooled(pool, sites):
-    sites["south"].write(labels={"1": "cell"})
-    with pytest.raises(DataError, match="site 'south': dataset.json must have labels {'1': 'nucleus'} as the study"):
-        pool()
 
 
 def test_the_pool_of_other_data_is_refused_and_kept(pool, sites):

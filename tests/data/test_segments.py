@@ -40,8 +40,25 @@ def test_numbers_are_those_of_the_labels_by_the_names_in_the_header(save, ending
     np.testing.assert_array_equal(read_label(path).array[0], STORED)
 
 
-def test_a_file_in_the_order_of_the_labels_stays_as_it_is(save):
-    np.testing.assert_array_equal(read_label(save(("liver", 1), ("tumor", 2)), labels=LABELS).array[0], STORED)
+@pytest.mark.parametrize(
+    ("segments", "labels"),
+    [
+        ([("liver", 1), ("tumor", 2)], LABELS),
+        # Nobody has named these.
+        ([("Segment_1", 1), ("Segment_2", 2)], LABELS),
+        ([("Tumor ", 2), ("LEFT__liver", 1)], {1: "left-liver", 2: "tumor"}),
+        ([("Liver", 2), ("liver", 1)], {1: "liver", 2: "Liver"}),
+        ([("L\u00e4sion", 2), ("liver", 1)], {1: "liver", 2: "L\u00e4sion"}),
+        # What is nowhere drawn may have any name.
+        ([("tumor", 2), ("liver", 1), ("skin", 3)], LABELS),
+    ],
+    ids=["in order", "unnamed", "capitals and signs", "the very name first", "accents", "not drawn"],
+)
+def test_a_segment_gets_the_number_of_the_label_of_its_name(save, segments, labels):
+    np.testing.assert_array_equal(read_label(save(*segments), labels=labels).array[0], STORED)
+    turned = [(name, {1: 2, 2: 1}.get(number, number)) for name, number in segments]
+    wanted = STORED if segments[0][0] == "Segment_1" else TURNED
+    np.testing.assert_array_equal(read_label(save(*turned), labels=labels).array[0], wanted)
 
 
 @pytest.mark.parametrize("number", [3, 200])
@@ -50,66 +67,32 @@ def test_a_number_that_no_label_has_gets_that_of_its_name(save, number):
     np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], TURNED)
 
 
-def test_capitals_and_signs_between_words_make_no_other_name(save):
-    path = save(("Tumor ", 1), ("LEFT__liver", 2))
-    labels = {1: "left-liver", 2: "tumor"}
-    np.testing.assert_array_equal(read_label(path, labels=labels).array[0], TURNED)
-
-
-def test_a_label_of_the_very_name_comes_before_one_that_is_like_it(save):
-    path = save(("Liver", 1), ("liver", 2))
-    np.testing.assert_array_equal(read_label(path, labels={1: "liver", 2: "Liver"}).array[0], TURNED)
-
-
-def test_names_with_accents_are_read_in_the_encoding_of_the_file(save):
-    path = save(("L\u00e4sion", 1), ("liver", 2))
-    np.testing.assert_array_equal(read_label(path, labels={1: "liver", 2: "L\u00e4sion"}).array[0], TURNED)
-
-
-def test_segments_that_nobody_has_named_keep_their_numbers(save):
-    path = save(("Segment_1", 1), ("Segment_2", 2))
-    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], STORED)
-
-
 def test_names_cannot_disagree_with_the_label_that_nobody_has_named(save):
     path = save(("lesion", 1), array=np.minimum(STORED, 1))
     np.testing.assert_array_equal(read_label(path, labels={1: UNNAMED_LABEL}).array[0], np.minimum(STORED, 1))
 
 
-def test_a_segment_that_is_nowhere_drawn_may_have_any_name(save):
-    path = save(("tumor", 1), ("liver", 2), ("skin", 3))
-    np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], TURNED)
-
-
-def test_a_segment_that_is_none_of_the_labels_is_refused(save):
-    path = save(("liver", 1), ("spleen", 2))
-    with pytest.raises(DataError, match="c0 must name its segments as the labels, liver, tumor, not 'spleen'; rename"):
-        read_label(path, "c0", labels=LABELS)
-
-
-def test_a_number_without_a_segment_is_refused(save):
-    with pytest.raises(DataError, match="c0 must name a segment for each number that it holds, not none for 2"):
-        read_label(save(("liver", 1)), "c0", labels=LABELS)
-
-
-def test_two_segments_of_one_label_are_refused(save):
-    path = save(("liver", 1), ("Liver", 2))
-    with pytest.raises(DataError, match="c0 must have one segment for liver, not 'liver' and 'Liver'; join or rename"):
-        read_label(path, "c0", labels=LABELS)
-    path = save(("Segment_1", 2), ("tumor", 1))
-    with pytest.raises(DataError, match="c0 must have one segment for tumor, not 'Segment_1' and 'tumor'"):
-        read_label(path, "c0", labels=LABELS)
-
-
-def test_segments_of_one_number_are_refused(save):
-    with pytest.raises(DataError, match="give each segment a number .LabelValue. of its own, not 1 to 'liver' and"):
-        read_label(save(("liver", 1), ("tumor", 1)), "c0", labels=LABELS)
-
-
-@pytest.mark.parametrize("number", ["x", "0", "-1", "1.5"])
-def test_a_segment_without_a_number_is_refused(save, number):
-    with pytest.raises(DataError, match=f"give segment 'liver' a whole number above 0 .LabelValue., not '{number}'"):
-        read_label(save(("liver", number)), "c0", labels=LABELS)
+@pytest.mark.parametrize(
+    ("segments", "layers", "sentence"),
+    [
+        ([("liver", 1), ("spleen", 2)], (), "name its segments as the labels, liver, tumor, not 'spleen'; rename"),
+        ([("liver", 1)], (), "name a segment for each number that it holds, not none for 2"),
+        ([("liver", 1), ("Liver", 2)], (), "have one segment for liver, not 'liver' and 'Liver'; join or rename"),
+        ([("Segment_1", 2), ("tumor", 1)], (), "have one segment for tumor, not 'Segment_1' and 'tumor'"),
+        ([("liver", 1), ("tumor", 1)], (), "give each segment a number .LabelValue. of its own, not 1 to 'liver' and"),
+        *(
+            ([("liver", number)], (), f"give segment 'liver' a whole number above 0 .LabelValue., not '{number}'")
+            for number in ("x", "0", "-1", "1.5")
+        ),
+        *(
+            ([("liver", 1)], (layer,), f"give segment 'liver' a whole number from 0 as its Layer, not '{layer}'")
+            for layer in ("x", "-1", "", "12345")
+        ),
+    ],
+)
+def test_segments_that_do_not_fit_the_labels_or_their_voxels_are_refused(save, segments, layers, sentence):
+    with pytest.raises(DataError, match=f"c0 must {sentence}"):
+        read_label(save(*segments, layers=layers), "c0", labels=LABELS)
 
 
 @pytest.mark.parametrize("labels", [LABELS, None])
@@ -117,15 +100,6 @@ def test_a_file_without_the_voxels_of_a_layer_is_refused(save, labels):
     path = save(("liver", 1), ("tumor", 1), layers=(0, 1))
     with pytest.raises(DataError, match="c0 must hold the voxels of each Layer of its segments, 0 to 1, not of 1;"):
         read_label(path, "c0", labels=labels)
-
-
-@pytest.mark.parametrize("layer", ["x", "-1", "", "12345"])
-def test_a_layer_that_is_no_number_is_refused(save, layer):
-    path = save(("liver", 1), layers=(layer,))
-    with pytest.raises(
-        DataError, match=f"c0 must give segment 'liver' a whole number from 0 as its Layer, not '{layer}'"
-    ):
-        read_label(path, "c0", labels=LABELS)
 
 
 @pytest.fixture
@@ -182,17 +156,14 @@ def test_a_number_without_a_segment_in_its_layer_is_refused(save_layers):
         read_label(path, "c0", labels=LABELS)
 
 
-def test_segments_of_an_older_file_have_the_number_1_in_a_layer_each(save_layers):
+def test_segments_of_an_older_file_have_the_number_1_in_a_layer_each(save, save_layers):
     path = save_layers(LAYERS, ("liver", None, None), ("tumor", None, None))
     np.testing.assert_array_equal(read_label(path, labels=LABELS).array, [[[[2], [1]], [[1], [0]]]])
-
-
-def test_one_segment_of_an_older_file_has_the_number_1(save):
     path = save(array=np.minimum(STORED, 1), Segment0_Name="tumor")
     np.testing.assert_array_equal(read_label(path, labels=LABELS).array[0], 2 * np.minimum(STORED, 1))
 
 
-@pytest.mark.parametrize("key", ["Segmentation_MasterRepresentation", "SegmentName", "content"])
+@pytest.mark.parametrize("key", ["Segmentation_MasterRepresentation", "SegmentName"])
 def test_other_keys_are_no_segments(save, key):
     path = save(**{key: "spleen"})
     assert read_segments(path, "seg") == ()

@@ -13,6 +13,11 @@ def hospitals(tmp_path_factory):
     return make_stains(tmp_path_factory.mktemp("stains"), seed=3)
 
 
+@pytest.fixture
+def few_patients(monkeypatch):
+    monkeypatch.setattr(stains, "PATIENTS", {"training": 3, "validation": 3, "test": 6})
+
+
 def read_site(folder):
     """Return a site's images in [0, 1], their classes and its dataset.json."""
     content = json.loads((folder / "dataset.json").read_text())
@@ -36,62 +41,55 @@ def shift(folder):
     return np.std([one.mean(axis=0) for one in colours], axis=0).mean() / np.mean([one.std(axis=0) for one in colours])
 
 
-@pytest.mark.parametrize("site", SITES)
-def test_mean_intensity_hardly_tells_the_classes_of_a_hospital(hospitals, site):
-    images, classes, _ = read_site(hospitals / site)
-    intensity = images.mean(axis=(1, 2, 3))
-    # The area under the ROC curve: how often an image of one class is brighter than one of the other.
-    assert 0.4 < np.mean(intensity[classes == 1, None] > intensity[classes == 0]) < 0.6
+def test_mean_intensity_hardly_tells_the_classes_of_a_hospital(hospitals):
+    for site in SITES:
+        images, classes, _ = read_site(hospitals / site)
+        intensity = images.mean(axis=(1, 2, 3))
+        # The area under the ROC curve: how often an image of one class is brighter than one of the other.
+        assert 0.4 < np.mean(intensity[classes == 1, None] > intensity[classes == 0]) < 0.6
 
 
-def test_every_site_has_patches_of_both_classes_alike_in_every_part(hospitals):
+def test_every_site_has_patches_of_both_classes_alike_in_every_part_and_a_patient_in_one(hospitals):
     for site in SITES:
         images, _, content = read_site(hospitals / site)
         assert images.shape == (184, 32, 32, 3)
         assert content["labels"] == {str(number): name for number, name in LABELS.items()}
         for part, count in (("training", 24), ("validation", 40), ("test", 120)):
             assert [record["label"] for record in content[part]].count(1) == count / 2 == len(content[part]) / 2
+        parts = [{record["patient"] for record in content[part]} for part in ("training", "validation", "test")]
+        assert len(set.union(*parts)) == sum(map(len, parts))
 
 
-def test_a_patient_is_in_one_part(hospitals):
-    _, _, content = read_site(hospitals / SITES[0])
-    parts = [{record["patient"] for record in content[part]} for part in ("training", "validation", "test")]
-    assert len(set.union(*parts)) == sum(map(len, parts))
-
-
-def test_hospitals_differ_more_with_more_strength(hospitals, tmp_path):
+def test_hospitals_differ_more_with_more_strength(hospitals, few_patients, tmp_path):
     weaker = make_stains(tmp_path / "weak", seed=3, strength=0.25)
     # Of real laboratories it is .6 to .9.
     assert shift(hospitals) > 2 * shift(weaker) > 0
 
 
-def test_strength_0_leaves_one_scanner(tmp_path):
-    colours = np.concatenate(mean_colours(make_stains(tmp_path, seed=3, strength=0)))
-    sites = np.repeat(np.arange(len(SITES)), 184)
-    error = colours.std(axis=0) / np.sqrt(184)
-    for site in range(len(SITES)):
-        # Means of 184 images of one distribution lie within 4 standard errors.
-        assert (abs(colours[sites == site].mean(axis=0) - colours.mean(axis=0)) < 4 * error).all()
+def test_strength_0_leaves_one_scanner(few_patients, tmp_path):
+    colours = mean_colours(make_stains(tmp_path, seed=3, strength=0))
+    of_all = np.concatenate(colours)
+    # Means of 48 images of one distribution lie within 4 standard errors.
+    error = of_all.std(axis=0) / np.sqrt(48)
+    assert all((abs(one.mean(axis=0) - of_all.mean(axis=0)) < 4 * error).all() for one in colours)
 
 
-def test_another_seed_makes_other_hospitals(hospitals, tmp_path):
-    other = make_stains(tmp_path / "other", seed=4)
+def test_another_seed_makes_other_hospitals_and_an_incomplete_set_is_made_again_as_it_was(
+    hospitals, few_patients, tmp_path
+):
+    other = make_stains(tmp_path, seed=4)
     for mine, theirs in zip(mean_colours(hospitals), mean_colours(other), strict=True):
         assert not np.allclose(mine.mean(axis=0), theirs.mean(axis=0), atol=0.01)
+    whole = files_of(other)
+    for site in SITES[2:]:
+        (tmp_path / site / "images.npz").unlink()
+    assert files_of(make_stains(tmp_path, seed=4)) == whole
 
 
 def test_a_second_call_writes_nothing(hospitals):
     before = {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")}
     assert make_stains(hospitals, seed=3) == hospitals
     assert {path: path.stat().st_mtime_ns for path in hospitals.rglob("*")} == before
-
-
-def test_an_incomplete_set_is_made_again_and_the_same_by_the_same_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr(stains, "PATCHES", 1)
-    whole = files_of(make_stains(tmp_path, seed=3))
-    for site in SITES[2:]:
-        (tmp_path / site / "images.npz").unlink()
-    assert files_of(make_stains(tmp_path, seed=3)) == whole
 
 
 def test_a_folder_of_another_strength_or_of_other_data_is_refused(hospitals, tmp_path):

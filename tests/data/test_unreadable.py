@@ -1,7 +1,6 @@
 import json
 import logging
 
-import nibabel
 import numpy as np
 import pytest
 
@@ -9,6 +8,10 @@ from silofl.data import unreadable
 from silofl.data.doubts import find_doubts
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+
+from .conftest import add_volume
+
+pytestmark = pytest.mark.usefixtures("decoded_here")
 
 
 @pytest.fixture
@@ -38,12 +41,6 @@ def cases_of(data):
     return {case for part in (data.training, data.validation, data.test) for case in part.cases}
 
 
-def test_a_damaged_case_is_refused_where_the_site_does_not_leave_it_out(site, load):
-    damage(site, "training3")
-    with pytest.raises(DataError, match="case 'training3': training3.png must be a whole file"):
-        load(share=0)
-
-
 def test_a_damaged_case_is_left_out_up_to_the_share_counted_and_named_in_the_log_alone(site, load, study, caplog):
     damage(site, "training3")
     with caplog.at_level(logging.WARNING):
@@ -59,25 +56,20 @@ def test_a_damaged_case_is_left_out_up_to_the_share_counted_and_named_in_the_log
 
 def test_a_damaged_mask_costs_its_case_too(site, load):
     damage(site, "test1-mask")
-    assert cases_of(load()) == {record["case"] for record in named(site)} - {"test1"}
-
-
-def named(site):
-    return [
-        {"case": record["image"].removesuffix(".png")}
-        for part in ("training", "validation", "test")
-        for record in site.content[part]
-    ]
+    data = load()
+    assert data.test.cases == ("test0",) and len(cases_of(data)) == 19
 
 
 def test_more_than_the_share_is_refused_with_all_of_them(site, load):
-    for number in (3, 5):
-        damage(site, f"training{number}")
+    damage(site, "training3")
+    with pytest.raises(DataError, match="case 'training3': training3.png must be a whole file"):
+        load(share=0)
+    damage(site, "training5")
     with pytest.raises(DataError, match="at most 1 of 20 cases may be unreadable by skip_unreadable 0.05, not 2: 2 fa"):
         load()
 
 
-def test_the_first_reading_decides_what_is_left_out_for_every_study(site, load, tmp_path):
+def test_the_first_reading_decides_for_every_study_until_dataset_json_is_another(site, load, tmp_path):
     content = (site.folder / "training3.png").read_bytes()
     damage(site, "training3")
     load()
@@ -88,13 +80,6 @@ def test_the_first_reading_decides_what_is_left_out_for_every_study(site, load, 
     # No case is named at rest.
     (kept,) = (tmp_path / "cache").glob("unreadable-*.json")
     assert "training3" not in kept.read_text()
-
-
-def test_another_dataset_json_begins_anew(site, load):
-    content = (site.folder / "training3.png").read_bytes()
-    damage(site, "training3")
-    load()
-    (site.folder / "training3.png").write_bytes(content)
     site.content["training"].reverse()
     site.write()
     assert not load().unreadable
@@ -109,19 +94,14 @@ def test_a_case_that_breaks_after_the_first_reading_lacks_its_scores_and_is_coun
     assert "1 could be read at first, and their scores are missing" in find_doubts(data, study())[0]
 
 
-def test_what_breaks_later_counts_against_the_share_with_the_first(site, load):
-    damage(site, "training3")
-    load()
-    damage(site, "test1")
-    with pytest.raises(DataError, match="at most 1 of 20 .*, not 2: case 'test1'"):
-        load(intensity="percentiles")
-
-
-def test_a_site_that_leaves_out_none_any_more_does_not_use_what_was_read_without_some(site, load):
+def test_what_was_left_out_at_first_counts_against_the_share_later(site, load):
     damage(site, "training3")
     load()
     with pytest.raises(DataError, match="at most 0 of 20 cases .*, not the 1 that were left out when the data were"):
         load(share=0)
+    damage(site, "test1")
+    with pytest.raises(DataError, match="at most 1 of 20 .*, not 2: case 'test1'"):
+        load(intensity="percentiles")
 
 
 def test_a_whole_part_that_cannot_be_read_is_refused(site, load):
@@ -131,29 +111,20 @@ def test_a_whole_part_that_cannot_be_read_is_refused(site, load):
         load(share=0.1)
 
 
-def test_a_wrong_label_is_no_unreadable_case(site, load):
+def test_a_wrong_label_and_two_files_of_one_content_are_refused_whatever_the_share(site, load):
+    (site.folder / "test1.png").write_bytes((site.folder / "training0.png").read_bytes())
+    with pytest.raises(DataError, match="hold the same content"):
+        load()
     site.mask("training3-mask.png", np.full((8, 8), 7, np.uint8))
     with pytest.raises(DataError, match="training3-mask.png must hold the label values"):
         load()
 
 
-def test_two_files_of_one_content_are_refused_whatever_the_share(site, load):
-    (site.folder / "test1.png").write_bytes((site.folder / "training0.png").read_bytes())
-    with pytest.raises(DataError, match="hold the same content"):
-        load()
-
-
 def test_values_that_are_not_finite_are_a_reason_of_their_own(empty_site, study, tmp_path):
-    for part, count in {"training": 8, "test": 2}.items():
-        for number in range(count):
-            image = empty_site.rng.normal(size=(4, 4, 3)).astype(np.float32)
-            image[0, 0, 0] = np.nan if (part, number) == ("training", 5) else 0
-            name = f"{part}{number}"
-            nibabel.save(nibabel.Nifti1Image(image, np.eye(4)), empty_site.folder / f"{name}.nii.gz")
-            mask = nibabel.Nifti1Image(np.ones((4, 4, 3), np.uint8), np.eye(4))
-            nibabel.save(mask, empty_site.folder / f"{name}-mask.nii.gz")
-            record = {"image": f"{name}.nii.gz", "label": f"{name}-mask.nii.gz", "patient": name, "case": name}
-            empty_site.content[part].append(record)
+    for number in range(10):
+        image = empty_site.rng.normal(size=(4, 4, 3)).astype(np.float32)
+        image[0, 0, 0] = np.nan if number == 5 else 0
+        add_volume(empty_site, "training" if number < 8 else "test", f"v{number}", image)
     wanted = study(intensity="percentiles")
     data = load_site_data(empty_site.write(), wanted, tmp_path / "cache", skip_unreadable=0.1)
     assert dict(data.unreadable) == {"not finite": 1}

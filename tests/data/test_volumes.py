@@ -67,21 +67,15 @@ def test_a_volume_is_recognised_by_the_slices_in_its_middle(depth, wanted):
     np.testing.assert_allclose(found[:, 0, 40, 40], wanted, atol=1e-5)
 
 
-def test_slices_are_examples_with_the_class_of_their_volume():
-    part = part_of(per_volume=3)
+def test_an_epoch_has_as_many_slices_of_a_volume_as_patches_with_its_class():
+    part = part_of(per_volume=4)
     found = take_central_slices(replace(part, targets=np.array([2, 0, 1])))
-    assert found.images.shape == (9, 2, 96, 96) and found.patches is None
-    assert found.targets.tolist() == [2, 2, 2, 0, 0, 0, 1, 1, 1]
-    assert found.cases[:4] == ("case0", "case0", "case0", "case1")
-    assert take_central_slices(part).targets.tolist() == [0] * 9
-
-
-def test_an_epoch_has_as_many_slices_of_a_volume_as_patches():
-    whole = central_slices(volumes()[0])
-    found = take_central_slices(part_of(per_volume=4)).images
-    assert len(found) == 12
+    assert found.images.shape == (12, 2, 96, 96) and found.patches is None
+    assert found.targets.tolist() == [2] * 4 + [0] * 4 + [1] * 4
+    assert found.cases[:5] == ("case0", "case0", "case0", "case0", "case1")
     # the middle one first, and again after all three
-    np.testing.assert_array_equal(found[:4], whole[[1, 2, 0, 1]])
+    np.testing.assert_array_equal(found.images[:4], central_slices(volumes()[0])[[1, 2, 0, 1]])
+    assert take_central_slices(part).targets.tolist() == [0] * 12
 
 
 def test_a_patch_and_its_label_map_are_cut_at_the_same_place():
@@ -126,13 +120,10 @@ def test_patches_do_not_lie_around_what_nobody_annotated():
     assert all(patch[1, 1, 1] == 1 for patch in found)
 
 
-def test_volumes_are_evaluated_whole_and_one_at_a_time():
+def test_a_network_sees_patches_and_is_evaluated_on_whole_volumes_one_at_a_time():
+    assert part_of().image_shape == (2, 4, 4, 4)
     shapes = [tuple(inputs.shape) for inputs, _ in evaluation_batches(part_of(), 8, "cpu")]
     assert shapes == [(1, 2, *size) for size in SIZES]
-
-
-def test_a_network_sees_patches():
-    assert part_of().image_shape == (2, 4, 4, 4)
 
 
 def test_volumes_of_several_sites_are_joined():

@@ -4,7 +4,7 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.settings import parse
 from silofl.studies.methods import find_method_algorithm, method_names
-from silofl.studies.simulate import study_file
+from silofl.studies.simulation import study_file
 from silofl.study import Study
 
 from .conftest import JOB

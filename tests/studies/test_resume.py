@@ -6,8 +6,8 @@ import yaml
 
 from silofl.cli import main
 from silofl.files import hold_lock
-from silofl.studies.simulate import Simulation, study_file
 from silofl.studies.simulated_sites import read_data
+from silofl.studies.simulation import Simulation, study_file
 from silofl.study import load_study
 
 from .conftest import JOB

@@ -17,8 +17,7 @@ from silofl.data.counts import digest_data
 from silofl.data.phantoms import UNSEEN_SITE
 from silofl.errors import ConfigError
 from silofl.studies import prepare, simulate
-from silofl.studies.simulate import Simulation, settle_job
-from silofl.studies.simulation import study_file
+from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
 
 from .conftest import JOB, RECEIVER, write_result

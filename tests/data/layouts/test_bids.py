@@ -9,6 +9,7 @@ from silofl.data.importers import ImportOptions, import_layout
 from silofl.errors import ConfigError, DataError
 
 SUBJECTS, SESSIONS = 5, ("ses-1", "ses-2")
+ANAT, LABELS = "north/sub-00/ses-1/anat/sub-00_ses-1", "north/derivatives/labels/sub-00/ses-1/anat/sub-00_ses-1"
 PATTERNS = {"image_pattern": "T1w", "mask_pattern": "labels/*dseg"}
 
 
@@ -63,7 +64,7 @@ def test_all_sessions_of_a_subject_are_cases_of_one_patient(run):
 
 
 def test_what_is_left_over_is_counted(run, source):
-    (source / "north/derivatives/labels/sub-00/ses-1/anat/sub-00_ses-1_dseg.nii.gz").unlink()
+    (source / f"{LABELS}_dseg.nii.gz").unlink()
     with (source / "north" / "participants.tsv").open("a") as table:
         table.write("\nsub-77\t40\n")
     summary, _, records = run()
@@ -80,35 +81,30 @@ def test_contrasts_are_the_images_of_one_session(run):
 
 
 def test_runs_are_cases_with_the_masks_of_their_entities(run, source):
-    place = source / "north" / "sub-00" / "ses-1" / "anat"
-    labels = source / "north/derivatives/labels/sub-00/ses-1/anat"
-    for number in (1, 2):
-        save(place / f"sub-00_ses-1_run-{number}_T1w.nii.gz", np.ones((6, 6, 3), np.int16))
-        save(labels / f"sub-00_ses-1_run-{number}_desc-final_dseg.nii.gz", np.ones((6, 6, 3), np.uint8))
-    for path in (place / "sub-00_ses-1_T1w.nii.gz", labels / "sub-00_ses-1_dseg.nii.gz"):
-        path.unlink()
+    for place, name in ((ANAT, "T1w"), (LABELS, "desc-final_dseg")):
+        for number in (1, 2):
+            save(source / f"{place}_run-{number}_{name}.nii.gz", np.ones((6, 6, 3), np.uint8))
+        (source / f"{place}_{name.removeprefix('desc-final_')}.nii.gz").unlink()
     _, _, records = run()
     assert len(records) == 11
     assert records["sub-00_ses-1_run-2_T1w"]["image"].endswith("sub-00_ses-1_run-2_T1w.nii.gz")
 
 
-def test_one_mask_of_two_runs_is_refused(run, source):
-    place = source / "north" / "sub-00" / "ses-1" / "anat"
-    save(place / "sub-00_ses-1_run-2_T1w.nii.gz", np.ones((6, 6, 3), np.int16))
-    with pytest.raises(DataError, match="sub-00_ses-1 of site 'north' must have a mask for each of its 2 images"):
-        run()
-
-
-def test_two_masks_of_one_image_are_refused(run):
-    with pytest.raises(DataError, match=r"sub-00_ses-1 of site 'north' must have one image as T\*w, not 2"):
-        run(image_pattern="any=T*w,T2=T2w")
-
-
-def test_two_masks_that_fit_one_image_are_refused(run, source):
-    labels = source / "north/derivatives/labels/sub-00/ses-1/anat"
-    save(labels / "sub-00_ses-1_desc-second_dseg.nii.gz", np.ones((6, 6, 3), np.uint8))
-    with pytest.raises(DataError, match=r"sub-00_ses-1 of site 'north' must have one mask as labels/\*dseg, not 2"):
-        run()
+@pytest.mark.parametrize(
+    ("added", "options", "sentence"),
+    [
+        (f"{ANAT}_run-2_T1w", {}, "sub-00_ses-1 of site 'north' must have a mask for each of its 2 images"),
+        (None, {"image_pattern": "any=T*w,T2=T2w"}, r"sub-00_ses-1 of site 'north' must have one image as T\*w, not 2"),
+        (f"{LABELS}_desc-second_dseg", {}, r"sub-00_ses-1 of site 'north' must have one mask as labels/\*dseg, not 2"),
+        (None, {"image_pattern": "FLAIR"}, r"site 'north' must have an image as FLAIR with a mask as labels/\*dseg"),
+        (None, {"mask_pattern": None}, r"image-pattern and mask-pattern must .* T1w \(20\), T2w \(20\), .*dseg"),
+    ],
+)
+def test_images_and_masks_that_are_no_pairs_are_refused(run, source, added, options, sentence):
+    if added:
+        save(source / f"{added}.nii.gz", np.ones((6, 6, 3), np.uint8))
+    with pytest.raises((ConfigError, DataError), match=sentence):
+        run(**options)
 
 
 def test_a_column_of_sites_divides_one_tree(source, run, tmp_path):
@@ -131,16 +127,6 @@ def test_a_subject_that_the_table_gives_to_two_sites_is_refused(source, run):
         member.rename(source / member.name)
     with pytest.raises(DataError, match="patient 'sub-01' must be at one site, not at 'paris' and 'rome'; correct par"):
         run()
-
-
-def test_patterns_that_are_missing_are_asked_for_with_what_there_is(run):
-    with pytest.raises(ConfigError, match=r"image-pattern and mask-pattern must .* T1w \(20\), T2w \(20\), .*dseg"):
-        run(mask_pattern=None)
-
-
-def test_a_pattern_that_nothing_fits_is_refused(run):
-    with pytest.raises(DataError, match=r"site 'north' must have an image as FLAIR with a mask as labels/\*dseg"):
-        run(image_pattern="FLAIR")
 
 
 def test_without_a_target_the_kinds_of_files_are_listed(silofl, source):

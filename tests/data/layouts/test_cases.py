@@ -92,12 +92,9 @@ def test_signs_that_other_patterns_use_mean_themselves(find):
     assert names_of(found) == {"1": ["[1]/a+.nii"]}
 
 
-def test_hidden_files_and_deeper_ones_are_left_out(find):
+def test_hidden_files_and_deeper_ones_are_left_out_and_a_folder_of_a_series_may_be_an_image(find):
     files = ["a.nii", "a_seg.nii", "._a.nii", "._a_seg.nii", "x/b.nii", "x/b_seg.nii"]
     assert names_of(find(files, "{case}.nii", "{case}_seg.nii")) == {"a": ["a.nii"]}
-
-
-def test_a_folder_of_a_series_may_be_an_image(find):
     found = find(["a/t1/1.dcm", "a/t1/2.dcm", "a/seg.nii"], "{case}/t1", "{case}/seg.nii")
     assert names_of(found) == {"a": ["a/t1"]}
 

@@ -69,6 +69,34 @@ def run(source, tmp_path):
     return go
 
 
+@pytest.fixture
+def sites(tmp_path):
+    """Write a set for each site, which changes in its description."""
+
+    def write(numbers=(0, 1, 2), **changes):
+        for site, changed in changes.items():
+            write_set(tmp_path / "sites" / site, SECOND | changed, numbers=numbers)
+        return tmp_path / "sites"
+
+    return write
+
+
+@pytest.fixture
+def load(study, tmp_path):
+    """Load an imported site in a study of these labels."""
+
+    def go(site="Dataset005_Prostate", names=("T2", "ADC"), labels=None):
+        settings = {"channels": 2, "channel_names": [*names], "intensity": "raw", "split_unit": "unknown"}
+        wanted = study(labels=labels or {1: "PZ", 2: "TZ"}, **settings)
+        return load_site_data(tmp_path / "target" / site, wanted, tmp_path / "cache")
+
+    return go
+
+
+def voxels_of(path):
+    return np.asanyarray(nibabel.load(path).dataobj)
+
+
 def records_of(content):
     return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
 
@@ -85,43 +113,36 @@ def test_one_set_is_one_site_with_its_contrasts_and_labels(run):
     }
 
 
-def test_a_study_that_names_the_contrasts_loads_the_site(run, source, study, tmp_path):
+def test_a_study_that_names_the_contrasts_loads_the_site(run, source, load):
     run()
-    wanted = study(
-        labels={1: "PZ", 2: "TZ"}, channels=2, channel_names=["ADC", "T2"], intensity="raw", split_unit="unknown"
-    )
-    data = load_site_data(tmp_path / "target" / source.name, wanted, tmp_path / "cache")
+    data = load(names=("ADC", "T2"))
     # 4 cases: round(4 * 0.2) = 1 test, round(3 * 0.2) = 1 validation, 2 training; 3 slices each
     assert (len(data.training), len(data.validation), len(data.test)) == (6, 3, 3)
     case = data.test.cases[0]
-    stored = [np.asanyarray(nibabel.load(source / "imagesTr" / f"{case}_000{n}.nii.gz").dataobj) for n in (1, 0)]
+    stored = [voxels_of(source / "imagesTr" / f"{case}_000{n}.nii.gz") for n in (1, 0)]
     np.testing.assert_array_equal(data.test.images[2], np.stack(stored)[..., 2])
-    mask = np.asanyarray(nibabel.load(source / "labelsTr" / f"{case}.nii.gz").dataobj)
-    np.testing.assert_array_equal(data.test.targets[2], mask[..., 2])
+    np.testing.assert_array_equal(data.test.targets[2], voxels_of(source / "labelsTr" / f"{case}.nii.gz")[..., 2])
 
 
-def test_what_nobody_annotated_keeps_its_number_and_is_ignored(run, source, study, tmp_path):
+def test_what_nobody_annotated_keeps_its_number_and_is_ignored(run, source, load):
     describe(source, SECOND | {"labels": {"background": 0, "PZ": 1, "ignore": 2}})
     content = run()
     assert content["labels"] == {"1": "PZ"} and content["ignore"] == 2 and "labels_annotated" not in content
-    wanted = study(labels={1: "PZ"}, channels=2, channel_names=["T2", "ADC"], intensity="raw", split_unit="unknown")
-    data = load_site_data(tmp_path / "target" / source.name, wanted, tmp_path / "cache")
-    mask = np.asanyarray(nibabel.load(source / "labelsTr" / f"{data.test.cases[0]}.nii.gz").dataobj)
+    data = load(labels={1: "PZ"})
+    mask = voxels_of(source / "labelsTr" / f"{data.test.cases[0]}.nii.gz")
     np.testing.assert_array_equal(data.test.targets[1], np.where(mask == 2, IGNORED, mask)[..., 1])
     assert data.training.has_ignored and data.test.has_ignored
 
 
-def test_what_nobody_annotated_gets_a_number_that_is_no_label_at_another_site(run, tmp_path):
-    write_set(tmp_path / "sites" / "north", SECOND)
-    write_set(tmp_path / "sites" / "south", SECOND | {"labels": {"PZ": 1, "ignore": 2}})
-    assert "ignore" not in run(tmp_path / "sites", "north")
-    content = run(tmp_path / "sites", "south")
+def test_what_nobody_annotated_gets_a_number_that_is_no_label_at_another_site(run, sites, tmp_path):
+    place = sites(north={}, south={"labels": {"PZ": 1, "ignore": 2}})
+    assert "ignore" not in run(place, "north")
+    content = run(place, "south")
     # 2 is TZ in the north.
     assert content["ignore"] == 255 and content["labels_annotated"] == [1]
-    written = nibabel.load(tmp_path / "target" / "south" / "masks" / f"{CASES[0]}.nii.gz")
-    original = nibabel.load(tmp_path / "sites" / "south" / "labelsTr" / f"{CASES[0]}.nii.gz")
-    mask = np.asanyarray(original.dataobj)
-    np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.where(mask == 2, 255, mask))
+    mask = voxels_of(place / "south" / "labelsTr" / f"{CASES[0]}.nii.gz")
+    written = voxels_of(tmp_path / "target" / "south" / "masks" / f"{CASES[0]}.nii.gz")
+    np.testing.assert_array_equal(written, np.where(mask == 2, 255, mask))
 
 
 def test_regions_become_labels_and_their_unions(run, source):
@@ -133,19 +154,16 @@ def test_regions_become_labels_and_their_unions(run, source):
     assert content["regions"] == {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 
 
-def test_regions_are_the_same_at_all_sites_whatever_their_numbers(run, tmp_path):
-    write_set(tmp_path / "sites" / "north", SECOND | {"labels": {"whole": [1, 2], "core": 2}})
-    south = write_set(
-        tmp_path / "sites" / "south", SECOND | {"labels": {"whole": [1, 4], "core": 4}}, numbers=(0, 1, 4)
-    )
-    with pytest.raises(DataError, match="site 'south' must have the labels of other sites in the region 'whole'"):
-        describe(south, SECOND | {"labels": {"whole": [1, 2, 4], "core": 4}})
-        run(tmp_path / "sites", "south")
-    describe(south, SECOND | {"labels": {"whole": [1, 4], "core": 4}})
+def test_regions_are_the_same_at_all_sites_whatever_their_numbers(run, sites):
+    south = {"labels": {"whole": [1, 4], "core": 4}}
+    place = sites((0, 1), north={"labels": {"whole": [1, 2], "core": 2}}, south=south)
     for site in ("north", "south"):
-        content = run(tmp_path / "sites", site)
+        content = run(place, site)
         assert content["labels"] == {"1": "whole 1", "2": "core"}
         assert content["regions"] == {"whole": [1, 2], "core": [2]}
+    describe(place / "south", SECOND | {"labels": {"whole": [1, 2, 4], "core": 4}})
+    with pytest.raises(DataError, match="site 'south' must have the labels of other sites in the region 'whole'"):
+        run(place, "south")
 
 
 def test_plans_of_nnunet_are_named_as_not_read(source, tmp_path):
@@ -155,14 +173,11 @@ def test_plans_of_nnunet_are_named_as_not_read(source, tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".mha", ".nrrd", ".tif"])
-def test_the_other_endings_of_nnunet_are_read(run, tmp_path, study, ending):
+def test_the_other_endings_of_nnunet_are_read(run, tmp_path, load, ending):
     size = (8, 8, 3) if ending != ".tif" else (8, 8)
     place = write_set(tmp_path / "sets" / "north", SECOND | {"file_ending": ending}, size)
     assert records_of(run(place, "north"))["prostate_01"]["label"].startswith("masks/prostate_01.")
-    wanted = study(
-        labels={1: "PZ", 2: "TZ"}, channels=2, channel_names=["T2", "ADC"], intensity="raw", split_unit="unknown"
-    )
-    data = load_site_data(tmp_path / "target" / "north", wanted, tmp_path / "cache")
+    data = load("north")
     label = read_label(place / "labelsTr" / f"{data.test.cases[0]}{ending}").array[0]
     np.testing.assert_array_equal(data.test.targets[0], label[..., 0] if ending != ".tif" else label)
 
@@ -179,52 +194,36 @@ def test_a_volume_as_tif_is_refused_with_the_way_to_save_it(run, tmp_path):
 def test_both_versions_say_the_same(run, source):
     second = run()
     describe(source, FIRST)
+    # Hidden files and the images for a test are left out.
+    (source / "imagesTr" / "._prostate_00_0000.nii.gz").touch()
+    (source / "imagesTs").mkdir()
+    (source / "imagesTs" / "prostate_09_0000.nii.gz").touch()
     assert run() == second
 
 
-def test_a_folder_with_a_set_for_each_site(run, tmp_path):
-    for site, numbers in (("north", (0, 1, 2)), ("south", (0, 1, 5))):
-        labels = {"background": 0, "PZ": 1, "TZ": numbers[2]}
-        write_set(tmp_path / "sites" / site, SECOND | {"labels": labels}, numbers=numbers)
-    for site in ("north", "south"):
-        assert run(tmp_path / "sites", site)["labels"] == {"1": "PZ", "2": "TZ"}
-    written = nibabel.load(tmp_path / "target" / "south" / "masks" / f"{CASES[0]}.nii.gz")
-    original = nibabel.load(tmp_path / "sites" / "south" / "labelsTr" / f"{CASES[0]}.nii.gz")
-    # 5 is TZ, label 2
-    mask = np.asanyarray(original.dataobj)
-    np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.where(mask == 5, 2, mask))
-
-
 @pytest.fixture
-def notes_of(tmp_path):
+def notes_of(sites, tmp_path):
     """Import sites by the names of their labels, and return what the import says of these names."""
 
-    def go(sites, **options):
-        for site, names in sites.items():
-            numbers = {name: number for number, name in enumerate(names, start=1)}
-            described = SECOND | {"labels": {"background": 0} | numbers}
-            write_set(tmp_path / "sites" / site, described, numbers=range(len(names) + 1))
-        notes = import_layout("nnunet", tmp_path / "sites", tmp_path / "target", ImportOptions(**options)).notes
+    def go(names, **options):
+        described = {site: {"labels": {name: n for n, name in enumerate(given, 1)}} for site, given in names.items()}
+        notes = import_layout("nnunet", sites((0, 1), **described), tmp_path / "target", ImportOptions(**options)).notes
         assert not any("LABEL NAMES" in note for note in notes[1:])
         return notes[0]
 
     return go
 
 
-@pytest.mark.parametrize("other", ["Tumour", "tumour", " tumor", "TUMOR", "tumors"])
+@pytest.mark.parametrize("other", ["Tumour", " tumor", "TUMOR", "tumors"])
 def test_a_mistyped_label_is_said_aloud_with_both_names_and_their_sites(notes_of, other):
     note = notes_of({"east": ["liver", "tumor"], "north": ["liver", other], "west": [other]})
-    assert note == (
-        f"LABEL NAMES NEARLY EQUAL: 'tumor' (east) and {other!r} (north, west) count as different labels, which nobody "
-        "drew at the other's sites; where they are one, give it one name in dataset.json of nnU-Net at all sites and "
-        "import again"
-    )
+    assert note.startswith(f"LABEL NAMES NEARLY EQUAL: 'tumor' (east) and {other!r} (north, west) count as different")
+    assert "give it one name in dataset.json of nnU-Net at all sites and import again" in note
 
 
 @pytest.mark.parametrize(
     ("east", "west"),
     [
-        (["liver"], ["spleen"]),
         (["kidney left"], ["kidney right"]),
         (["tumor"], ["tumor core"]),
         # Who has both knows that they are two.
@@ -235,15 +234,10 @@ def test_labels_that_are_two_are_not_said_to_be_nearly_one(notes_of, east, west)
     assert notes_of({"east": east, "west": west}).startswith("PATIENTS UNKNOWN")
 
 
-def test_a_contrast_that_sites_write_differently_is_said_aloud(tmp_path):
-    for site, names in {"east": ("T2", "ADC"), "west": ("ADC", "t2")}.items():
-        write_set(tmp_path / "sites" / site, SECOND | {"channel_names": dict(zip("01", names, strict=True))})
-    notes = import_layout("nnunet", tmp_path / "sites", tmp_path / "target", ImportOptions()).notes
-    assert notes[0] == (
-        "CONTRAST NAMES NEARLY EQUAL: 'T2' (east) and 't2' (west) count as different contrasts, of which networks see "
-        "zeros at the other's sites; where they are one, give it one name in dataset.json of nnU-Net at all sites and "
-        "import again"
-    )
+def test_a_contrast_that_sites_write_differently_is_said_aloud(sites, tmp_path):
+    place = sites(east={}, west={"channel_names": {"0": "ADC", "1": "t2"}})
+    note, *_ = import_layout("nnunet", place, tmp_path / "target", ImportOptions()).notes
+    assert note.startswith("CONTRAST NAMES NEARLY EQUAL: 'T2' (east) and 't2' (west) count as different contrasts")
 
 
 def test_who_names_the_labels_has_seen_their_names(notes_of):
@@ -259,24 +253,14 @@ def test_names_may_be_given_in_the_order_of_the_labels_numbers(run, source):
 
 
 def test_patients_come_from_the_table_and_are_called_unknown_without_one(run, source, tmp_path):
-    summary = import_layout("nnunet", source, tmp_path / "other")
-    (note,) = summary.notes
+    (note,) = import_layout("nnunet", source, tmp_path / "other").notes
     assert note.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 4 images are (Dataset005_Prostate 4)")
     rows = [f"{case},p{place // 2}" for place, case in enumerate(CASES)]
     (source / "patients.csv").write_text("\n".join(["file,patient", *rows]))
     content = run()
     assert content["split_unit"] == "patient"
-    assert {case: record["patient"] for case, record in records_of(content).items()} == {
-        "prostate_00": "p0",
-        "prostate_01": "p0",
-        "prostate_02": "p1",
-        "prostate_03": "p1",
-    }
-
-
-def test_volumes_of_other_forms_are_read(run, tmp_path):
-    write_set(tmp_path / "mha" / "site", SECOND | {"file_ending": ".mha"})
-    assert records_of(run(tmp_path / "mha", "site"))[CASES[0]]["label"] == f"masks/{CASES[0]}.mha"
+    patients = {case: record["patient"] for case, record in records_of(content).items()}
+    assert patients == dict(zip(CASES, ("p0", "p0", "p1", "p1"), strict=True))
 
 
 def test_pictures_in_colours_are_one_image_without_contrasts(run, tmp_path, study):
@@ -290,12 +274,6 @@ def test_pictures_in_colours_are_one_image_without_contrasts(run, tmp_path, stud
     assert data.training.images.shape[1:] == (3, 8, 8)
 
 
-def test_pictures_of_several_contrasts_are_files_of_their_own(run, tmp_path):
-    write_set(tmp_path / "png" / "site", SECOND | {"file_ending": ".png"}, size=(8, 8))
-    content = run(tmp_path / "png", "site")
-    assert content["channel_names"] == ["T2", "ADC"] and len(records_of(content)[CASES[0]]["image"]) == 2
-
-
 def test_one_contrast_keeps_its_name(run, source):
     for path in (source / "imagesTr").glob("*_0001.nii.gz"):
         path.unlink()
@@ -305,22 +283,25 @@ def test_one_contrast_keeps_its_name(run, source):
     assert records_of(content)[CASES[0]]["image"] == f"images/{CASES[0]}_0000.nii.gz"
 
 
+OWN_NUMBERS = "labels in .* must be names with a number of its own each"
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"labels": {"PZ": 1, "ignore": [2, 3]}}, "labels in .* must have one number as 'ignore', not .2, 3."),
-        ({"labels": {"PZ": 1, "ignore": 1}}, "labels in .* must be names with a number of its own each"),
-        ({"labels": {"PZ": [1, 2], "ignore": 2}}, "labels in .* must be names with a number of its own each"),
+        ({"labels": {"PZ": 1, "ignore": 1}}, OWN_NUMBERS),
+        ({"labels": {"PZ": [1, 2], "ignore": 2}}, OWN_NUMBERS),
+        ({"labels": {"background": 0}}, OWN_NUMBERS),
+        ({"labels": {"PZ": 1, "TZ": 1}}, OWN_NUMBERS),
+        ({"labels": ["PZ", "TZ"]}, OWN_NUMBERS),
         ({"labels": {"PZ": [0, 2]}}, "a list of numbers from 1, not 'PZ': .0, 2."),
         ({"labels": {"PZ": []}}, "a list of numbers from 1, not 'PZ': "),
         ({"labels": {"PZ": [1, "2"]}}, "a list of numbers from 1, not 'PZ': "),
-        ({"labels": {"background": 0, "PZ": "one"}}, "labels in .* must be a number from 0 each, .*, not 'PZ': 'one'"),
-        ({"labels": {"background": 0, "PZ": -1}}, "labels in .* must be a number from 0 each, .*, not 'PZ': -1"),
-        ({"labels": {"background": 0, "PZ": True}}, "labels in .* must be a number from 0 each, .*, not 'PZ': True"),
-        ({"labels": {"background": 0, "PZ": 1 << 40}}, "labels in .* must be a number from 0 each, .*, not 'PZ': 1099"),
-        ({"labels": {"background": 0}}, "labels in .* must be names with a number of its own each"),
-        ({"labels": {"background": 0, "PZ": 1, "TZ": 1}}, "labels in .* must be names with a number of its own each"),
-        ({"labels": ["PZ", "TZ"]}, "labels in .* must be names with a number of its own each"),
+        ({"labels": {"PZ": "one"}}, "labels in .* must be a number from 0 each, .*, not 'PZ': 'one'"),
+        ({"labels": {"PZ": -1}}, "labels in .* must be a number from 0 each, .*, not 'PZ': -1"),
+        ({"labels": {"PZ": True}}, "labels in .* must be a number from 0 each, .*, not 'PZ': True"),
+        ({"labels": {"PZ": 1 << 40}}, "labels in .* must be a number from 0 each, .*, not 'PZ': 1099"),
         ({"channel_names": {"0": "T2", "2": "ADC"}}, 'channel_names in .* must be as {"0": "T1", "1": "T2"}, not'),
         ({"channel_names": ["T2", "ADC"]}, "channel_names in .* must be as"),
         ({"channel_names": {"0": "zscore", "1": "zscore"}}, "contrast a name of its own.*'zscore' twice"),
@@ -364,20 +345,10 @@ def test_a_file_of_another_name_is_refused_rather_than_left_out(run, source, nam
         run()
 
 
-def test_a_hidden_file_and_the_test_images_are_left_out(run, source):
-    (source / "imagesTr" / "._prostate_00_0000.nii.gz").touch()
-    (source / "imagesTs").mkdir()
-    (source / "imagesTs" / "prostate_09_0000.nii.gz").touch()
-    assert set(records_of(run())) == set(CASES)
-
-
 def test_a_value_that_dataset_json_does_not_name_is_refused(run, source):
     save(np.full((8, 8, 3), 3, np.int16), source / "labelsTr" / "prostate_02.nii.gz")
-    sentence = (
-        r"site 'Dataset005_Prostate': labelsTr/prostate_02.nii.gz must hold the label values 0 \(background\), "
-        r"1 \(PZ\), 2 \(TZ\), not 3; correct the mask, or labels in its dataset.json"
-    )
-    with pytest.raises(DataError, match=sentence):
+    sentence = "labelsTr/prostate_02.nii.gz must hold the label values .*, 2 .TZ., not 3; correct the mask, or labels"
+    with pytest.raises(DataError, match=f"site 'Dataset005_Prostate': {sentence}"):
         run()
 
 
@@ -393,40 +364,29 @@ def test_a_value_that_dataset_json_does_not_name_is_refused(run, source):
         (("outer", "inner"), {"TZ": 1}, ["outer", "inner"], [0, 2], [2]),
     ],
 )
-def test_sites_labels_are_joined_by_name(run, study, tmp_path, labels, at_south, written, renumbered, annotated):
-    write_set(tmp_path / "sites" / "north")
-    described = SECOND | {"labels": {"background": 0} | at_south}
-    write_set(tmp_path / "sites" / "south", described, numbers=tuple(range(len(renumbered))))
-    content = run(tmp_path / "sites", "south", labels=labels)
+def test_sites_labels_are_joined_by_name(run, sites, load, tmp_path, labels, at_south, written, renumbered, annotated):
+    place = sites(tuple(range(len(renumbered))), north={}, south={"labels": {"background": 0} | at_south})
+    content = run(place, "south", labels=labels)
     assert [*content["labels"].values()] == written and content.get("labels_annotated") == annotated
-    assert run(tmp_path / "sites", "north", labels=labels)["labels"] == content["labels"]
     for case in CASES:
-        before = nibabel.load(tmp_path / "sites" / "south" / "labelsTr" / f"{case}.nii.gz")
-        after = nibabel.load(tmp_path / "target" / "south" / "masks" / f"{case}.nii.gz")
-        np.testing.assert_array_equal(np.asanyarray(after.dataobj), np.take(renumbered, np.asanyarray(before.dataobj)))
-    wanted = study(labels=content["labels"], channels=2, channel_names=["T2", "ADC"], split_unit="unknown")
-    data = load_site_data(tmp_path / "target" / "south", wanted, tmp_path / "cache")
-    assert data.training.annotated == (annotated and tuple(annotated))
+        before = voxels_of(place / "south" / "labelsTr" / f"{case}.nii.gz")
+        after = voxels_of(tmp_path / "target" / "south" / "masks" / f"{case}.nii.gz")
+        np.testing.assert_array_equal(after, np.take(renumbered, before))
+    assert load("south", labels=content["labels"]).training.annotated == (annotated and tuple(annotated))
+    assert run(place, "north", labels=labels)["labels"] == content["labels"]
 
 
-def test_one_site_takes_the_labels_of_a_study_of_which_it_has_some(run, source):
-    content = run(labels=("lesion", "TZ", "PZ"))
-    assert content["labels"] == {"1": "lesion", "2": "TZ", "3": "PZ"} and content["labels_annotated"] == [2, 3]
-
-
-def test_the_import_says_which_labels_a_site_did_not_draw(tmp_path):
-    write_set(tmp_path / "sites" / "north")
-    write_set(tmp_path / "sites" / "south", SECOND | {"labels": {"background": 0, "tz": 1}}, numbers=(0, 1))
-    notes = import_layout("nnunet", tmp_path / "sites", tmp_path / "target", ImportOptions()).notes
+def test_the_import_says_which_labels_a_site_did_not_draw(sites, tmp_path):
+    place = sites((0, 1), north={}, south={"labels": {"background": 0, "tz": 1}})
+    notes = import_layout("nnunet", place, tmp_path / "target", ImportOptions()).notes
     assert "south: nobody drew PZ, TZ; labels_annotated in dataset.json says so" in notes
     assert "north: nobody drew tz; labels_annotated in dataset.json says so" in notes
 
 
-def test_a_folder_that_is_no_set_is_refused_among_sites(run, tmp_path):
-    write_set(tmp_path / "sites" / "north")
-    (tmp_path / "sites" / "notes").mkdir()
+def test_a_folder_that_is_no_set_is_refused_among_sites(run, sites):
+    (sites(north={}) / "notes").mkdir()
     with pytest.raises(DataError, match="site 'notes' must have dataset.json, imagesTr, labelsTr of nnU-Net; dataset"):
-        run(tmp_path / "sites", "north")
+        run(sites(), "north")
 
 
 def test_values_in_labels_are_refused_because_dataset_json_has_them(run):

@@ -32,54 +32,32 @@ def test_a_given_zero_counts_as_given(field):
     assert getattr(ImportOptions(**{field: 0}).filled("pamap2", DEALT), field) == 0
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"partition": "own"}, "partition must not be given with layout 'folders'"),
-        ({"num_sites": 3}, "sites must not be given with layout 'folders'"),
-        ({"alpha": 0.5}, "alpha must not be given with layout 'folders'"),
-        ({"num_shards": 2}, "shards must not be given with layout 'folders'"),
-        ({"is_equal": True}, "equal-sizes must not be given with layout 'folders'"),
-    ],
-)
-def test_an_option_that_the_layout_does_not_use_is_refused(given, sentence):
-    with pytest.raises(ConfigError, match=f"{sentence}, which does not use it"):
-        ImportOptions(**given).filled("folders", {"test": 0.2, "validation": 0.2})
+@pytest.mark.parametrize("name", ["partition", "num_sites", "alpha", "num_shards", "is_equal"])
+def test_an_option_that_the_layout_does_not_use_is_refused(name):
+    given = {"partition": "own", "num_sites": 3, "alpha": 0.5, "num_shards": 2, "is_equal": True}[name]
+    called = {"num_sites": "sites", "num_shards": "shards", "is_equal": "equal-sizes"}.get(name, name)
+    with pytest.raises(ConfigError, match=f"{called} must not be given with layout 'folders', which does not use it"):
+        ImportOptions(**{name: given}).filled("folders", {"test": 0.2, "validation": 0.2})
 
 
 @pytest.mark.parametrize(
-    ("partition", "given", "name"),
+    ("layout", "given", "sentence"),
     [
-        ("own", {"num_sites": 3}, "sites"),
-        ("dirichlet", {"num_shards": 2}, "shards"),
-        ("shards", {"alpha": 1}, "alpha"),
-        ("patients", {"alpha": 1}, "alpha"),
-        ("recordings", {"num_shards": 1}, "shards"),
-        ("own", {"is_equal": True}, "equal-sizes"),
-        ("shards", {"is_equal": True}, "equal-sizes"),
+        ("pamap2", {"partition": "own", "num_sites": 3}, "sites must not be given with partition 'own'"),
+        ("pamap2", {"partition": "dirichlet", "num_shards": 2}, "shards must not be given with partition 'dirichlet'"),
+        ("pamap2", {"partition": "shards", "alpha": 1}, "alpha must not be given with partition 'shards'"),
+        ("pamap2", {"partition": "patients", "alpha": 1}, "alpha must not be given with partition 'patients'"),
+        ("pamap2", {"partition": "recordings", "alpha": 1}, "alpha must not be given with partition 'recordings'"),
+        ("pamap2", {"partition": "own", "is_equal": True}, "equal-sizes must not be given with partition 'own'"),
+        ("pamap2", {"partition": "even"}, "partition must be one of own, dirichlet, .*, not 'even'"),
+        ("hmp", {"label_values": (1, 4), "labels": ("a", "b")}, "values in labels must not be given with layout 'hmp'"),
+        ("hmp", {"image_pattern": "{case}.png"}, "image-pattern must not be given with layout 'hmp'"),
+        ("hmp", {"mask_pattern": "{case}.png"}, "mask-pattern must not be given with layout 'hmp'"),
     ],
 )
-def test_an_option_that_the_partition_does_not_use_is_refused(partition, given, name):
-    with pytest.raises(ConfigError, match=f"{name} must not be given with partition '{partition}'"):
-        ImportOptions(partition=partition, **given).filled("pamap2", DEALT)
-
-
-def test_an_unknown_partition_is_refused():
-    with pytest.raises(ConfigError, match="partition must be one of own, dirichlet, .*, not 'even'"):
-        ImportOptions(partition="even").filled("pamap2", DEALT)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"label_values": (1, 4), "labels": ("a", "b")}, "values in labels must not be given with layout 'hmp'"),
-        ({"image_pattern": "{case}.png"}, "image-pattern must not be given with layout 'hmp'"),
-        ({"mask_pattern": "{case}.png"}, "mask-pattern must not be given with layout 'hmp'"),
-    ],
-)
-def test_what_only_own_folders_need_is_refused_by_other_layouts(given, sentence):
+def test_an_option_that_the_partition_or_layout_does_not_use_is_refused(layout, given, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        ImportOptions(**given).filled("hmp", {"test": 0.2})
+        ImportOptions(**given).filled(layout, DEALT if layout == "pamap2" else {"test": 0.2})
 
 
 @pytest.mark.parametrize(

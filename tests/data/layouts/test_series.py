@@ -51,9 +51,8 @@ def test_a_file_that_ends_within_its_header_stays_in_its_series(tmp_path):
 
 def test_hidden_files_are_passed_over(tmp_path):
     write_series(tmp_path / "a", VOLUME, "p0", "Head", generate_uid())
-    for place in (".Trash", "a"):
-        (tmp_path / place).mkdir(exist_ok=True)
-    (tmp_path / "a" / ".DS_Store").write_text("x")
-    (tmp_path / ".Trash" / "old").write_text("x")
+    (tmp_path / ".Trash").mkdir()
+    for name in ("a/.DS_Store", ".Trash/old"):
+        (tmp_path / name).write_text("x")
     found = read_export(tmp_path)
     assert (len(found.series), found.others, found.damaged) == (1, (), ())

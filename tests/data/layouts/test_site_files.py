@@ -40,9 +40,6 @@ def test_a_case_of_several_images_lists_them_and_null_for_a_missing_one(plan):
     assert content["channel_names"] == ["T1", "T2"]
     images = {record["case"]: record["image"] for part in ("training", "test") for record in content[part]}
     assert images == {"a": ["a/t1.nii", None], **{case: [f"{case}/t1.nii", f"{case}/t2.nii"] for case in "bcd"}}
-
-
-def test_the_files_of_all_contrasts_are_planned(plan):
     wanted = {f"{case}/{name}.nii" for case in "abcd" for name in ("t1", "t2", "seg")} - {"a/t2.nii"}
     assert set(plan.files) == wanted
 

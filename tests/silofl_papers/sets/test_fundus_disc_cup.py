@@ -11,6 +11,7 @@ from silofl.errors import DataError
 from silofl.study import load_study
 
 STUDY = Path(__file__).resolve().parents[3] / "jobs" / "fedsm_fundus" / "app" / "config" / "study.yaml"
+LAYOUT = "fundus-disc-cup"
 GREYS = np.array([255, 128, 0], np.uint8)  # background, rim of the disc, cup: by label number
 
 
@@ -46,8 +47,11 @@ def cases_of(folder):
     return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
 
 
-def test_train_and_test_of_a_domain_are_put_together_and_split_anew(source, tmp_path):
-    summary = import_layout("fundus-disc-cup", source, tmp_path / "target")
+def test_train_and_test_of_a_domain_are_put_together_and_split_anew_without_patients(run, source, tmp_path):
+    # What is no picture is left out.
+    for name in ("Thumbs.db", "._0001.png"):
+        (source / "north" / "images" / name).write_bytes(b"x")
+    summary = run()
     # 4 images: round(4 * 0.2) = 1 test, round(3 * 0.2) = 1 validation; 5 images: 1 test, round(4 * 0.2) = 1
     assert summary.examples == {
         "Domain1": {"training": 2, "validation": 1, "test": 1},
@@ -55,17 +59,14 @@ def test_train_and_test_of_a_domain_are_put_together_and_split_anew(source, tmp_
     }
     cases = cases_of(tmp_path / "target" / "Domain1")
     assert set(cases) == {"test-gdrishtiGS_001", *(f"train-gdrishtiGS_00{number}" for number in (2, 4, 5))}
+    assert all("patient" not in record for record in cases.values())
+    assert json.loads((tmp_path / "target" / "Domain1" / "dataset.json").read_text())["split_unit"] == "unknown"
+    original = (source / "Domain1" / "test" / "ROIs" / "image" / "gdrishtiGS_001.png").read_bytes()
+    assert (tmp_path / "target" / "Domain1" / "images" / "test-gdrishtiGS_001.png").read_bytes() == original
 
 
-def test_nobodys_patient_is_known(source, tmp_path):
-    import_layout("fundus-disc-cup", source, tmp_path / "target")
-    for site in ("Domain1", "north"):
-        assert all("patient" not in record for record in cases_of(tmp_path / "target" / site).values())
-        assert json.loads((tmp_path / "target" / site / "dataset.json").read_text())["split_unit"] == "unknown"
-
-
-def test_the_job_reads_the_rim_and_the_darkest_as_cup_and_scores_them_together_as_disc(source, tmp_path):
-    import_layout("fundus-disc-cup", source, tmp_path / "target")
+def test_the_job_reads_the_rim_and_the_darkest_as_cup_and_scores_them_together_as_disc(run, source, tmp_path):
+    run()
     data = load_site_data(tmp_path / "target" / "north", load_study(STUDY), tmp_path / "cache")
     assert data.training.images.shape == (3, 3, 256, 256)
     for part in (data.training, data.validation, data.test):
@@ -88,55 +89,46 @@ def test_a_mask_may_be_grey_or_three_times_the_same(tmp_path, is_rgb):
         np.testing.assert_array_equal(written, wanted)
 
 
-def test_a_photograph_is_copied_as_it_is(source, tmp_path):
-    import_layout("fundus-disc-cup", source, tmp_path / "target")
-    original = (source / "Domain1" / "test" / "ROIs" / "image" / "gdrishtiGS_001.png").read_bytes()
-    written = tmp_path / "target" / "Domain1" / "images" / "test-gdrishtiGS_001.png"
-    assert written.read_bytes() == original
-
-
-def test_greys_between_are_read_as_the_nearest_of_the_three(source, tmp_path):
+def test_greys_between_are_read_as_the_nearest_of_the_three(run, source, tmp_path):
     path = source / "north" / "masks" / "0002.png"
     Image.fromarray(np.array([[0, 50], [51, 200], [201, 255]], np.uint8).repeat(16, 0).repeat(16, 1)).save(path)
     Image.fromarray(np.zeros((96, 32, 3), np.uint8)).save(source / "north" / "images" / "0002.png")
-    import_layout("fundus-disc-cup", source, tmp_path / "out")
-    (found,) = (tmp_path / "out" / "north").rglob("masks/0002.png")
+    run()
+    (found,) = (tmp_path / "target" / "north").rglob("masks/0002.png")
     assert np.asarray(Image.open(found))[8::16, 8::16].tolist() == [[2, 2], [1, 1], [0, 0]]
 
 
-def test_a_mask_without_background_is_refused_with_its_name(source, tmp_path):
-    path = source / "north" / "masks" / "0002.png"
-    Image.fromarray(np.full((32, 32), 2, np.uint8)).save(path)
-    with pytest.raises(DataError, match="the mask 0002.png of 0002 must hold 0 .* not greys up to 2 alone"):
-        import_layout("fundus-disc-cup", source, tmp_path / "out")
+def no_background(source):
+    Image.fromarray(np.full((32, 32), 2, np.uint8)).save(source / "north" / "masks" / "0002.png")
 
 
-@pytest.mark.parametrize("kind", ["image", "mask"])
-def test_a_picture_without_its_partner_is_refused(source, tmp_path, kind):
-    (source / "Domain1" / "train" / "ROIs" / kind / "gdrishtiGS_004.png").unlink()
-    with pytest.raises(DataError, match="site 'Domain1' must have each picture in train/ROIs/image .* gdrishtiGS_004"):
-        import_layout("fundus-disc-cup", source, tmp_path / "target")
-
-
-def test_a_folder_without_masks_is_refused(source, tmp_path):
-    (source / "north" / "masks").rename(source / "north" / "labels")
-    with pytest.raises(DataError, match="site 'north' must have each picture in images and in masks; .* 0000, 0001"):
-        import_layout("fundus-disc-cup", source, tmp_path / "target")
-
-
-def test_a_hospital_without_pictures_is_refused(source, tmp_path):
-    (source / "empty").mkdir()
-    with pytest.raises(DataError, match="site 'empty' must have pictures in images or train/ROIs/image, not none"):
-        import_layout("fundus-disc-cup", source, tmp_path / "target")
-
-
-def test_two_pictures_of_one_name_are_refused(source, tmp_path):
-    (source / "north" / "images" / "0001.jpg").write_bytes(b"x")
-    with pytest.raises(DataError, match="0001.jpg must be the only picture of its name in images"):
-        import_layout("fundus-disc-cup", source, tmp_path / "target")
-
-
-def test_other_files_are_left_out(source, tmp_path):
-    (source / "north" / "images" / "Thumbs.db").write_bytes(b"x")
-    (source / "north" / "images" / "._0001.png").write_bytes(b"x")
-    assert import_layout("fundus-disc-cup", source, tmp_path / "target").examples["north"]["training"] == 3
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (no_background, "the mask 0002.png of 0002 must hold 0 .* not greys up to 2 alone"),
+        (
+            lambda source: (source / "Domain1/train/ROIs/image/gdrishtiGS_004.png").unlink(),
+            "site 'Domain1' must have each picture in train/ROIs/image .* gdrishtiGS_004",
+        ),
+        (
+            lambda source: (source / "Domain1/train/ROIs/mask/gdrishtiGS_004.png").unlink(),
+            "site 'Domain1' must have each picture in train/ROIs/image .* gdrishtiGS_004",
+        ),
+        (
+            lambda source: (source / "north" / "masks").rename(source / "north" / "labels"),
+            "site 'north' must have each picture in images and in masks; .* 0000, 0001",
+        ),
+        (
+            lambda source: (source / "empty").mkdir(),
+            "site 'empty' must have pictures in images or train/ROIs/image, not none",
+        ),
+        (
+            lambda source: (source / "north" / "images" / "0001.jpg").write_bytes(b"x"),
+            "0001.jpg must be the only picture of its name in images",
+        ),
+    ],
+)
+def test_a_set_without_whole_pairs_is_refused(run, source, damage, sentence):
+    damage(source)
+    with pytest.raises(DataError, match=sentence):
+        run()

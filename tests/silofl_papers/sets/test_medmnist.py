@@ -61,19 +61,38 @@ def test_the_parts_of_a_site_share_its_classes(run, tmp_path):
     assert abs(shares["training"][0] - shares["training"][1]) > 0.5
 
 
-def test_a_folder_with_one_npz_will_do_and_its_description_names_the_classes(run, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "described", "given", "labels"),
+    [
+        ("small.npz", None, None, ["class 0", "class 1"]),
+        ("small.npz", ["well", "ill"], None, ["well", "ill"]),
+        # What is given counts more than what the file's name says.
+        ("pneumoniamnist.npz", None, ("well", "ill"), ["well", "ill"]),
+    ],
+)
+def test_classes_have_the_names_that_are_given_or_of_the_description_beside_them(
+    run, tmp_path, name, described, given, labels
+):
     (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "dataset.json").write_text(json.dumps({"classes": {"0": "well", "1": "ill"}}))
-    run(is_folder=True, num_sites=1)
+    if described:
+        content = {"classes": {str(number): text for number, text in enumerate(described)}}
+        (tmp_path / "source" / "dataset.json").write_text(json.dumps(content))
+    summary = run(is_folder=True, name=name, num_sites=1, labels=given)
+    assert "the set names no patients" in summary.notes[0]
     content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "well", "1": "ill"}
+    assert [*content["labels"].values()] == labels
 
 
-@pytest.mark.parametrize("num_classes", [2, 5])
-def test_too_few_names_for_the_classes_are_refused(run, arrays, num_classes):
+@pytest.mark.parametrize(
+    ("name", "labels", "num_classes"),
+    # A name of a published set says how many there are.
+    [("small.npz", ("normal",), 2), ("small.npz", ("normal",), 5), ("pneumoniamnist.npz", None, 3)],
+)
+def test_too_few_names_for_the_classes_are_refused(run, arrays, name, labels, num_classes):
     arrays["val_labels"][0] = num_classes - 1
-    with pytest.raises(DataError, match=f"labels must name the {num_classes} classes of small.npz, not 1"):
-        run(labels=("normal",))
+    sentence = f"labels must name the {num_classes} classes of {name}, not {1 if labels else 2}"
+    with pytest.raises(DataError, match=sentence):
+        run(name=name, labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -89,25 +108,6 @@ def test_the_published_classes_are_known_by_the_name_of_the_file(run, arrays, tm
     for site in ("site-1", "site-2"):
         load_site_data(tmp_path / "target" / site, study, tmp_path / "cache")
     assert len(study.labels) == classes
-
-
-def test_names_that_are_given_count_more_than_the_files_own(run, tmp_path):
-    run(name="pneumoniamnist.npz", num_sites=1, labels=("well", "ill"))
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "well", "1": "ill"}
-
-
-def test_a_file_with_more_classes_than_its_name_says_is_refused(run, arrays):
-    arrays["test_labels"] = np.full((30, 1), 2)
-    with pytest.raises(DataError, match="labels must name the 3 classes of pneumoniamnist.npz, not 2"):
-        run(name="pneumoniamnist.npz")
-
-
-@pytest.mark.parametrize("missing", ["train_images", "val_labels"])
-def test_a_missing_array_is_named(run, arrays, missing):
-    del arrays[missing]
-    with pytest.raises(DataError, match=f"small.npz must hold the arrays of MedMNIST; {missing} missing"):
-        run()
 
 
 LABELS = "train_labels of small.npz must hold one class from 0 an image, not"
@@ -126,10 +126,13 @@ SHAPES = r"train_images of small.npz must be of shape \(N, H, W\) or \(N, H, W, 
         ("train_images", np.zeros((60, 4, 4, 4, 3), np.uint8), SHAPES),
         ("train_images", np.zeros((60, 4), np.uint8), SHAPES),
         ("val_images", np.zeros((20, 5, 5), np.uint8), "small.npz must hold images of one size, not"),
+        ("val_labels", None, "small.npz must hold the arrays of MedMNIST; val_labels missing"),
     ],
 )
 def test_arrays_of_another_form_are_refused_before_anything_is_written(run, arrays, tmp_path, name, values, message):
     arrays[name] = values
+    if values is None:
+        del arrays[name]
     with pytest.raises(DataError, match=message):
         run()
     assert not (tmp_path / "target").exists()
@@ -165,47 +168,45 @@ def test_a_broken_file_is_called_corrupt(tmp_path, content):
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_folder_must_hold_one_npz(tmp_path, count):
-    (tmp_path / "source").mkdir()
     for number in range(count):
-        (tmp_path / "source" / f"{number}.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=f"source must be an npz file or a folder with one, not with {count}"):
-        import_layout("medmnist", tmp_path / "source", tmp_path / "target")
+        (tmp_path / f"{number}.npz").write_bytes(b"")
+    with pytest.raises(DataError, match=f"must be an npz file or a folder with one, not with {count}"):
+        import_layout("medmnist", tmp_path, tmp_path / "target")
 
 
 # --- sites split anew
 
 
-def test_with_a_test_fraction_all_images_are_joined_and_every_site_split_by_example(run):
+def test_with_a_test_fraction_all_images_are_joined_and_every_site_split_by_example(run, tmp_path):
     summary = run(num_sites=2, alpha=100.0, test=0.5)
     assert sum(sum(parts.values()) for parts in summary.examples.values()) == sum(COUNTS.values())
-    for parts in summary.examples.values():
+    for site, parts in summary.examples.items():
         assert parts["validation"] == 0 and abs(parts["training"] - parts["test"]) <= 1
+        content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
+        for part in ("training", "test"):
+            # Of the set's own parts.
+            assert {record["case"].split("-")[0] for record in content[part]} == set(COUNTS)
 
 
-def test_sites_split_anew_mix_the_sets_own_parts(run, tmp_path):
-    run(num_sites=1, test=0.5)
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    for part in ("training", "test"):
-        assert {record["case"].split("-")[0] for record in content[part]} == set(COUNTS)
+EQUAL = {"alpha": 0.1, "is_equal": True}
 
 
-def test_the_sites_of_adafed_have_equal_sizes_and_half_of_each_is_for_the_test(run):
-    summary = run(num_sites=20, alpha=0.1, test=0.5, is_equal=True)
-    # 110 images at 20 sites: 5 each, round(2.5) = 2 of them for the test, and 10 left over
-    assert list(summary.examples.values()) == [{"training": 3, "validation": 0, "test": 2}] * 20
-    assert "10 examples are at no site, so that all sites have equally many" in summary.notes
-
-
-def test_sites_of_equal_size_keep_the_sets_own_parts(run):
-    summary = run(num_sites=4, alpha=0.1, is_equal=True)
-    # 60, 20 and 30 images; 30 // 4 = 7
-    assert list(summary.examples.values()) == [{"training": 15, "validation": 5, "test": 7}] * 4
-
-
-def test_shards_give_every_site_the_same_number_of_images(run):
-    summary = run(partition="shards", num_sites=5, num_shards=2, test=0.5)
-    # 110 images in 10 shards of 11, 2 a site
-    assert [sum(parts.values()) for parts in summary.examples.values()] == [22] * 5
+@pytest.mark.parametrize(
+    ("options", "sizes", "left"),
+    [
+        # As of AdaFed: 110 images at 20 sites are 5 each, round(2.5) = 2 of them for the test, and 10 left over.
+        ({"num_sites": 20, "test": 0.5, **EQUAL}, [3, 0, 2], 10),
+        # The set's own parts: 60, 20 and 30 images; 30 // 4 = 7.
+        ({"num_sites": 4, **EQUAL}, [15, 5, 7], 2),
+        # 110 images in 10 shards of 11, 2 a site.
+        ({"num_sites": 5, "partition": "shards", "num_shards": 2, "test": 0.5}, [11, 0, 11], 0),
+    ],
+)
+def test_sites_of_equal_size_have_equally_many_images_in_each_part(run, options, sizes, left):
+    summary = run(**options)
+    assert [[*parts.values()] for parts in summary.examples.values()] == [sizes] * options["num_sites"]
+    sentence = f"{left} examples are at no site, so that all sites have equally many"
+    assert (sentence in summary.notes) is (left > 0)
 
 
 def test_colour_is_kept(run, arrays, study, tmp_path):
@@ -215,12 +216,6 @@ def test_colour_is_kept(run, arrays, study, tmp_path):
     settings = study("classification", channels=3, intensity="raw", split_unit="unknown")
     data = load_site_data(tmp_path / "target" / "site-1", settings, tmp_path / "cache")
     assert data.test.images.shape == (30, 3, 4, 4) and data.test.images[0, :, 0, 0].tolist() == [10, 20, 30]
-
-
-def test_classes_without_names_are_numbered_and_the_summary_says_that_nobody_is_named(run, tmp_path):
-    assert "the set names no patients" in run(num_sites=1).notes[0]
-    content = json.loads((tmp_path / "target" / "site-1" / "dataset.json").read_text())
-    assert content["labels"] == {"0": "class 0", "1": "class 1"}
 
 
 @pytest.mark.parametrize("name", ["pneumoniamnist_balanced", "mednist6_28"])

@@ -5,12 +5,13 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.importers import import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 from silofl.study import load_study
 
 JOBS = Path(__file__).resolve().parents[3] / "jobs"
+LAYOUT = "prostate-saml"
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
 SIZE = (12, 10, 5)
 
@@ -41,8 +42,12 @@ def records_of(folder):
     return [record for part in ("training", "validation", "test") for record in content[part]]
 
 
-def test_a_case_is_a_patient_and_its_slices_are_counted(source, tmp_path):
-    summary = import_layout("prostate-saml", source, tmp_path / "target", ImportOptions(test=0.25, validation=0.3334))
+def test_a_case_is_a_patient_and_its_slices_are_counted(run, source, tmp_path):
+    # What is no volume is left out.
+    (source / "HK" / "README.txt").write_text("x")
+    (source / "HK" / "._Case00.nii.gz").write_bytes(b"x")
+    (source / ".hidden").mkdir()
+    summary = run(test=0.25, validation=0.3334)
     # 8 patients: round(8 * 0.25) = 2 test, round(6 * 0.3334) = 2 validation, 4 training; 5 slices each
     counts = {"training": 20, "validation": 10, "test": 10}
     assert summary.examples == {"RUNMC": counts, "HK": counts}
@@ -51,32 +56,24 @@ def test_a_case_is_a_patient_and_its_slices_are_counted(source, tmp_path):
     assert records_of(tmp_path / "target" / "HK")[0]["slices"] == [0, 4]
 
 
-def test_the_zones_become_one_label_on_the_same_grid(source, tmp_path):
-    import_layout("prostate-saml", source, tmp_path / "target")
+def test_the_zones_become_one_label_on_the_same_grid_by_the_same_bytes_each_time(run, source, tmp_path):
+    run()
+    target = tmp_path / "target" / "HK"
+    assert (target / "images" / "Case03.nii.gz").read_bytes() == (source / "HK" / "Case03.nii.gz").read_bytes()
     original = nibabel.load(source / "HK" / "Case03_segmentation.nii.gz")
-    written = nibabel.load(tmp_path / "target" / "HK" / "labels" / "Case03.nii.gz")
+    written = nibabel.load(target / "labels" / "Case03.nii.gz")
     np.testing.assert_array_equal(np.asanyarray(written.dataobj), np.asanyarray(original.dataobj) > 0)
     np.testing.assert_array_equal(written.affine, original.affine)
     assert written.header.get_zooms() == original.header.get_zooms()
     assert written.header["sform_code"] == original.header["sform_code"]
-
-
-def test_an_image_is_copied_as_it_is(source, tmp_path):
-    import_layout("prostate-saml", source, tmp_path / "target")
-    original = (source / "RUNMC" / "Case05.nii.gz").read_bytes()
-    assert (tmp_path / "target" / "RUNMC" / "images" / "Case05.nii.gz").read_bytes() == original
-
-
-def test_the_same_set_is_written_as_the_same_bytes(source, tmp_path):
-    for name in ("first", "second"):
-        import_layout("prostate-saml", source, tmp_path / name)
-    for path in (tmp_path / "first").rglob("*.nii.gz"):
-        assert (tmp_path / "second" / path.relative_to(tmp_path / "first")).read_bytes() == path.read_bytes()
+    import_layout(LAYOUT, source, tmp_path / "again")
+    for path in target.rglob("*.nii.gz"):
+        assert (tmp_path / "again" / "HK" / path.relative_to(target)).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("job", ["harmofl_prostate", "fedsm_prostate"])
-def test_the_jobs_read_what_was_imported(source, tmp_path, job):
-    import_layout("prostate-saml", source, tmp_path / "target")
+def test_the_jobs_read_what_was_imported(run, tmp_path, job):
+    run()
     study = load_study(JOBS / job / "app" / "config" / "study.yaml")
     data = load_site_data(tmp_path / "target" / "RUNMC", study, tmp_path / "cache")
     # round(8 * 0.2) = 2 test, round(6 * 0.2) = 1 validation, 5 training
@@ -86,53 +83,39 @@ def test_the_jobs_read_what_was_imported(source, tmp_path, job):
     assert set(np.unique(data.test.targets)) == {0, 1}
 
 
-def test_truncation_cuts_by_slices(source, tmp_path, study):
+def test_truncation_cuts_by_slices(run, source, tmp_path, study):
     for number in (6, 7):
         for path in (source / "HK").glob(f"Case0{number}*"):
             path.unlink()
-    nibabel.save(nibabel.Nifti1Image(np.ones((12, 10, 3), np.int16), AFFINE), source / "HK" / "Case00.nii.gz")
-    nibabel.save(
-        nibabel.Nifti1Image(np.ones((12, 10, 3), np.int16), AFFINE), source / "HK" / "Case00_segmentation.nii.gz"
-    )
-    whole = import_layout("prostate-saml", source, tmp_path / "whole").examples
-    cut = import_layout("prostate-saml", source, tmp_path / "cut", ImportOptions(is_truncated=True)).examples
+    for name in ("Case00", "Case00_segmentation"):
+        thin = nibabel.Nifti1Image(np.ones((12, 10, 3), np.int16), AFFINE)
+        nibabel.save(thin, source / "HK" / f"{name}.nii.gz")
+    whole, cut = import_layout(LAYOUT, source, tmp_path / "whole").examples, run(is_truncated=True).examples
     smallest = whole["HK"]["training"]
     assert smallest < whole["RUNMC"]["training"]
     assert cut == {"HK": whole["HK"], "RUNMC": {**whole["RUNMC"], "training": smallest}}
-    data = load_site_data(tmp_path / "cut" / "RUNMC", study(labels={1: "prostate"}), tmp_path / "cache")
+    data = load_site_data(tmp_path / "target" / "RUNMC", study(labels={1: "prostate"}), tmp_path / "cache")
     assert len(data.training) == smallest
 
 
-def test_other_files_are_left_out(source, tmp_path):
-    (source / "HK" / "README.txt").write_text("x")
-    (source / "HK" / "._Case00.nii.gz").write_bytes(b"x")
-    (source / ".hidden").mkdir()
-    assert import_layout("prostate-saml", source, tmp_path / "target").patients == {"RUNMC": 8, "HK": 8}
+LACKS = "site 'RUNMC' must have an image and a segmentation of each case; .* Case02"
+ONE = "site 'RUNMC' must have one file of a kind for Case01, not .*"
 
 
-@pytest.mark.parametrize("name", ["Case02.nii.gz", "Case02_Segmentation.nii.gz"])
-def test_a_case_that_lacks_a_file_is_refused(source, tmp_path, name):
-    (source / "RUNMC" / name).unlink()
-    with pytest.raises(DataError, match="site 'RUNMC' must have an image and a segmentation of each case; .* Case02"):
-        import_layout("prostate-saml", source, tmp_path / "target")
-
-
-@pytest.mark.parametrize("twin", ["Case01.nii", "Case01_SEGMENTATION.nii.gz"])
-def test_two_files_of_a_kind_are_refused(source, tmp_path, twin):
-    (source / "RUNMC" / twin).write_bytes(b"x")
-    with pytest.raises(DataError, match=f"site 'RUNMC' must have one file of a kind for Case01, not .*{twin}"):
-        import_layout("prostate-saml", source, tmp_path / "target")
-
-
-def test_a_folder_without_volumes_is_refused(source, tmp_path):
-    (source / "notes").mkdir()
-    with pytest.raises(DataError, match="site 'notes' must have volumes like Case00.nii.gz, not none"):
-        import_layout("prostate-saml", source, tmp_path / "target")
-
-
-@pytest.mark.parametrize("name", ["Case04.nii.gz", "Case04_segmentation.nii.gz"])
-def test_a_truncated_volume_is_named_with_its_site(source, tmp_path, name):
-    path = source / "HK" / name
-    path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(DataError, match=f"HK/{name} must be a whole file"):
-        import_layout("prostate-saml", source, tmp_path / "target")
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("RUNMC/Case02.nii.gz", None, LACKS),
+        ("RUNMC/Case02_Segmentation.nii.gz", None, LACKS),
+        ("RUNMC/Case01.nii", b"x", f"{ONE}Case01.nii"),
+        ("RUNMC/Case01_SEGMENTATION.nii.gz", b"x", f"{ONE}Case01_SEGMENTATION.nii.gz"),
+        ("notes/a.txt", b"x", "site 'notes' must have volumes like Case00.nii.gz, not none"),
+        ("HK/Case04.nii.gz", b"x", "HK/Case04.nii.gz must be a whole file"),
+        ("HK/Case04_segmentation.nii.gz", b"x", "HK/Case04_segmentation.nii.gz must be a whole file"),
+    ],
+)
+def test_a_site_without_whole_cases_is_refused(run, source, name, content, sentence):
+    (source / name).parent.mkdir(exist_ok=True)
+    (source / name).unlink() if content is None else (source / name).write_bytes(content)
+    with pytest.raises(DataError, match=sentence):
+        run()
