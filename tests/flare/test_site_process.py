@@ -48,6 +48,7 @@ def test_sites_are_forked_where_all_is_imported_and_no_other_thread_runs_and_num
     for _ in range(2):
         receiver, sender = CONTEXT.Pipe(duplex=False)
         CONTEXT.Process(target=describe, args=(sender,)).start()
+        sender.close()
         told.append(receiver.recv())
     (first, *state), (second, *_) = told
     assert state == [set(), 1]
