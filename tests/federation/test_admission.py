@@ -70,9 +70,11 @@ NUMBERS = {
     "a NaN Dice": validation(value=float("nan")),
     "a label that is praise for the model card": validation(labels={"approved for <b>diagnosis</b>": 0.9}),
     "a metric that nobody knows": validation(also={"approval": 1.0}),
+    "cases without a Dice": validation(value=None),
     "fewer cases than none": validation(num_cases=-1),
     "10^12 cases": validation(num_cases=10**12),
     "labels by number": validation(labels={1: 0.5}),
+    "cases of other labels": validation(label_cases={"2": 1}),
     "a value of a model that nobody trains": validation(models={"Doe^Jane": 0.5}),
     "a model's value of 7": validation(models={"model": 7}),
 }
@@ -105,7 +107,11 @@ SENTENCES = {
     "a shape that is broadcast": "'model/network",
     "infinity": "finite numbers; 'model/network",
 }
-ERRORS = {"10 MB of reasons": meta(error="no GPU " * (LONG // 7)), "no reason": meta(error=None)}
+ERRORS = {
+    "10 MB of reasons": meta(error="no GPU " * (LONG // 7)),
+    "10^5000 as reason": meta(error=10**5000),
+    "no reason": meta(error=None),
+}
 RECORDED = {}
 
 

@@ -297,7 +297,7 @@ def test_what_was_trained_when_the_pause_began_does_not_leave(switched, monkeypa
     assert left.arrays == {} and left.meta == {"round": 1, "error": PAUSED}
 
 
-@pytest.mark.parametrize("content", [None, "data: [", "paused: small"])
+@pytest.mark.parametrize("content", [None, "", "data: [", "paused: small"])
 def test_a_site_whose_settings_cannot_be_read_is_paused_and_only_its_own_log_says_why(
     switched, tmp_path, caplog, content
 ):
