@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from silofl.errors import AggregationError
 from silofl.federation.course import Course, separate_failures
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
@@ -36,9 +35,8 @@ def arrays(change):
     return lambda answer: Message({name: change(array) for name, array in answer.arrays.items()}, answer.meta)
 
 
-def one_array(value):
-    """Return a change of the last array alone."""
-    return lambda answer: Message(answer.arrays | {[*answer.arrays][-1]: value}, answer.meta)
+def without_last(answer):
+    return Message(answer.arrays | {[*answer.arrays][-1]: None}, answer.meta)
 
 
 def endless():
@@ -47,70 +45,35 @@ def endless():
     return value
 
 
-def nested(depth):
-    value = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 NUMBERS = {
     "no examples": meta(num_examples=0),
     "examples unsaid": without("num_examples"),
-    "examples in a text": meta(num_examples="3"),
-    "examples a bool": meta(num_examples=True),
     "one example more than first": meta(num_examples=4),
-    "10^400 examples": meta(num_examples=10**400),
     "10^5000 examples": meta(num_examples=10**5000),
     "another round": meta(round=1),
     "no round": without("round"),
-    "a round in a text": meta(round="2"),
-    "no steps": meta(steps=0),
-    "steps unsaid": without("steps"),
-    # 3 examples are 2 batches of at most 2.
-    "one step more than the examples give": meta(steps=3),
-    "image without a size": meta(image_shape=[1, 0, 32]),
     "image of three channels": meta(image_shape=[3, 32, 32]),
-    "image of 10^9 columns": meta(image_shape=[1, 32, 10**9]),
     "an unknown key of 10 MB": lambda answer: Message(answer.arrays, answer.meta | {"k" * LONG: 1}),
     "a part that expects nothing": meta(model={"holds": 1}),
-    "a text of 10 MB": meta(image_shape="x" * LONG),
-    "a set": meta(image_shape={1, 32}),
     "an object": meta(steps=object()),
-    "metrics a number": meta(metrics=5),
     "metrics null": meta(metrics=None),
     "metrics without end": lambda answer: Message(answer.arrays, answer.meta | {"metrics": endless()}),
-    "metrics nested deeply": lambda answer: Message(answer.arrays, answer.meta | {"metrics": nested(10**5)}),
     "a patient's name for a version": meta(software=read_software().model_dump() | {"torch": "Jane Doe"}),
-    "software with one thing more": meta(software=read_software().model_dump() | {"host": "radiology-3"}),
     "recorded a text": meta(is_recorded="yes"),
-    "no metrics": without("metrics"),
     "no loss": meta(metrics={}),
     "NaN loss": metrics(loss=float("nan")),
-    "10^400 as loss": metrics(loss=10**400),
     "loss of 1e300": metrics(loss=1e300),
     "loss a bool": metrics(loss=True),
     "negative drift": metrics(drift=-1.0),
-    "an unknown metric": metrics(age=70),
     "a loss of a model that nobody trains": metrics(loss_jane_doe=0.5),
-    "780 losses": metrics(**{f"loss_{'a' * (n // 26 + 1)}{chr(97 + n % 26)}": 0.5 for n in range(26 * 30)}),
-    "a loss with a strange name": metrics(**{"loss_\x1b[31m": 0.5}),
-    "validation a number": metrics(validation=0.5),
     "validation empty": metrics(validation={}),
-    "a Dice of 99": validation(value=99),
-    "a Dice below 0": validation(value=-0.1),
     "a NaN Dice": validation(value=float("nan")),
     "a label that is praise for the model card": validation(labels={"approved for <b>diagnosis</b>": 0.9}),
     "a metric that nobody knows": validation(also={"approval": 1.0}),
-    "a Dice of 10^400": validation(value=10**400),
-    "a Dice of nothing": validation(num_cases=0),
     "cases without a Dice": validation(value=None),
     "fewer cases than none": validation(num_cases=-1),
     "10^12 cases": validation(num_cases=10**12),
-    "a case's name": validation(by_case={"Doe^Jane": 0.5}),
-    "a label's Dice of 2": validation(labels={"1": 2.0}),
     "labels by number": validation(labels={1: 0.5}),
-    "a label with a control character": validation(labels={"1\n2": 0.5}),
     "cases of other labels": validation(label_cases={"2": 1}),
     "a value of a model that nobody trains": validation(models={"Doe^Jane": 0.5}),
     "a model's value of 7": validation(models={"model": 7}),
@@ -121,29 +84,22 @@ ARRAYS = {
     "one more array": lambda answer: Message(answer.arrays | {"model/extra": np.zeros(1, np.float32)}, answer.meta),
     "a name of 10 MB": lambda answer: Message(answer.arrays | {"n" * LONG: np.zeros(1)}, answer.meta),
     "a number for a name": lambda answer: Message(answer.arrays | {7: np.zeros(1)}, answer.meta),
-    "another role": lambda answer: Message(answer.arrays | {"personal/w": np.zeros(1)}, answer.meta),
-    "scalars": arrays(lambda array: np.float32(0)),
     "a shape that is broadcast": arrays(lambda array: np.zeros((1,) * array.ndim, np.float32)),
     "infinity": arrays(lambda array: np.full_like(array, -np.inf)),
-    "one NaN": arrays(lambda array: np.where(np.arange(array.size).reshape(array.shape) == 0, np.nan, array)),
     # Upwards, so that no variance falls below 0.
     "x1000": arrays(lambda array: 1000 * np.abs(array)),
     "x1e30": arrays(lambda array: np.float32(1e30) * np.sign(array)),
     "1e300 in float64": arrays(lambda array: np.full(array.shape, 1e300)),
     "texts": arrays(lambda array: np.full(array.shape, "0.5")),
     "objects that look like numbers": arrays(lambda array: array.astype(object)),
-    "complex numbers": arrays(lambda array: array.astype(np.complex64)),
     "integers": arrays(lambda array: np.ones(array.shape, np.int64)),
     "half precision": arrays(lambda array: array.astype(np.float16)),
-    "records": arrays(lambda array: np.zeros(array.shape, [("a", np.float32)])),
-    "an array null": one_array(None),
-    "an array a number": one_array(0.5),
+    "an array null": without_last,
 }
 # What the reason says beside the site.
 SENTENCES = {
     "no examples": "num_examples must be greater than or equal to 1, not 0",
     "examples unsaid": "its num_examples; it is missing",
-    "examples in a text": "num_examples must be a valid integer, not '3'",
     "NaN loss": "metrics.loss must be a finite number, not nan",
     "no loss": "its loss; it is missing",
     "a NaN Dice": "metrics.validation.value must be a finite number, not nan",
@@ -153,8 +109,6 @@ SENTENCES = {
 }
 ERRORS = {
     "10 MB of reasons": meta(error="no GPU " * (LONG // 7)),
-    "control characters": meta(error="\x1b[2Jno\r\nGPU\x00"),
-    "a list of reasons": meta(error=["no GPU"] * 1000),
     "10^5000 as reason": meta(error=10**5000),
     "no reason": meta(error=None),
 }
@@ -241,24 +195,29 @@ def test_an_honest_run_is_complete(recorded, tmp_path):
     assert results["status"] == "COMPLETE" and [record.refused for record in ledger] == [{}, {}]
 
 
+def of_west(spoil):
+    return lambda task, site, answer: spoil(answer) if site == "west" else answer
+
+
 def test_a_thousandfold_update_passes_where_the_study_asks_for_no_bound(play):
     game = play(federation={"max_update_ratio": None})
-    record = game.round(change=lambda task, site, one: ARRAYS["x1000"](one) if site == "west" else one)
+    record = game.round(change=of_west(ARRAYS["x1000"]))
     assert record.refused == {} and record.answered == ["east", "north", "west"]
 
 
 def test_an_update_is_not_shorter_for_a_million_steps_that_a_site_claims(play):
     claims = meta(num_examples=10**7, steps=5 * 10**6)
     # 1000 a weight, where honest ones change by some hundredths.
-    mad = {"change": lambda task, site, one: claims(arrays(lambda a: a + 1000)(one)) if site == "west" else one}
-    assert list(play().round(**mad).refused) == ["west"]
+    record = play().round(change=of_west(lambda answer: claims(arrays(lambda array: array + 1000)(answer))))
+    assert list(record.refused) == ["west"]
 
 
 def test_two_sites_are_not_compared_unless_the_study_says_so(play):
-    mad = {"change": lambda task, site, one: ARRAYS["x1000"](one) if site == "west" else one}
-    assert play(("east", "west")).round(**mad).refused == {}
+    mad = of_west(lambda answer: meta(num_examples=45)(ARRAYS["x1000"](answer)))
+    alone = play(("east", "west")).round(change=mad)
+    assert alone.refused == {} and alone.unlike is None
     compared = play(("east", "west"), folder="compared", federation={"min_sites_for_ratio": 2})
-    assert list(compared.round(**mad).refused) == ["west"]
+    assert list(compared.round(change=mad).refused) == ["west"]
 
 
 def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_all(play):
@@ -269,31 +228,29 @@ def test_the_size_of_the_images_is_that_of_most_sites_and_one_cannot_set_it_for_
     assert record.refused == {} and record.answered == ["east", "north", "west"]
 
 
-@pytest.mark.parametrize("shape", [[3, 8, 8], [1, 8, 8, 8], [1, 16384, 16385]])
-def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play, shape):
+def test_a_size_that_the_study_makes_impossible_costs_its_site_alone(play):
     # As many sites say this as the right one, and 'east' comes first by its name.
     game = play(("east", "west"), name="harmofl", preset="paper", federation={"min_sites": 1})
-    record = game.round(change=lambda task, site, one: meta(image_shape=shape)(one) if site == "east" else one)
+    record = game.round(change=lambda task, site, one: meta(image_shape=[3, 8, 8])(one) if site == "east" else one)
     assert game.server.image_shape == (1, 32, 32)
     assert record.answered == ["west"] and list(record.refused) == ["east"]
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_variance_below_0_costs_its_site_alone_and_one_of_0_is_a_variance(play, precision):
-    def lower(by):
-        def change(task, site, one):
-            variances = {name: np.full_like(array, -by) for name, array in one.arrays.items() if "running_var" in name}
-            return Message(one.arrays | variances, one.meta) if site == "west" else one
+    def refused(by):
+        def lower(answer):
+            variances = {name: np.full_like(one, -by) for name, one in answer.arrays.items() if "running_var" in name}
+            return Message(answer.arrays | variances, answer.meta)
 
-        return change
+        federation = {"precision": precision, "min_sites": 1}
+        game = play(("east", "west"), str(by), model={"normalization": "batch"}, federation=federation)
+        return game.round(change=of_west(lower)).refused
 
-    game = play(model={"normalization": "batch"}, federation={"precision": precision})
     # Every variance begins at 1, so a change of -1 makes it 0 and one of -1.5 makes it -0.5.
-    record = game.round(change=lower(1.5))
-    assert list(record.refused) == ["west"]
-    assert "running_var' with values of at least -1" in record.refused["west"]
-    allowed = play(folder="allowed", model={"normalization": "batch"}, federation={"precision": precision})
-    assert allowed.round(change=lower(1)).refused == {}
+    assert refused(1) == {}
+    (reason,) = refused(1.5).values()
+    assert "site 'west'" in reason and "running_var' with values of at least -1" in reason
 
 
 def test_a_variance_of_0_that_half_precision_rounds_stays_0(play):
@@ -309,9 +266,3 @@ def test_a_variance_of_0_that_half_precision_rounds_stays_0(play):
 
     assert game.round(change=vanish).refused == {}
     assert game.server.parts["model"].common[name].min() == 0
-
-
-def test_too_few_good_answers_end_the_run_with_the_reasons(play):
-    game = play(federation={"min_sites": 3})
-    with pytest.raises(AggregationError, match="at least 3 sites, not 2: west: the answer of site 'west'"):
-        game.round(change=lambda task, site, one: meta(metrics=5)(one) if site == "west" else one)

@@ -98,8 +98,6 @@ def test_every_array_that_an_algorithm_sends_is_of_a_kind_that_may_leave(make_st
 
 FORGED = {
     "half": lambda array: array.astype(np.float16),
-    "complex": lambda array: array.astype(np.complex64),
-    "object": lambda array: array.astype(object),
     "text": lambda array: array.astype("U9"),
     "axis more": lambda array: array[..., None],
     "twice as long": lambda array: np.concatenate([array, array]),
@@ -121,13 +119,7 @@ def test_a_known_name_with_another_shape_or_type_never_leaves(gate, answer, kind
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        ("selector", "selector/image"),
-        ("selector", "selector/average/network.head.bias"),
-        ("statistics", "statistics/image/mean"),
-        ("statistics", "statistics/0/maximum"),
-        ("amplitude", "amplitude/image"),
-    ],
+    [("selector", "selector/image"), ("statistics", "statistics/0/maximum"), ("amplitude", "amplitude/image")],
 )
 def test_a_name_that_only_begins_like_a_parts_never_leaves_and_is_not_repeated(gate, answer, kind, name):
     message = answer(kind)
@@ -143,26 +135,19 @@ SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
     [
         {"note": "Jane Doe"},
         {"num_examples": "Jane Doe"},
-        {"num_examples": [1, 2, 3]},
-        {"num_examples": 10**400},
         {"num_patients": float("nan")},
         {"image_shape": list(range(1, 5000))},
         {"metrics": {"loss": 0.5, "Jane Doe": 1.0}},
-        {"metrics": {"loss": 0.5, "pixel_0": 0.1}},
-        {"metrics": {"loss": [0.1] * 65536}},
         {"metrics": {"validation": SCORE | {"labels": {"Jane Doe": 0.5}}}},
         {"metrics": {"validation": SCORE | {"also": {"Jane Doe": 0.5}}}},
         {"metrics": {"validation": SCORE | {"by_case": {"patient_1": 0.5}}}},
         {"metrics": {"round_test": SCORE}},
         {"metrics": {"test": SCORE | {"value": "Jane Doe"}}},
-        {"metrics": {"test": SCORE | {"num_patients": "Jane Doe"}}},
-        {"metrics": {"test": SCORE | {"num_patients": 1.5}}},
         {"metrics": {"test": SCORE | {"num_patients": 3}}},
         {"statistics": {"withheld": "Jane Doe"}},
         {"error": "no disk", "note": "Jane Doe"},
         {"error": "line 1\nline 2"},
         {"error": "Jane Doe " * 1000},
-        {"error": {"Jane Doe": 1}},
     ],
 )
 def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
@@ -170,15 +155,10 @@ def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
     assert reason.startswith("the site lets only the numbers of an answer leave") and "Jane" not in reason
 
 
-@pytest.mark.parametrize(
-    "meta",
-    [
-        {"metrics": {"loss": 0.5, "drift": 0.5, "validation": SCORE, "test": SCORE | {"num_patients": 2}}},
-        {"error": "no disk", "held": 3},
-    ],
-)
-def test_honest_numbers_and_reasons_leave(gate, meta):
-    assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
+def test_honest_numbers_and_reasons_leave(gate):
+    metrics = {"loss": 0.5, "drift": 0.5, "validation": SCORE, "test": SCORE | {"num_patients": 2}}
+    for meta in ({"metrics": metrics}, {"error": "no disk", "held": 3}):
+        assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
 
 
 def test_losses_and_values_leave_of_the_models_that_the_study_trains(gate):
@@ -196,13 +176,11 @@ def test_losses_and_values_leave_of_the_models_that_the_study_trains(gate):
 def test_a_test_of_a_round_leaves_where_the_study_asks_for_it_and_tells_no_more_than_a_validation(make_study):
     study = make_study(name="fedavg").model_copy(update={"evaluate_every_round": True})
     asked = Gate.of(study, Site(data="/data", state_dir="/state"))
-
-    def refusal(score):
-        return asked.refusal(request(), Message(meta={"round": 1, "metrics": {"round_test": score}}))
-
-    assert refusal(SCORE) is None
-    for more in ({"labels": {"Jane Doe": 0.5}}, {"also": {"Jane Doe": 0.5}}, {"by_case": {"patient_1": 0.5}}):
-        assert refusal(SCORE | more).startswith("the site lets only the numbers of an answer leave")
+    leave = [
+        asked.refusal(request(), Message(meta={"round": 1, "metrics": {"round_test": SCORE | more}})) is None
+        for more in ({}, {"labels": {"Jane Doe": 0.5}}, {"by_case": {"patient_1": 0.5}})
+    ]
+    assert leave == [True, False, False]
 
 
 def test_a_reason_takes_no_arrays_along(gate, answer):
@@ -215,24 +193,18 @@ def test_no_weights_leave_but_as_the_answer_to_a_training_task(gate, answer, tas
     assert f"the answer to {task} held others" in gate().refusal(Request(task), answer("weights"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_array_is_known_by_its_name(gate, kind):
-    assert gate(algorithm=SENDERS[kind]).kind(NAMES[kind]) == kind
+@pytest.mark.parametrize(("kind", "name"), [*NAMES.items(), ("selector", "selector/square/network.head.weight")])
+def test_an_array_is_known_by_its_name_and_every_kind_has_a_purpose_of_its_own(gate, kind, name):
+    here = gate(algorithm=SENDERS[kind])
+    assert here.kind(name) == kind
+    assert len(here.purpose(kind).split()) > 5 and here.purpose(kind) not in OTHERS.values()
 
 
-@pytest.mark.parametrize("name", ["image", "network.final_conv.weight", "model/image", "personal/network.x", "other/a"])
-def test_an_array_that_no_part_of_the_study_knows_is_unknown(gate, name):
-    assert gate().kind(name) == UNKNOWN and gate().purpose(UNKNOWN) == OTHERS[UNKNOWN]
-
-
-@pytest.mark.parametrize("kind", ["amplitude", "statistics", "selector"])
-def test_what_another_algorithm_would_send_is_unknown(gate, kind):
-    assert gate().kind(NAMES[kind]) == UNKNOWN
-
-
-@pytest.mark.parametrize("prefix", ["selector", "selector/average", "selector/square"])
-def test_all_that_the_selector_sends_is_its_own_kind(gate, prefix):
-    assert gate(algorithm=SENDERS["selector"]).kind(f"{prefix}/network.head.weight") == "selector"
+def test_what_no_part_of_the_study_knows_or_another_algorithm_would_send_is_unknown(gate):
+    others = [NAMES["amplitude"], NAMES["statistics"], NAMES["selector"]]
+    for name in ("image", "network.final_conv.weight", "model/image", "personal/network.x", "other/a", *others):
+        assert gate().kind(name) == UNKNOWN, name
+    assert gate().purpose(UNKNOWN) == OTHERS[UNKNOWN]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,7 +212,6 @@ def test_a_kind_that_the_site_does_not_name_is_refused(gate, answer, kind):
     allowed = [other for other in KINDS if other != kind]
     reason = gate(algorithm=SENDERS[kind], may_leave=allowed).refusal(request(kind), answer(kind))
     assert f"not {kind}; the answer held 1 such arrays" in reason
-    assert gate(algorithm=SENDERS[kind]).refusal(request(kind), answer(kind)) is None
 
 
 def test_an_array_that_is_no_part_of_the_study_never_leaves_and_its_name_neither(gate, answer):
@@ -256,65 +227,42 @@ def test_numbers_alone_leave_even_where_no_array_may(gate, answer):
     assert "lets no arrays leave, not weights" in gate(may_leave=[]).refusal(request(), answer("weights"))
 
 
-@pytest.mark.parametrize("name", ["fedbn", "harmofl"])
-def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, answer, name):
-    here = gate(algorithm={"name": name}, may_leave=["weights", "batchnorm"])
+def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, answer):
+    here = gate(algorithm={"name": "fedbn"}, may_leave=["weights", "batchnorm"])
     assert "not batchnorm" in here.refusal(request(), answer("batchnorm"))
 
 
 @pytest.mark.parametrize("kind", ["amplitude", "statistics"])
-@pytest.mark.parametrize("count", [11, 0, None])
-def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answer, kind, count):
+def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answer, kind):
     here = gate(algorithm=SENDERS[kind], min_patients=12)
-    reason = here.refusal(request(kind), answer(kind, num_patients=count, num_examples=500))
-    assert f"lets {kind} leave only from 12 patients or more" in reason
+    for count in (11, 0, None):
+        reason = here.refusal(request(kind), answer(kind, num_patients=count, num_examples=500))
+        assert f"lets {kind} leave only from 12 patients or more" in reason
     assert here.refusal(request(kind), answer(kind, num_patients=12, num_examples=12)) is None
-
-
-def test_weights_of_few_patients_may_leave(gate, answer):
-    assert gate().refusal(request(), answer("weights", num_patients=1)) is None
+    # Weights of few patients may leave.
+    assert here.refusal(request(), answer("weights", num_patients=1)) is None
 
 
 def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
     name = NAMES["weights"]
-    array, _ = gate().records("train", Message({name: UPDATE}, {"round": 3}))
-    # 4 numbers of 4 bytes; the digest of the bytes as they lie in memory
-    assert array == {
-        "round": 3,
-        "task": "train",
-        "refused": False,
-        "name": name,
-        "kind": "weights",
-        "shape": [2, 2],
-        "dtype": "float32",
-        "bytes": 16,
-        "sha256": hashlib.sha256(b"\0\0\x80?\0\0\0\xc0\0\0\0?\0\0\x80@").hexdigest(),
-        "purpose": gate().purpose("weights"),
-    }
+    array, turned, _ = gate().records("train", Message({name: UPDATE, "b": np.asfortranarray(UPDATE)}, {"round": 3}))
+    facts = {"round": 3, "task": "train", "refused": False, "name": name, "kind": "weights", "dtype": "float32"}
+    # 4 numbers of 4 bytes; the digest of the bytes as they lie in memory by rows
+    digest = hashlib.sha256(b"\0\0\x80?\0\0\0\xc0\0\0\0?\0\0\x80@").hexdigest()
+    facts |= {"shape": [2, 2], "bytes": 16, "sha256": digest, "purpose": gate().purpose("weights")}
+    assert array == facts and turned["sha256"] == digest
 
 
-def test_an_arrays_digest_does_not_depend_on_how_it_lies_in_memory(gate):
-    straight, turned = gate().records("train", Message({"a": UPDATE, "b": np.asfortranarray(UPDATE)}))[:2]
-    assert straight["sha256"] == turned["sha256"]
-
-
-def test_the_numbers_of_an_answer_are_one_more_record(gate):
-    meta = {"round": 2, "num_examples": 31, "metrics": {"loss": 0.5, "validation": {"value": None, "num_cases": 2}}}
-    (record,) = gate().records("train", Message(meta=meta))
-    assert (record["name"], record["values"], record["purpose"]) == (NUMBERS, meta, OTHERS[NUMBERS])
-
-
-def test_a_number_that_is_none_is_recorded_as_a_word(gate):
-    (record,) = gate().records("train", Message(meta={"metrics": {"loss": float("nan")}}))
-    assert record["values"] == {"metrics": {"loss": "NaN"}}
+def test_the_numbers_of_an_answer_are_one_more_record_in_which_one_that_is_none_is_a_word(gate):
+    (record,) = gate().records("train", Message(meta={"round": 2, "metrics": {"loss": float("nan")}}))
+    assert record["values"] == {"round": 2, "metrics": {"loss": "NaN"}}
+    assert (record["name"], record["purpose"]) == (NUMBERS, OTHERS[NUMBERS])
+    assert record["bytes"] == len('{"round": 2, "metrics": {"loss": NaN}}')
 
 
 def test_what_is_refused_is_recorded_with_the_reason(gate):
-    records = gate().records("train", Message({"image": UPDATE}, {"round": 1}), "the site does not want it")
-    assert [(r["name"], r["refused"], r["reason"]) for r in records] == [
-        ("image", True, "the site does not want it"),
-        (NUMBERS, True, "the site does not want it"),
-    ]
+    records = gate().records("train", Message({"image": UPDATE}, {"round": 1}), "no")
+    assert [(r["name"], r["refused"], r["reason"]) for r in records] == [("image", True, "no"), (NUMBERS, True, "no")]
 
 
 def test_the_sentence_of_a_pause_is_recorded_as_that_and_not_as_numbers(gate):
@@ -323,27 +271,15 @@ def test_the_sentence_of_a_pause_is_recorded_as_that_and_not_as_numbers(gate):
     assert record["values"]["error"].endswith("paused by the hospital")
 
 
-def test_the_bytes_of_the_numbers_are_counted(gate):
-    (record,) = gate().records("train", Message(meta={"num_examples": 31}))
-    assert record["bytes"] == len('{"num_examples": 31}')
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_purpose_of_its_own(gate, kind):
-    purpose = gate(algorithm=SENDERS[kind]).purpose(kind)
-    assert len(purpose.split()) > 5 and purpose not in OTHERS.values()
-
-
 @pytest.mark.parametrize(("precision", "others"), [("float32", {"float16", "float64"}), ("float16", {"float64"})])
 def test_half_precision_leaves_only_where_the_study_asks_for_it(make_study, precision, others):
     study = make_study(name="fedavg")
     federation = study.federation.model_copy(update={"precision": precision})
     study = study.model_copy(update={"federation": federation})
     here, arrays = Gate.of(study, Site(data="/data", state_dir="/state")), honest(study)
-    reasons = {}
+    refused = {}
     for dtype in ("float16", "float32", "float64"):
         given = {name: array.astype(dtype) for name, array in arrays.items()}
-        reasons[dtype] = here.refusal(request(), Message(given, META))
-    refused = {dtype for dtype, reason in reasons.items() if reason is not None}
-    assert refused == others
-    assert all("leave only as float32 of shape" in reasons[dtype] for dtype in refused)
+        if reason := here.refusal(request(), Message(given, META)):
+            refused[dtype] = reason
+    assert refused.keys() == others and all("leave only as float32 of shape" in one for one in refused.values())

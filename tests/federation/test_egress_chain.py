@@ -26,14 +26,11 @@ def test_each_record_holds_its_number_the_hash_of_the_one_before_and_that_of_its
     assert json.loads(second)["before"] == digest and json.loads(second)["number"] == 2
 
 
-def test_records_as_they_were_written_are_sound():
+def test_records_as_they_were_written_are_sound_and_none_are_too():
     lines = chain(5)
     verdict = check_chain(b"".join(lines))
     assert verdict.fault is None and not verdict.is_torn
     assert verdict.last == Link(5, json.loads(lines[-1])["hash"])
-
-
-def test_no_records_are_sound_too():
     assert (check_chain(b"").fault, check_chain(b"").last) == (None, Link(0, ZEROS))
 
 
@@ -61,19 +58,16 @@ def test_removed_records_are_named(gone, fault):
     assert check_chain(b"".join(lines)).fault == fault
 
 
-def test_a_record_that_was_written_in_between_is_named_however_well_it_was_made():
+def test_a_record_that_was_written_in_between_or_replaced_is_found_however_well_it_was_made():
     lines = chain(5)
     false, _ = seal_record({"round": 9, "name": "b"}, check_chain(b"".join(lines[:2])).last)
-    found = check_chain(b"".join([*lines[:2], false, *lines[2:]])).fault
-    assert found == "record 3 must stand once, not in line 4 again; one of the two was inserted"
-    assert "record 2 must stand once" in check_chain(b"".join([*lines[:2], lines[1], *lines[2:]])).fault
-
-
-def test_a_record_that_was_replaced_with_its_hash_is_found_by_the_next_one():
-    lines = chain(5)
-    false, _ = seal_record({"round": 9, "name": "b"}, check_chain(b"".join(lines[:2])).last)
-    found = check_chain(b"".join([*lines[:2], false, *lines[3:]])).fault
-    assert found == "record 4 must follow the record that it was written after; that one was replaced"
+    inserted, repeated, replaced = (
+        check_chain(b"".join([*lines[:2], *others])).fault
+        for others in ([false, *lines[2:]], [lines[1], *lines[2:]], [false, *lines[3:]])
+    )
+    assert inserted == "record 3 must stand once, not in line 4 again; one of the two was inserted"
+    assert "record 2 must stand once" in repeated
+    assert replaced == "record 4 must follow the record that it was written after; that one was replaced"
 
 
 def test_a_cut_end_shows_only_by_a_hash_that_was_noted():

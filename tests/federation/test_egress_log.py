@@ -16,6 +16,14 @@ def record(number, kind="weights", size=16, refused=False, task="train"):
     return facts | ({} if kind == "numbers" else {"bytes": size})
 
 
+def open_log(folder):
+    return EgressLog(folder, "north", "organs", RISKS)
+
+
+def page(folder):
+    return (folder / "egress.md").read_text()
+
+
 def lines(folder):
     return [json.loads(line) for line in (folder / "egress.jsonl").read_text().splitlines()]
 
@@ -24,23 +32,20 @@ def verdict(folder):
     return check_chain((folder / "egress.jsonl").read_bytes())
 
 
-def test_each_record_is_a_line_with_its_time(tmp_path):
-    log = EgressLog(tmp_path / "run", "north", "organs", RISKS)
-    log.write([record(1), record(1, "numbers")])
-    log.write([record(2)])
-    assert [(line["round"], line["kind"]) for line in lines(tmp_path / "run")] == [
-        (1, "weights"),
-        (1, "numbers"),
-        (2, "weights"),
-    ]
-    assert all(line["time"].endswith("+00:00") for line in lines(tmp_path / "run"))
+def test_each_record_is_a_line_with_its_time_and_a_run_that_goes_on_adds_to_them(tmp_path):
+    open_log(tmp_path / "run").write([record(1), record(1, "numbers")])
+    open_log(tmp_path / "run").write([record(2)])
+    found = lines(tmp_path / "run")
+    assert [(line["round"], line["kind"]) for line in found] == [(1, "weights"), (1, "numbers"), (2, "weights")]
+    assert all(line["time"].endswith("+00:00") for line in found)
+    assert "| 1-2 | 2 | 32 |" in page(tmp_path / "run")
 
 
 def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
-    log = EgressLog(tmp_path, "north", "organs", RISKS)
+    log = open_log(tmp_path)
     log.write([record(1, size=16), record(1, size=4), record(1, "numbers")])
     log.write([record(3, size=16), record(3, "batchnorm", 8, refused=True)])
-    text = (tmp_path / "egress.md").read_text()
+    text = page(tmp_path)
     # 16 + 4 + 16 bytes in three arrays
     assert "| left | train | weights | what weights are for | 1-3 | 3 | 36 |\n" in text
     assert "| left | train | numbers | what numbers are for | 1 | 1 | 0 |\n" in text
@@ -51,80 +56,68 @@ def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
 
 
 def test_the_page_says_what_differential_privacy_has_spent(tmp_path):
-    log = EgressLog(tmp_path / "run", "north", "organs", RISKS)
+    log = open_log(tmp_path)
     log.write([record(1)])
-    assert "epsilon" not in (tmp_path / "run" / "egress.md").read_text()
+    assert "epsilon" not in page(tmp_path)
     for number, epsilon in ((1, 1.25), (2, 2.5)):
         log.write([record(number, "numbers") | {"values": {"metrics": {"epsilon": epsilon}}}])
     log.write([record(3, "numbers", refused=True) | {"values": {"metrics": {"epsilon": 9.0}}}])
-    assert "spend epsilon 2.5 at the" in (tmp_path / "run" / "egress.md").read_text()
-    again = EgressLog(tmp_path / "run", "north", "organs", RISKS)
+    assert "spend epsilon 2.5 at the" in page(tmp_path)
+    again = open_log(tmp_path)
     again.write([record(4)])
-    assert "spend epsilon 2.5 at the" in (tmp_path / "run" / "egress.md").read_text()
-
-
-def test_a_run_that_goes_on_adds_to_its_records(tmp_path):
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
-    assert [line["round"] for line in lines(tmp_path)] == [1, 2]
-    assert "| 1-2 | 2 | 32 |" in (tmp_path / "egress.md").read_text()
+    assert "spend epsilon 2.5 at the" in page(tmp_path)
 
 
 def test_a_line_that_was_cut_off_is_removed_and_the_chain_goes_on_after_the_last_whole_one(tmp_path, caplog):
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1), record(1, "numbers")])
+    open_log(tmp_path).write([record(1), record(1, "numbers")])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write('{"number": 3, "round": 2, "ta')
     assert caplog.text == ""
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
+    open_log(tmp_path).write([record(2)])
     assert [line["round"] for line in lines(tmp_path)] == [1, 1, 2]
     assert "egress.jsonl ended within a record, as after a kill; it goes on after record 2" in caplog.text
     assert verdict(tmp_path).fault is None and verdict(tmp_path).last.number == 3
 
 
-@pytest.mark.parametrize("line", ["[]", "{}", '{"number": 3, "hash": "a"}'])
-def test_a_line_that_is_no_record_is_refused_in_a_sentence_whatever_json_it_is(tmp_path, line):
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1)])
+@pytest.mark.parametrize("line", ["no record", "[]", "{}", '{"number": 3, "hash": "a"}'])
+def test_after_a_line_that_is_no_record_nothing_is_written_whatever_it_is(tmp_path, line):
+    open_log(tmp_path).write([record(1)])
     with (tmp_path / "egress.jsonl").open("a") as stream:
         stream.write(f"{line}\n")
+    before = (tmp_path / "egress.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="must hold records as they were written"):
-        EgressLog(tmp_path, "north", "organs", RISKS)
+        open_log(tmp_path)
+    assert (tmp_path / "egress.jsonl").read_bytes() == before
 
 
 def test_two_processes_with_the_same_record_write_one_chain(tmp_path):
-    first, second = EgressLog(tmp_path, "north", "organs", RISKS), EgressLog(tmp_path, "north", "organs", RISKS)
+    first, second = open_log(tmp_path), open_log(tmp_path)
     for number, log in enumerate((first, second, first), start=1):
         log.write([record(number)])
     assert [line["number"] for line in lines(tmp_path)] == [1, 2, 3]
     assert verdict(tmp_path).fault is None
     # Each has the other's records in its sums.
-    assert "| 1-3 | 3 | 48 |" in (tmp_path / "egress.md").read_text()
+    assert "| 1-3 | 3 | 48 |" in page(tmp_path)
 
 
 def test_the_page_names_the_last_record_and_its_hash(tmp_path):
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(1), record(2)])
-    assert f"number 2, with the hash `{lines(tmp_path)[-1]['hash']}`" in (tmp_path / "egress.md").read_text()
+    open_log(tmp_path).write([record(1), record(2)])
+    assert f"number 2, with the hash `{lines(tmp_path)[-1]['hash']}`" in page(tmp_path)
 
 
 def test_on_records_of_an_older_version_the_record_goes_on(tmp_path):
     (tmp_path / "egress.jsonl").write_text(json.dumps({"time": "2026-01-01T00:00:00+00:00"} | record(1)) + "\n")
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(2)])
-    assert "| 1-2 | 2 | 32 |" in (tmp_path / "egress.md").read_text()
-
-
-def test_nothing_is_written_after_a_line_that_cannot_be_read(tmp_path):
-    (tmp_path / "egress.jsonl").write_text("no record\n")
-    with pytest.raises(ConfigError, match="must hold records as they were written"):
-        EgressLog(tmp_path, "north", "organs", RISKS)
-    assert (tmp_path / "egress.jsonl").read_text() == "no record\n"
+    open_log(tmp_path).write([record(2)])
+    assert "| 1-2 | 2 | 32 |" in page(tmp_path)
 
 
 def test_an_answer_without_a_round_is_recorded_too(tmp_path):
-    EgressLog(tmp_path, "north", "organs", RISKS).write([record(None)])
-    assert "|  | 1 | 16 |" in (tmp_path / "egress.md").read_text()
+    open_log(tmp_path).write([record(None)])
+    assert "|  | 1 | 16 |" in page(tmp_path)
 
 
 def test_the_folder_is_in_use_as_long_as_the_log_lives_and_two_may_use_it(tmp_path):
-    first, second = EgressLog(tmp_path, "north", "organs", RISKS), EgressLog(tmp_path, "north", "organs", RISKS)
+    first, second = open_log(tmp_path), open_log(tmp_path)
     for log in (first, second):
         log.write([record(1)])
     with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "lock"):

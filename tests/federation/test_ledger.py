@@ -34,12 +34,16 @@ def test_metrics_are_one_row_a_round_site_and_part():
     ]
 
 
+def write(folder, records):
+    (folder / "ledger.json").write_text(json.dumps(dump_record(records)))
+
+
 def test_the_ledger_is_read_as_it_was_written(tmp_path):
     assert read_ledger(tmp_path) is None
     record = Round(1, asked=["a"], answered=["a"], metrics={"a": {"loss": 0.5}}, withheld={"a": ["w"]})
     record.unlike, record.is_best = {"a": {"cosine": -0.5}}, True
     record.validation = {"a": SiteScore(value=0.25, num_cases=2, num_excluded=0, labels={"1": 0.25})}
-    (tmp_path / "ledger.json").write_text(json.dumps([dump_record(record)]))
+    write(tmp_path, [record])
     (found,) = read_ledger(tmp_path)
     assert found == record and found.validation_mean == 0.25
     # A run from before the comparison goes on.
@@ -52,10 +56,8 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
 
 
 def validated(number, **values):
-    scores = {
-        site: SiteScore(value=value, num_cases=0 if value is None else 2, num_excluded=0)
-        for site, value in values.items()
-    }
+    cases = {site: 0 if value is None else 2 for site, value in values.items()}
+    scores = {site: SiteScore(value=value, num_cases=cases[site], num_excluded=0) for site, value in values.items()}
     return Round(number, validation=scores)
 
 
@@ -89,18 +91,18 @@ def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expecte
     assert is_better(validated(3, **new), before) is expected
 
 
-def test_a_round_is_no_better_than_itself():
-    record = replace(validated(1, a=0.3, b=0.4), is_best=True)
-    assert not is_better(record, [record])
-
-
 def test_by_the_median_one_sites_invented_scores_choose_no_round():
     first = replace(validated(1, a=0.1, b=0.2, c=0.1, d=0.2, e=1.0), is_best=True)
+    # A round is no better than itself.
+    assert not is_better(first, [first])
     later = validated(2, a=0.3, b=0.4, c=0.2, d=0.3, e=0.0)
     assert is_better(later, [first], by_median=True) and not is_better(later, [first])
-    worse = validated(3, a=0.2, b=0.2, c=0.1, d=0.2, e=1.0)
-    assert is_better(worse, [first, replace(later, is_best=True)])
-    assert not is_better(worse, [first, replace(later, is_best=True)], by_median=True)
+    worse, before = validated(3, a=0.2, b=0.2, c=0.1, d=0.2, e=1.0), [first, replace(later, is_best=True)]
+    assert is_better(worse, before) and not is_better(worse, before, by_median=True)
+    # Nor does a site that validates for the first time.
+    before = mark_best([validated(1, a=0.2, b=0.2), validated(2, a=0.8, b=0.8)])
+    late = validated(3, a=0.3, b=0.3, c=0.0)
+    assert is_better(late, before) and not is_better(late, before, by_median=True)
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():
@@ -115,23 +117,21 @@ def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts
 
 def test_the_choice_says_which_site_had_no_say():
     rounds = [validated(1, a=0.1, b=0.2), Round(2), validated(3, a=0.5)]
-    assert absence_sentence(rounds, rounds[2]) == (
-        "rounds were compared on the sites that validated both, and b did not validate round 3"
-    )
-    assert absence_sentence(rounds, rounds[0]) == "rounds were compared on the sites that validated both"
+    assert absence_sentence(rounds, rounds[2]).endswith("validated both, and b did not validate round 3")
+    assert absence_sentence(rounds, rounds[0]).endswith("validated both")
     assert absence_sentence(rounds[:2], rounds[0]) is None
 
 
 def test_of_rounds_that_were_read_before_only_the_last_is_read_again(tmp_path):
     rounds = mark_best([validated(1, a=0.1), validated(2, a=0.2), Round(3)])
-    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds)))
+    write(tmp_path, rounds)
     known = read_ledger(tmp_path)
     rounds[2:] = [replace(validated(3, a=0.3), is_best=True), Round(4)]
-    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds)))
+    write(tmp_path, rounds)
     again = read_ledger(tmp_path, known)
     assert again == rounds
     assert [one is before for one, before in zip(again, known, strict=False)] == [True, True, False]
-    (tmp_path / "ledger.json").write_text(json.dumps(dump_record(rounds[:1])))
+    write(tmp_path, rounds[:1])
     assert read_ledger(tmp_path, known) == rounds[:1]
 
 
@@ -141,13 +141,6 @@ def test_a_misspelt_key_of_the_ledger_is_named_with_the_nearest_one(tmp_path):
         read_ledger(tmp_path)
 
 
-def test_by_the_median_a_site_that_validates_for_the_first_time_chooses_no_round():
-    before = mark_best([validated(1, a=0.2, b=0.2), validated(2, a=0.8, b=0.8)])
-    late = validated(3, a=0.3, b=0.3, c=0.0)
-    assert is_better(late, before) and not is_better(late, before, by_median=True)
-
-
 def test_a_ledger_of_an_older_version_is_read_with_its_best_rounds(tmp_path):
-    records = [dump_record(validated(number, a=value)) for number, value in ((1, 0.3), (2, 0.5), (3, 0.4))]
-    (tmp_path / "ledger.json").write_text(json.dumps(records))
+    write(tmp_path, [validated(number, a=value) for number, value in ((1, 0.3), (2, 0.5), (3, 0.4))])
     assert [record.is_best for record in read_ledger(tmp_path)] == [True, True, None]

@@ -14,11 +14,11 @@ def make_study(guard=False, **algorithm):
     return parse(Study, values | {"model": {"normalization": "instance", "features": [4] * 6}}, "study.yaml")
 
 
-def test_a_model_weighs_what_travels_of_it():
+def test_a_model_weighs_what_travels_of_it_and_memory_at_the_server_grows_by_five_models_a_site():
     study = make_study(name="fedavg")
-    task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
-    assert needs.models_bytes(study) == task.num_bytes
-    assert needs.part_bytes(study, 3) == 0
+    model = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1)).num_bytes
+    assert needs.models_bytes(study) == model and needs.part_bytes(study, 3) == 0
+    assert needs.server_memory_bytes(study, 7) - needs.server_memory_bytes(study, 4) == 3 * 5 * model
 
 
 def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_step_of_it_sends():
@@ -68,9 +68,3 @@ def test_of_personal_models_that_are_collected_the_server_keeps_each_sites_once(
     model, beside = needs.models_bytes(plain), needs.part_bytes(study, 5)
     # 3 checkpoints of last and best with the one shared model, the selector and two numbers of Adam
     assert needs.server_disk_bytes(study, 5) == 3 * 2 * (model + 3 * beside) + (1 + 5) * model + beside
-
-
-def test_memory_at_the_server_grows_by_five_models_a_site():
-    study = make_study(name="fedavg")
-    grown = needs.server_memory_bytes(study, 7) - needs.server_memory_bytes(study, 4)
-    assert grown == 3 * 5 * needs.models_bytes(study)

@@ -2,13 +2,7 @@ import pytest
 
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.errors import AggregationError
-from silofl.federation.numbers import (
-    check_image_shape,
-    check_names,
-    check_numbers,
-    find_long_updates,
-    find_odd_ranges,
-)
+from silofl.federation.numbers import check_image_shape, check_names, check_numbers, find_long_updates, find_odd_ranges
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.training.site_score import ExtraScore, SiteScore
@@ -37,14 +31,12 @@ def test_numbers_beyond_what_was_asked_or_is_possible_are_refused(make_study, ch
 
 def test_of_an_answer_without_examples_those_of_the_first_round_bound_the_patients(make_study):
     task = Exchange("statistics", 2, is_needed=False)
+    # What is not needed needs the round alone.
+    check_numbers("west", task, Numbers(round=2), make_study(), 6)
     check_numbers("west", task, Numbers(round=2, num_patients=6), make_study(), 6)
     check_numbers("west", task, Numbers(round=2, num_patients=10**7), make_study(), None)
     with pytest.raises(AggregationError, match="site 'west' must have at most as many patients .* 6, not 7"):
         check_numbers("west", task, Numbers(round=2, num_patients=7), make_study(), 6)
-
-
-def test_what_is_not_needed_needs_the_round_alone(make_study):
-    check_numbers("west", Exchange("statistics", 2, is_needed=False), Numbers(round=2), make_study(), 6)
 
 
 def test_findings_and_their_absences_are_those_of_the_study_and_areas_are_of_findings_alone(make_study):
@@ -69,11 +61,8 @@ def test_metrics_of_packages_are_those_that_the_study_names(make_study):
         return Metrics[SiteScore](test=score)
 
     check_names("west", tested("acme==1/overlap"), study, ())
-    for other in ("acme==2/overlap", "Jane Doe"):
-        with pytest.raises(
-            AggregationError, match=f"site 'west' must send numbers of the study's own .* not of '{other}'"
-        ):
-            check_names("west", tested(other), study, ())
+    with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'acme==2/overlap'"):
+        check_names("west", tested("acme==2/overlap"), study, ())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +73,6 @@ def test_metrics_of_packages_are_those_that_the_study_names(make_study):
         ({"a": 1.0, "b": 3.0, "c": 201.0}, "c"),
         # One mad site makes no other look too long, and hides none.
         ({"a": 1.0, "b": 3.0, "c": 1e30}, "c"),
-        ({"a": 1.0, "b": 3.0, "c": 0.0}, ""),
         ({"a": 1.0, "b": 3.0, "c": 1.0, "d": 1e4, "e": 1e30}, "de"),
         # Two are not compared, and a median of nothing bounds nobody.
         ({"a": 1.0, "b": 1e30}, ""),
@@ -121,11 +109,8 @@ def with_means(**means):
 def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_left_out():
     # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
     assert find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
-    found = find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3)
-    assert found == {
-        "west": "the super model does not take what site 'west' says of its images' mean, 0.3 to 1.81, nor its other "
-        "ranges: all others' lie from 0.2 to 0.6"
-    }
+    (said,) = find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3).values()
+    assert "what site 'west' says of its images' mean, 0.3 to 1.81" in said and "others' lie from 0.2 to 0.6" in said
 
 
 def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobody_knows_which_is():

@@ -19,7 +19,7 @@ def half(make_study):
 
 
 def test_changes_travel_in_half_precision_and_are_added_to_what_is_not_rounded(play, half):
-    run, single = play(study=half), play(folder="single")
+    run, single = play(("east", "west"), study=half), play(("east", "west"), folder="single")
     begun = run.models("east")
     run.round()
     single.round()
@@ -61,4 +61,4 @@ def test_the_models_of_sites_that_listen_to_themselves_are_written_as_they_were_
 
 
 def test_a_restarted_server_goes_on_with_what_it_had_not_rounded(play, half):
-    play(study=half).goes_on_as(play(study=half, folder="whole"))
+    play(("east", "west"), study=half).goes_on_as(play(("east", "west"), study=half, folder="whole"))

@@ -27,12 +27,10 @@ def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left(
     assert round_line(STUDY, [first, record(2, 5.0)]) == (
         "round   2/4  loss 0.7500  validation dice 0.5000 (round 1)  2 of 2 sites  5.0 s  about 10 s left"
     )
-
-
-def test_the_line_on_the_last_round_promises_no_end():
-    ledger = [record(number, 2.0) for number in (1, 2, 3, 4)]
-    # The test comes after it.
-    assert round_line(STUDY, ledger) == "round   4/4  loss 0.7500  2 of 2 sites  2.0 s"
+    # The test comes after the last round, so that its line promises no end.
+    without_loss = {"metrics": {"a": {}, "b": {}}}
+    ledger = [*(record(number, 2.0) for number in (1, 2, 3)), record(4, 2.0, **without_loss)]
+    assert round_line(STUDY, ledger) == "round   4/4  2 of 2 sites  2.0 s"
 
 
 def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
@@ -48,15 +46,8 @@ def test_a_round_that_waited_for_a_dead_site_says_nothing_of_those_to_come():
     assert seconds_left(SimpleNamespace(total_rounds=12, metric="dice"), waited) == pytest.approx(40.5)
 
 
-def test_everybody_who_is_missing_is_named_with_the_reason():
-    line = round_line(STUDY, [record(1, 2.0, answered=[], late=["c"], failed={"b": "no room"}, refused={"a": "NaN"})])
-    assert "0 of 2 sites" in line and line.endswith("late: c  failed: b (no room)  refused: a (NaN)")
-
-
-def test_a_round_without_losses_has_none_in_its_line():
-    assert "loss" not in round_line(STUDY, [record(1, 2.0, metrics={"a": {}, "b": {}})])
-
-
-def test_names_and_reasons_of_a_servers_ledger_stay_on_their_line():
-    line = round_line(STUDY, [record(1, 2.0, answered=[], failed={"b\x1b[2J": "no room\nround   4/4"})])
-    assert line.isprintable() and line.endswith("failed: b [2J (no room round   4/4)")
+def test_everybody_who_is_missing_is_named_on_the_line_with_the_reason():
+    failed = {"b\x1b[2J": "no room\nround   4/4"}
+    line = round_line(STUDY, [record(1, 2.0, answered=[], late=["c"], failed=failed, refused={"a": "NaN"})])
+    assert "0 of 2 sites" in line and line.isprintable()
+    assert line.endswith("late: c  failed: b [2J (no room round   4/4)  refused: a (NaN)")

@@ -15,9 +15,9 @@ from silofl.schema import dump_record
 
 
 @pytest.fixture
-def finished(play, tmp_path):
-    game = play(rounds=2, name="harmofl")
-    return game, game.finish(), RunFolder(tmp_path / "run", game.study)
+def finished(ended, tmp_path):
+    game, tests = ended(rounds=2, name="harmofl")
+    return game, tests, RunFolder(tmp_path / "run", game.study)
 
 
 def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(finished):
@@ -37,7 +37,7 @@ def test_a_finished_run_is_complete_and_says_which_round_its_numbers_come_from(f
 
 
 def test_each_round_is_written_as_it_is_with_what_came_after_it(play, tmp_path):
-    game = play(rounds=3)
+    game = play(("east", "west"), rounds=3)
     folder = RunFolder(tmp_path / "run", game.study)
     for number in range(3):
         game.round()
@@ -64,49 +64,46 @@ def run_code(folder, monkeypatch, state_dir=None):
 
 
 @pytest.fixture
-def with_models(play, tmp_path):
-    """Play a study of one round to its end, and write its run's folder."""
+def with_models(ended, tmp_path):
+    """Return a run of one round, its tests and its folder with all that it leaves."""
 
-    def make(**algorithm):
-        game = play(rounds=1, **algorithm)
+    def make(**options):
+        game, tests = ended(rounds=1, **options)
         folder = RunFolder(tmp_path / "run", game.study)
-        folder.finish(game.server, game.finish())
-        return game, folder
+        folder.finish(game.server, tests)
+        return game, tests, folder
 
     return make
 
 
 @pytest.mark.parametrize("algorithm", [{"name": "fedavg"}, {"name": "harmofl", "preset": "paper"}])
-def test_the_code_beside_whole_models_loads_every_array(with_models, monkeypatch, algorithm):
-    game, folder = with_models(**algorithm)
+def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_lacks_one(
+    with_models, monkeypatch, algorithm
+):
+    game, _, folder = with_models(**algorithm)
     names, text = run_code(folder, monkeypatch)
     assert names["logits"].shape[:2] == (1, 1) and names["study"] == game.study and "strict" not in text
+    written = torch.load("best.pt", weights_only=True)
     # torch counts batches anew where a file has no counters, which never travel
-    absent = names["model"].state_dict().keys() - torch.load("best.pt", weights_only=True).keys()
+    absent = names["model"].state_dict().keys() - written.keys()
     assert all(name.endswith("num_batches_tracked") for name in absent)
     (part,) = (part for part in game.server.parts.values() if part.models())
     for name, array in part.models()[""].items():
         np.testing.assert_array_equal(names["model"].state_dict()[name], array)
-
-
-def test_the_code_beside_whole_models_refuses_a_file_that_lacks_an_array(with_models, monkeypatch):
-    _, folder = with_models(name="fedavg")
-    path = folder.path / "model" / "best.pt"
-    state = torch.load(path, weights_only=True)
-    torch.save({name: array for name, array in state.items() if not name.endswith("running_mean")}, path)
+    torch.save({name: array for name, array in written.items() if not name.endswith("running_mean")}, "best.pt")
     with pytest.raises(RuntimeError, match="Missing key"):
         run_code(folder, monkeypatch)
 
 
 def test_the_code_beside_models_of_sites_loads_one_of_them(with_models, monkeypatch):
-    _, folder = with_models(name="softpull")
+    _, _, folder = with_models(name="softpull")
     names, text = run_code(folder, monkeypatch)
     assert "best-" in text and names["logits"].shape[:2] == (1, 1)
 
 
-@pytest.mark.parametrize("algorithm", ["fedbn", "fedper", "harmofl", "local"])
+@pytest.mark.parametrize("algorithm", ["fedper", "harmofl", "local"])
 def test_the_code_beside_models_that_are_not_whole_loads_a_sites_own(with_models, monkeypatch, algorithm):
-    game, folder = with_models(name=algorithm)
+    game, _, folder = with_models(name=algorithm)
     site = game.server.sites[0]
     names, text = run_code(folder, monkeypatch, state_dir=game.folder(site).parent)
     assert names["model"].contents.sites == (site,) and names["prediction"].label_map.shape == (1, 32, 32)
@@ -116,11 +113,11 @@ def test_the_code_beside_models_that_are_not_whole_loads_a_sites_own(with_models
 
 
 def test_in_a_simulation_the_code_names_the_true_place_of_a_sites_model(with_models, monkeypatch):
-    game, folder = with_models(name="fedbn")
+    game, tests, folder = with_models(name="fedbn")
     site = game.server.sites[0]
     place = folder.path / "sites" / site / game.server.id
     shutil.copytree(game.folder(site) / "supermodel", place / "supermodel")
-    folder.finish(game.server, game.finish())
+    folder.finish(game.server, tests)
     names, text = run_code(folder, monkeypatch)
     assert names["model"].contents.sites == (site,)
     assert f'SuperModel.load("../sites/{site}/{game.server.id}/supermodel")' in text and "STATE_DIR" not in text
@@ -142,7 +139,7 @@ def test_a_failed_run_says_why(finished):
 
 
 def test_a_run_folder_in_use_is_refused(finished):
-    _, _, folder = finished
+    folder = finished[-1]
     with folder.locked(), pytest.raises(ConfigError, match="must not be in use"), folder.locked():
         pass
 
@@ -177,32 +174,27 @@ def test_results_are_copied_without_the_checkpoint_for_who_downloads_the_job(fin
     folder.save(game.server)
     folder.finish(game.server, tests)
     folder.copy_results(tmp_path / "job" / "silofl")
-    copied = {path.name for path in (tmp_path / "job" / "silofl").iterdir()}
-    assert copied == COPIED
+    assert {path.name for path in (tmp_path / "job" / "silofl").iterdir()} == COPIED
     folder.copy_results(folder.path)
     assert (folder.path / "checkpoint.pt").is_file()
 
 
-def test_the_files_of_a_part_and_the_super_model_are_copied_too(play, tmp_path):
-    game = play(name="softpull", rounds=1)
-    folder = RunFolder(tmp_path / "run", game.study)
-    folder.finish(game.server, game.finish())
+def test_the_files_of_a_part_and_the_super_model_are_copied_too(with_models, tmp_path):
+    _, _, folder = with_models(name="softpull")
     write_json(folder.path / "weights.json", [])
     folder.copy_results(tmp_path / "copy")
     assert {path.name for path in (tmp_path / "copy").iterdir()} == COPIED | {"supermodel", "weights.json"}
 
 
 @pytest.mark.parametrize(
-    ("name", "files"),
+    ("options", "files"),
     [
-        ("fedavg", {"best.pt", "last.pt"}),
-        ("softpull", {f"{which}-{site}.pt" for which in ("best", "last") for site in ("east", "north", "west")}),
-        ("fedsm", set()),
+        ({"name": "fedavg"}, {"best.pt", "last.pt"}),
+        ({"name": "softpull"}, {f"{k}-{site}.pt" for k in ("best", "last") for site in ("east", "north", "west")}),
+        ({"name": "fedsm", "model": {"normalization": "instance"}}, set()),
     ],
 )
-def test_there_is_a_file_for_each_model_and_one_for_a_shared_one(play, tmp_path, name, files):
-    game = play(name=name, rounds=1, model={"normalization": "instance"})
-    folder = RunFolder(tmp_path / "run", game.study)
-    folder.finish(game.server, game.finish())
+def test_there_is_a_file_for_each_model_and_one_for_a_shared_one(with_models, options, files):
+    _, _, folder = with_models(**options)
     assert {path.name for path in folder.path.glob("model/*.pt")} == files
     assert (folder.path / "supermodel").is_dir()

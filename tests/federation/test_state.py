@@ -7,16 +7,12 @@ from silofl.files import save_state, save_tensors
 from .faults import DAMAGES
 
 
-def old_format(path):
-    save_tensors(path, {"format": 2, "parts": {}})
+@pytest.fixture
+def state(tmp_path):
+    return SiteState(tmp_path, "run", "east")
 
 
-def newer_format(path):
-    save_state(path, 5, {}, {})
-
-
-def test_only_the_states_that_may_be_asked_for_again_are_kept(tmp_path):
-    state = SiteState(tmp_path, "run", "east")
+def test_only_the_states_that_may_be_asked_for_again_are_kept(state):
     for number in range(1, 8):
         state.save(number, {"part": {"number": number}}, number - 1, best_round=2 if number > 2 else None)
     assert state.rounds() == [2, 5, 6, 7]
@@ -26,15 +22,17 @@ def test_only_the_states_that_may_be_asked_for_again_are_kept(tmp_path):
     assert state.load(1) == (0, {})
 
 
-@pytest.mark.parametrize(("save", "found"), [(old_format, "3 or older"), (newer_format, "5")])
-def test_the_state_of_another_version_is_refused_in_one_sentence(tmp_path, save, found):
+@pytest.mark.parametrize(
+    ("save", "found"),
+    [
+        (lambda path: save_tensors(path, {"format": 2, "parts": {}}), "3 or older"),
+        (lambda path: save_state(path, 5, {}, {}), "5"),
+    ],
+)
+def test_the_state_of_another_version_is_refused_in_one_sentence(state, tmp_path, save, found):
     save(tmp_path / "round_0004.pt")
-    sentence = (
-        f"round_0004.pt must have format 4, not {found}; go on with the version of SiloFL that wrote it, or start anew"
-    )
-    with pytest.raises(StateError) as caught:
-        SiteState(tmp_path, "run", "east").load(5)
-    assert str(caught.value) == sentence
+    with pytest.raises(StateError, match=f"^round_0004.pt must have format 4, not {found}; go on with the version"):
+        state.load(5)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +53,7 @@ def test_the_state_of_another_run_site_or_round_counts_as_lost(tmp_path, run, si
     assert f"round_0002.pt {sentence}; it is another's file" in caplog.text
 
 
-def test_what_is_checked_is_of_the_run_the_site_the_round_and_each_part(tmp_path):
-    state = SiteState(tmp_path, "run", "east")
+def test_what_is_checked_is_of_the_run_the_site_the_round_and_each_part(state, tmp_path):
     state.save(1, {"part": {"number": 1}}, 0, None)
     path = tmp_path / "round_0001.pt"
     content = path.read_bytes()
@@ -68,8 +65,7 @@ def test_what_is_checked_is_of_the_run_the_site_the_round_and_each_part(tmp_path
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_state_is_named_and_the_one_before_it_is_used(tmp_path, damage, caplog):
-    state = SiteState(tmp_path, "run", "east")
+def test_a_damaged_state_is_named_and_the_one_before_it_is_used(state, tmp_path, damage, caplog):
     for number in (1, 2):
         state.save(number, {"part": {"number": number}}, number - 1, None)
     DAMAGES[damage](tmp_path / "round_0002.pt")
@@ -79,8 +75,7 @@ def test_a_damaged_state_is_named_and_the_one_before_it_is_used(tmp_path, damage
     assert state.load(2) == (0, {})
 
 
-def test_a_task_of_an_earlier_round_deletes_no_later_one(tmp_path):
-    state = SiteState(tmp_path, "run", "east")
+def test_a_task_of_an_earlier_round_deletes_no_later_one(state):
     for number in (5, 6, 7):
         state.save(number, {"part": {"number": number}}, number - 1, 5)
     state.save(1, {"part": {"number": 1}}, 0, None)
@@ -88,8 +83,7 @@ def test_a_task_of_an_earlier_round_deletes_no_later_one(tmp_path):
     assert state.load(7) == (7, {"part": {"number": 7}})
 
 
-def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(tmp_path):
-    state = SiteState(tmp_path, "run", "east")
+def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(state):
     for number in range(30, 0, -1):
         state.save(number, {"part": {"number": number}}, number - 1, best_round=number)
         assert len(state.rounds()) <= 5
@@ -100,8 +94,7 @@ def test_a_server_that_goes_back_round_by_round_does_not_fill_the_disk(tmp_path)
     assert state.load(29) == (29, {"part": {"number": -29}})
 
 
-def test_what_the_server_did_not_take_goes_when_a_later_round_is_kept(tmp_path):
-    state = SiteState(tmp_path, "run", "east")
+def test_what_the_server_did_not_take_goes_when_a_later_round_is_kept(state):
     for number in (1, 2):
         state.save(number, {}, number - 1, None)
     # The answers of rounds 3 and 4 came too late: each began from round 2, and so does the fifth.
@@ -113,8 +106,7 @@ def test_what_the_server_did_not_take_goes_when_a_later_round_is_kept(tmp_path):
     assert state.rounds() == [2, 5, 6]
 
 
-def test_a_file_that_is_no_state_is_left_alone(tmp_path):
-    state = SiteState(tmp_path, "run", "east")
+def test_a_file_that_is_no_state_is_left_alone(state, tmp_path):
     (tmp_path / "round_0001 (copy).pt").write_text("")
     state.save(1, {"part": {}}, 0, None)
     assert state.rounds() == [1]

@@ -17,15 +17,14 @@ def timed(study, count):
     return step_cost.time_steps(Work("a", study, SiteData(part, part, part), task, torch.device("cpu")))
 
 
-def make_study(name):
-    values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "algorithm": {"name": name}}
-    small = {"normalization": "instance", "features": [4] * 6}
-    return parse(Study, values | {"model": small, "training": {"batch_size": 2}}, "study.yaml")
+def make_study(name, training=None, **constants):
+    values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2}
+    values |= {"model": {"normalization": "instance", "features": [4] * 6}}
+    values |= {"training": {"batch_size": 2, **(training or {})}, "algorithm": {"name": name, **constants}}
+    return parse(Study, values, "study.yaml")
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("fedavg", 1), ("fedavg", 2), ("fedavg", 20), ("harmofl", 20), ("fedsm", 20)]
-)
+@pytest.mark.parametrize(("name", "count"), [("fedavg", 1), ("fedavg", 2), ("harmofl", 20), ("fedsm", 20)])
 def test_steps_of_every_algorithm_take_time_and_memory(name, count):
     cost = timed(make_study(name), count)
     assert 0 < cost.seconds < 60 and cost.peak_bytes > 1 << 20
@@ -43,14 +42,11 @@ def test_the_first_step_and_the_setting_up_are_not_counted(monkeypatch):
 
 
 def test_a_pass_over_the_data_beside_the_epochs_is_counted():
-    # SCAFFOLD's option 1 takes the gradient of all data before it trains.
     def beside(option):
-        values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2}
-        values["model"] = {"normalization": "instance", "features": [4] * 6}
-        values["training"] = {"batch_size": 2, "optimizer": "sgd", "momentum": 0.0}
-        values["algorithm"] = {"name": "scaffold", "control": {"option": option}}
-        return timed(parse(Study, values, "study.yaml"), 40).seconds_beside
+        plain = {"optimizer": "sgd", "momentum": 0.0}
+        return timed(make_study("scaffold", plain, control={"option": option}), 40).seconds_beside
 
+    # SCAFFOLD's option 1 takes the gradient of all data before it trains.
     assert beside(1) > 3 * beside(2)
 
 

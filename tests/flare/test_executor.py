@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,56 +19,47 @@ from silofl.flare.executor import SiteExecutor
 from silofl.flare.places import JOB_LOCK
 from silofl.parts.task import Message
 
-LOADED = """
-import sys
-import silofl.flare.executor
-print(sorted({"monai", "SimpleITK", "nibabel"} & {name.partition(".")[0] for name in sys.modules}))
-"""
+
+def scope(tasks, results):
+    """Return NVFlare's scope of a job, with the filters of a ``privacy.json``."""
+    return SimpleNamespace(task_data_filters={FilterKey.IN: tasks}, task_result_filters={FilterKey.OUT: results})
 
 
-def test_a_site_loads_none_of_the_libraries_before_it_needs_them():
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[]\n", done.stderr
-
-
-class Scope:
-    """NVFlare's scope of a job, with the filters of a ``privacy.json``."""
-
-    def __init__(self, tasks, results):
-        self.task_data_filters, self.task_result_filters = {FilterKey.IN: tasks}, {FilterKey.OUT: results}
-
-
-def context(scope, is_simulation=False):
+def context(filters, is_simulation=False):
     made = FLContext()
-    made.set_prop(FLContextKey.SCOPE_OBJECT, scope, private=True, sticky=False)
+    made.set_prop(FLContextKey.SCOPE_OBJECT, filters, private=True, sticky=False)
     made.set_prop(FLContextKey.SIMULATE_MODE, is_simulation, private=True, sticky=False)
     return made
 
 
+def answer(executor, fl_ctx, **meta):
+    task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))
+    return from_model(FLModelUtils.from_shareable(executor.execute("train", task, fl_ctx, Signal())))
+
+
 @pytest.mark.parametrize(
-    "scope",
+    "filters",
     [
         None,
-        Scope([], []),
-        Scope([RunNote()], []),
-        Scope([], [Egress()]),
-        Scope([RunNote()], [Egress(), ExcludeVars(exclude_vars=["x"])]),
+        scope([], []),
+        scope([RunNote()], []),
+        scope([], [Egress()]),
+        scope([RunNote()], [Egress(), ExcludeVars(exclude_vars=["x"])]),
     ],
     ids=["no privacy.json", "no filters", "no Egress", "no RunNote", "Egress not the last"],
 )
-def test_a_site_without_sound_filters_begins_no_study_and_says_why(scope, monkeypatch):
+def test_a_site_without_sound_filters_begins_no_study_and_says_why(filters, monkeypatch):
     executor, said = SiteExecutor(), []
     monkeypatch.setattr(executor, "log_error", lambda fl_ctx, text, fire_event: said.append((text, fire_event)))
-    executor.handle_event(EventType.START_RUN, context(scope))
+    executor.handle_event(EventType.START_RUN, context(filters))
     ((sentence, fires),) = said
     assert sentence.startswith("local/privacy.json must have silofl.flare.egress.RunNote") and not fires
-    task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, {"round": 1}), is_difference=False))
-    reply = from_model(FLModelUtils.from_shareable(executor.execute("train", task, FLContext(), Signal())))
+    reply = answer(executor, FLContext(), round=1)
     assert reply.arrays == {} and "the site's settings have a fault" in reply.meta["error"]
 
 
 def test_filters_as_the_kits_have_them_are_sound_and_a_simulation_has_none():
-    check_filters(context(Scope([RunNote()], [ExcludeVars(exclude_vars=["x"]), Egress()])))
+    check_filters(context(scope([RunNote()], [ExcludeVars(exclude_vars=["x"]), Egress()])))
     check_filters(context(None, is_simulation=True))
 
 
@@ -78,7 +67,8 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     (tmp_path / "startup").mkdir()
     path = tmp_path / "local" / "site.yaml"
     path.parent.mkdir()
-    path.write_text(f"data: {tmp_path}/data\nstate_dir: {tmp_path}/state\n")
+    settings = f"data: {tmp_path}/data\nstate_dir: {tmp_path}/state\n"
+    path.write_text(settings)
     monkeypatch.setattr(module, "read_job_study", lambda fl_ctx: make_study())
     monkeypatch.setattr(module, "check_pinned", lambda *arguments: None)
     here, executor = context(None, is_simulation=True), SiteExecutor()
@@ -90,15 +80,9 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     # As long as the executor lives, the job's folder counts as in use.
     with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "job" / JOB_LOCK):
         pass
-    meta = {"round": 1, "run": "run", "digest": make_study().digest}
-    task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))
-
-    def reason():
-        return from_model(FLModelUtils.from_shareable(executor.execute("train", task, here, Signal()))).meta["error"]
-
     # There are no data: a task that is carried out fails by them.
-    assert "the site's data have a fault" in reason()
-    path.write_text(path.read_text() + "paused: [small]\n")
-    assert "study 'small' is paused by the hospital" in reason()
-    path.write_text(path.read_text().replace("paused: [small]", "paused: []"))
-    assert "the site's data have a fault" in reason()
+    data, pause = "the site's data have a fault", "study 'small' is paused by the hospital"
+    for paused, reason in (("[]", data), ("[small]", pause), ("[]", data)):
+        path.write_text(f"{settings}paused: {paused}\n")
+        meta = answer(executor, here, round=1, run="run", digest=make_study().digest).meta
+        assert reason in meta["error"]

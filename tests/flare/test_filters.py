@@ -27,11 +27,8 @@ JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 def make_study(algorithm="fedavg", **constants):
     settings = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2}
-    settings |= {
-        "metric": "accuracy",
-        "model": {"name": "lenet5"},
-        "training": {"loss": "cross_entropy", "optimizer": "sgd", "momentum": 0},
-    }
+    settings |= {"metric": "accuracy", "model": {"name": "lenet5"}}
+    settings |= {"training": {"loss": "cross_entropy", "optimizer": "sgd", "momentum": 0}}
     return parse(Study, settings | {"algorithm": {"name": algorithm, **constants}}, "study.yaml")
 
 
@@ -73,20 +70,18 @@ def without_batchnorm(study):
     return {name: array for name, array in update_of(study).items() if name not in own}
 
 
-@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
-def test_an_update_without_it_leaves_as_it_is(study, passed, kind):
-    update = without_batchnorm(study)
-    left = passed(Message(update, {"round": 1}), kind)
-    assert left.arrays.keys() == update.keys() and "error" not in left.meta
+BOTH = pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
 
 
-@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
-def test_names_that_only_look_like_batchnorm_and_statistics_may_leave(study, passed, kind):
-    arrays = {"network.bn.weight": np.zeros(1), "statistics/0/mean": np.zeros(6)}
-    assert passed(Message(arrays), kind).arrays.keys() == arrays.keys()
+@BOTH
+def test_an_update_without_it_and_names_that_only_look_like_it_leave_as_they_are(study, passed, kind):
+    like = {"network.bn.weight": np.zeros(1), "statistics/0/mean": np.zeros(6)}
+    for arrays in (without_batchnorm(study), like):
+        left = passed(Message(arrays, {"round": 1}), kind)
+        assert left.arrays.keys() == arrays.keys() and "error" not in left.meta
 
 
-@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+@BOTH
 def test_an_answer_that_failed_already_is_handed_on(kind):
     reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)
     assert kind().process(reply, FLContext()) is reply
@@ -100,7 +95,7 @@ def test_batchnorm_is_taken_out_and_all_else_leaves_unchanged(study, passed):
         np.testing.assert_array_equal(array, update[name])
 
 
-@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+@BOTH
 def test_batchnorm_of_a_model_that_is_handed_over_whole_does_not_leave_either(passed, kind):
     study = make_study("oneshot")
     model = read_arrays((net := build_models(study, None)["model"]).state_dict(), batchnorm_names(net))
@@ -131,7 +126,7 @@ def test_a_study_that_needs_batchnorm_is_told_so_in_place_of_an_answer(passed, a
 STATISTICS = {"statistics/0/mean": np.zeros(6), "statistics/0/variance": np.ones(6)}
 
 
-@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+@BOTH
 def test_batchnorms_own_statistics_do_not_leave_by_another_name_either(passed, kind):
     study = make_study("adafed")
     assert study.recipe.ingredient("statistics").source == "running"
@@ -140,7 +135,7 @@ def test_batchnorms_own_statistics_do_not_leave_by_another_name_either(passed, k
     assert left.meta["error"] == plain_text(left.meta["error"])
 
 
-@pytest.mark.parametrize("kind", [BatchNormStaysHome, ExcludeBatchNorm])
+@BOTH
 def test_statistics_of_a_pretrained_models_layers_are_none_of_batchnorm(passed, kind):
     study = make_study("adafed", statistics={"source": "pretrained"})
     assert passed(Message(STATISTICS, {"round": 1}), kind, study).arrays.keys() == STATISTICS.keys()

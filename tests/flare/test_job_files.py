@@ -41,13 +41,9 @@ def forms(monkeypatch):
 @pytest.fixture
 def kit(tmp_path, monkeypatch):
     """A hospital's kit with the policies of site_configs; what NVFlare's processes share is put back after the test."""
-    for service, names in (
-        (AppAuthzService, ("app_validator",)),
-        (PrivacyService, ("manager",)),
-        (AuthorizationService, ("the_authorizer",)),
-    ):
-        for name in names:
-            monkeypatch.setattr(service, name, getattr(service, name, None), raising=False)
+    services = {"app_validator": AppAuthzService, "manager": PrivacyService, "the_authorizer": AuthorizationService}
+    for name, service in services.items():
+        monkeypatch.setattr(service, name, getattr(service, name, None), raising=False)
     folder = tmp_path / "kit"
     (folder / "startup").mkdir(parents=True)
     (folder / "local").mkdir()
@@ -113,13 +109,10 @@ def test_a_model_to_begin_from_and_signatures_are_let_in(app, name):
         "config/evil.py",
         "config/resources.json",
         "config/config_fed_client.conf",
-        "config/config_fed_client.yml",
         "config/more/study.yaml",
         "study.yaml",
-        "resources.json",
         "custom/evil.py",
         "config/custom/evil.py",
-        "model.pt",
         "local/resources.json",
     ],
 )
@@ -131,8 +124,8 @@ def test_any_other_file_is_refused_and_nothing_of_the_job_stays(deploy, kit, nam
 def test_two_jobs_without_a_custom_folder_run_no_code(deploy, kit):
     """A module in one job, and in another NVFlare's setting that names it: both would lie in the kit."""
     first = str(uuid4())
-    assert deploy(PLAIN | {"config/evil.py": "raise SystemExit"}, job=first) is not None
     decomposers = json.dumps({"nvflare_decomposers": f"{first}.app_north.config.evil"})
+    assert deploy(PLAIN | {"config/evil.py": "raise SystemExit"}, job=first) is not None
     assert deploy(PLAIN | {"config/resources.json": decomposers}) is not None
     assert left(kit) == ["local", "startup"]
 
@@ -157,7 +150,9 @@ def test_neither_can_what_a_lead_says_of_a_job_read_the_servers(kit, tmp_path):
     archive = tmp_path / "job.zip"
     with zipfile.ZipFile(archive, "w") as job:
         job.writestr("job/meta.conf", f'x {{ include file("{secret}") }}\ny = [1] ${{x}}\n')
+    assert ConfigFormat.PYHOCON in ConfigFactory._fmt2Loader
     JobFiles()
+    assert list(ConfigFactory._fmt2Loader) == [ConfigFormat.JSON]
     with pytest.raises(AttributeError) as refused:
         JobMetaValidator().validate("job", archive.read_bytes())
     assert "DOE" not in str(refused.value)
@@ -178,14 +173,7 @@ def test_a_link_is_refused(app, tmp_path):
 def test_a_lab_may_let_in_code_of_its_own_people(app):
     folder = app(PLAIN | {"custom/net.py": "", "custom/parts/loss.py": ""})
     assert JobFiles(has_custom=True).validate(folder) == ("", {})
-    assert JobFiles().validate(folder)[0]
     assert "not 'config/evil.py'" in JobFiles(has_custom=True).validate(app({"config/evil.py": ""}))[0]
-
-
-def test_nvflare_reads_json_alone_from_then_on():
-    assert ConfigFormat.PYHOCON in ConfigFactory._fmt2Loader
-    JobFiles()
-    assert list(ConfigFactory._fmt2Loader) == [ConfigFormat.JSON]
 
 
 @pytest.mark.parametrize("kind", ["hospital", "hospital_gpu", "research_lab", "server"])

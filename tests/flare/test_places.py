@@ -35,37 +35,18 @@ def write(path, values):
 
 def test_the_study_lies_beside_the_jobs_configuration(tmp_path):
     fl_ctx = context(tmp_path)
+    with pytest.raises(ConfigError, match="study.yaml must exist; it is not there"):
+        read_job_study(fl_ctx)
     write(tmp_path / JOB_ID / "app_north" / "config" / "study.yaml", STUDY)
     assert read_job_study(fl_ctx).name == "small" and read_job_study(fl_ctx).rounds == 2
 
 
-def test_a_job_without_a_study_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="study.yaml must exist; it is not there"):
-        read_job_study(context(tmp_path))
-
-
-def test_a_sites_settings_are_its_own_local_file(tmp_path):
-    write(tmp_path / "local" / "site.yaml", {"data": "/data", "state_dir": "/state"})
-    assert read_site_settings(context(tmp_path)) == Site(data="/data", state_dir="/state")
-
-
-def test_simulated_sites_share_the_local_folder_of_the_workspace_around_theirs(tmp_path):
-    write(tmp_path / "local" / "site.yaml", {"data": "/data/{site}", "state_dir": "/state"})
-    for name in ("north", "south"):
-        settings = read_site_settings(context(tmp_path / name, name))
-        assert settings.data_folder("small", name) == Path(f"/data/{name}")
-
-
-def test_a_sites_own_file_goes_before_the_shared_one(tmp_path):
-    write(tmp_path / "local" / "site.yaml", {"data": "/shared", "state_dir": "/state"})
-    write(tmp_path / "north" / "local" / "site.yaml", {"data": "/own", "state_dir": "/state"})
-    assert read_site_settings(context(tmp_path / "north")).data == "/own"
-
-
-def test_a_file_goes_before_the_environment(tmp_path, monkeypatch):
+def test_a_sites_own_file_goes_before_that_of_the_workspace_around_it_and_before_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SILOFL_DATA", "/environment")
-    write(tmp_path / "local" / "site.yaml", {"data": "/file", "state_dir": "/state"})
-    assert read_site_settings(context(tmp_path)).data == "/file"
+    write(tmp_path / "local" / "site.yaml", {"data": "/data/{site}", "state_dir": "/state"})
+    write(tmp_path / "north" / "local" / "site.yaml", {"data": "/own", "state_dir": "/state"})
+    assert read_site_settings(context(tmp_path / "north")) == Site(data="/own", state_dir="/state")
+    assert read_site_settings(context(tmp_path / "south")).data_folder("small", "south") == Path("/data/south")
 
 
 def test_without_a_file_the_environment_names_the_data_of_all_sites(tmp_path, monkeypatch):
@@ -75,13 +56,12 @@ def test_without_a_file_the_environment_names_the_data_of_all_sites(tmp_path, mo
     assert settings.state_folder("small", "north") == Path("/all/.silofl/small/north")
 
 
-@pytest.mark.parametrize("name", ["north", "south"])
 @pytest.mark.parametrize("value", [None, ""])
-def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatch, name, value):
+def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("SILOFL_DATA", value)
-    with pytest.raises(ConfigError, match=f"local/site.yaml must exist at site '{name}'.*set SILOFL_DATA"):
-        read_site_settings(context(tmp_path / name, name))
+    with pytest.raises(ConfigError, match="local/site.yaml must exist at site 'south'.*set SILOFL_DATA"):
+        read_site_settings(context(tmp_path / "south", "south"))
 
 
 @pytest.mark.parametrize("settings", [{"data": "/data"}, {"data": "/data", "state_dir": "/s", "dta": "/d"}])
@@ -92,15 +72,13 @@ def test_a_wrong_file_is_refused_and_not_passed_over(tmp_path, monkeypatch, sett
         read_site_settings(context(tmp_path))
 
 
-def test_a_servers_settings_are_its_local_file(tmp_path):
+def test_a_servers_settings_are_its_local_file_and_without_one_results_lie_in_the_jobs_folder(tmp_path):
+    fl_ctx = context(tmp_path / "server", "server")
+    folder = read_server_settings(fl_ctx).run_folder("small", "r1")
+    assert folder == tmp_path / "server" / JOB_ID / "silofl"
     write(tmp_path / "local" / "server.yaml", {"run_dir": "/runs/{run}"})
     assert read_server_settings(context(tmp_path, "server")) == Server(run_dir="/runs/{run}")
-    assert read_server_settings(context(tmp_path / "server", "server")) == Server(run_dir="/runs/{run}")
-
-
-def test_a_server_without_settings_keeps_results_in_the_jobs_folder(tmp_path):
-    folder = read_server_settings(context(tmp_path / "server", "server")).run_folder("small", "r1")
-    assert folder == tmp_path / "server" / JOB_ID / "silofl"
+    assert read_server_settings(fl_ctx) == Server(run_dir="/runs/{run}")
 
 
 @pytest.mark.parametrize(
