@@ -59,10 +59,22 @@ def test_a_slice_without_a_place_among_others_is_refused():
         step_between(planes([[0, 0, 0], None, [0, 0, 6]]), "scan")
 
 
-def test_slices_of_other_sizes_are_refused_as_such():
-    upper, lower = planes([[0, 0, 0], [0, 0, 3]])
-    with pytest.raises(DataError, match="one pixel size and one number of pixels, which differ .Columns."):
-        step_between([upper, lower | {"Columns": 6}], "scan")
+@pytest.mark.parametrize(
+    ("places", "changes", "sentence"),
+    [
+        ([1], {"Columns": 6}, "one pixel size and one number of pixels, which differ .Columns."),
+        ([1, 2], {SPACING: [2, 2]}, "one pixel size .*which differ .PixelSpacing"),
+        ([1], {SPACING: None}, "one pixel size .*which differ .PixelSpacing"),
+        # All are the root of 3 * 3 + 2 * 2, 3.61 mm apart, in a zigzag.
+        ([1], {POSITION: [3, 0, 2]}, "on one line, not 3.61 to 3.61 mm apart and up to 3.00 mm"),
+    ],
+)
+def test_slices_that_are_no_one_volume_are_refused_as_such(places, changes, sentence):
+    slices = [
+        {**plane, **(changes if z in places else {})} for z, plane in enumerate(planes([[0, 0, z] for z in (0, 2, 4)]))
+    ]
+    with pytest.raises(DataError, match=f"scan must have slices .*{sentence}"):
+        step_between(slices, "scan")
 
 
 def indexed(heights, indices):
