@@ -34,16 +34,7 @@ def numbers_of(batches):
 
 @pytest.mark.parametrize(
     ("count", "batch_size", "sizes"),
-    [
-        (8, 4, [4, 4]),
-        (9, 4, [4, 5]),
-        (10, 4, [4, 4, 2]),
-        (1, 4, [1]),
-        (3, 1, [1, 2]),
-        (2, 1, [2]),
-        (5, 8, [5]),
-        (0, 4, []),
-    ],
+    [(8, 4, [4, 4]), (9, 4, [4, 5]), (10, 4, [4, 4, 2]), (1, 4, [1]), (3, 1, [1, 2]), (2, 1, [2]), (0, 4, [])],
 )
 def test_a_last_batch_of_one_joins_the_batch_before_it(count, batch_size, sizes):
     batches = numbers_of(training_batches(part_of(count), batch_size, None, 0, "cpu"))
@@ -51,10 +42,12 @@ def test_a_last_batch_of_one_joins_the_batch_before_it(count, batch_size, sizes)
     assert sorted(itertools.chain(*batches)) == list(range(count))
 
 
-def test_another_seed_is_another_order():
-    part = part_of(32)
-    orders = {str(numbers_of(training_batches(part, 8, None, seed, "cpu"))) for seed in range(5)}
+def test_another_seed_is_another_order_and_another_augmentation(study):
+    orders = {str(numbers_of(training_batches(part_of(32), 8, None, seed, "cpu"))) for seed in range(5)}
     assert len(orders) == 5
+    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
+    epochs = [next(iter(training_batches(part_of(1), 1, augment, seed, "cpu")))[0] for seed in (0, 1)]
+    assert not torch.equal(*epochs)
 
 
 @pytest.mark.parametrize("is_segmentation", [True, False])
@@ -105,13 +98,6 @@ def test_epochs_that_run_interleaved_do_not_disturb_one_another(study):
         assert torch.equal(inputs, other)
 
 
-def test_another_seed_augments_otherwise(study):
-    augment = build_augmentation(study(augment=[{"RandGaussianNoise": {"prob": 1.0}}]))
-    part = part_of(1)
-    epochs = [next(iter(training_batches(part, 1, augment, seed, "cpu")))[0] for seed in (0, 1)]
-    assert not torch.equal(*epochs)
-
-
 @pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**63])
 def test_any_seed_that_is_not_negative_works(study, seed):
     augment = build_augmentation(study(augment=["RandFlip"]))
@@ -126,8 +112,7 @@ def test_a_label_is_moved_with_its_image(study):
 
 
 def test_rotating_rotates(study):
-    augment = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}]))
-    part = pattern(1)
+    augment, part = build_augmentation(study(augment=[{"RandRotate90": {"prob": 1.0, "max_k": 1}}])), pattern(1)
     ((inputs, _),) = training_batches(part, 1, augment, 0, "cpu")
     np.testing.assert_array_equal(inputs[0, 0], np.rot90(part.images[0, 0]))
 
