@@ -70,13 +70,10 @@ def prepare(folder, settings):
     return prepare_case(manifest.training[0], manifest, build_preparation(settings)).images
 
 
-def test_files_of_their_own_become_channels_in_the_order_of_the_study(volumes, read):
+def test_files_of_their_own_or_one_of_all_become_channels_in_the_order_of_the_study(volumes, read):
     np.testing.assert_array_equal(read(volumes()), [T1, T2])
     np.testing.assert_array_equal(read(volumes(), channel_names=["T2", "T1"]), [T2, T1])
     np.testing.assert_array_equal(read(volumes(images=("T2", "T1"), names=("T2", "T1"))), [T1, T2])
-
-
-def test_the_channels_of_one_file_are_named_by_dataset_json(volumes, read):
     np.testing.assert_array_equal(read(volumes(image="both")), [T1, T2])
     np.testing.assert_array_equal(read(volumes(image="both", names=("T2", "T1"))), [T2, T1])
 
@@ -103,12 +100,6 @@ def test_each_contrast_is_scaled_on_its_own(volumes, study):
     np.testing.assert_allclose(images.std(axis=(0, 2, 3)), [1, 1], atol=1e-5)
 
 
-@pytest.mark.parametrize("intensity", ["zscore", "percentiles", "dtype", "raw"])
-def test_a_missing_contrast_is_zeros_however_intensities_are_scaled(volumes, study, intensity):
-    images = prepare(volumes(images=(None, "T2")), study(**NAMES | {"intensity": intensity}))
-    assert not images[:, 0].any() and images[:, 1].any()
-
-
 def test_contrasts_on_different_grids_are_refused(volumes, read):
     moved = GRID.copy()
     moved[0, 3] = 3
@@ -121,16 +112,16 @@ def test_contrasts_on_different_grids_are_refused(volumes, read):
         read(volumes(t2=np.repeat(T2, 2, axis=0)))
 
 
-@pytest.mark.parametrize("is_first", [True, False])
-def test_a_contrast_in_no_place_is_refused_by_its_name(volumes, read, is_first):
-    nowhere = GRID.copy()
-    nowhere[0, 3] = np.nan
-    folder = volumes(affine=GRID if is_first else nowhere, of_all=nowhere if is_first else GRID)
-    with pytest.raises(DataError, match=f"a/T{1 if is_first else 2}.nii.gz must have a finite position"):
-        read(folder)
+@pytest.mark.parametrize("nowhere", ["T1", "T2"])
+def test_a_contrast_in_no_place_is_refused_by_its_name(volumes, read, nowhere):
+    grid = GRID.copy()
+    grid[0, 3] = np.nan
+    with pytest.raises(DataError, match=f"a/{nowhere}.nii.gz must have a finite position"):
+        read(volumes(**{"T1": {"affine": GRID, "of_all": grid}, "T2": {"affine": grid}}[nowhere]))
 
 
-def test_contrasts_on_different_grids_are_resampled_where_the_study_says_so(volumes, read):
+def test_contrasts_on_different_grids_alone_are_resampled_where_the_study_says_so(volumes, read):
+    assert read(volumes(), resample=True).dtype == np.int16
     # A file of half the voxels along x, turned along y: the first grid's voxels 0 and 2 are its voxels 0 and 1.
     grid = np.diag([2.0, -1, 2, 1])
     grid[1, 3] = 4
@@ -180,10 +171,6 @@ def test_a_resampled_contrast_is_scaled_by_the_type_that_it_was_stored_in(volume
     images = prepare(volumes(affine=np.diag([1.5, 1, 2, 1])), settings)
     np.testing.assert_allclose(images[:, 0], np.moveaxis(T1, 2, 0) / np.float32(2**15 - 1))
     np.testing.assert_allclose(images[:, 1, 0], np.moveaxis(T2[0], 1, 0) / np.float32(2**15 - 1), rtol=1e-4)
-
-
-def test_contrasts_that_lie_on_one_grid_are_not_resampled(volumes, read):
-    assert read(volumes(), resample=True).dtype == np.int16
 
 
 @pytest.mark.parametrize(
@@ -239,20 +226,15 @@ def test_amplitude_normalisation_refuses_contrasts_that_come_and_go(volumes, tmp
         load_site_data(folder, small("harmofl"), tmp_path / "cache")
 
 
-def test_a_dropped_contrast_is_zeros_in_all_slices_that_are_seen_together():
-    # Channels of two contrasts in three slices; the draws of seed 0 are 0.549 and 0.715.
+def test_a_dropped_contrast_is_zeros_in_all_that_is_seen_together():
+    # Channels of two contrasts in three slices; the draws of seed 0 are 0.549 and 0.715, so that the first one goes.
     image = torch.arange(1, 7).float().reshape(6, 1, 1).expand(6, 2, 2)
-    drop = DropChannels(0.6, 2).set_random_state(seed=0)
-    found = drop({"image": image, "label": "kept"})
+    found = DropChannels(0.6, 2).set_random_state(seed=0)({"image": image, "label": "kept"})
     assert found["image"][:, 0, 0].tolist() == [0, 2, 0, 4, 0, 6] and found["label"] == "kept"
-
-
-@pytest.mark.parametrize("size", [(4, 5, 6), (2, 3, 2)])
-def test_a_contrast_of_a_patch_of_a_volume_is_dropped_whole(size):
-    # The draws of seed 0 are 0.549 and 0.715: of 0.6 the first contrast goes.
-    drop = DropChannels(0.6, 2).set_random_state(seed=0)
-    found = drop({"image": torch.ones(2, *size)})["image"]
-    assert found.shape == (2, *size) and not found[0].any() and found[1].all()
+    # Patches of a volume have two channels, however thin they are.
+    for size in ((4, 5, 6), (2, 3, 2)):
+        found = DropChannels(0.6, 2).set_random_state(seed=0)({"image": torch.ones(2, *size)})["image"]
+        assert found.shape == (2, *size) and not found[0].any() and found[1].all()
 
 
 def test_an_image_keeps_one_of_the_contrasts_that_it_has():
@@ -304,16 +286,23 @@ def test_a_new_case_may_lack_a_contrast_and_the_answer_says_so(volumes, study):
     assert "contrast T1 is missing; zeros stand in its place" in doubts
 
 
-@pytest.mark.parametrize("data", [{}, {"neighbours": 1}, {"dimensions": 3, "patches": {"size": [16, 16, 16]}}])
-def test_a_contrast_that_is_not_there_is_zeros_after_all_transforms(volumes, study, data):
-    # 0 to 1000 becomes -1 to 1: the zeros of a contrast that is not there would be -1.
-    step = {"ScaleIntensityRange": {"a_min": 0, "a_max": 1000, "b_min": -1, "b_max": 1}}
-    settings, folder = study(**NAMES | data | {"transforms": [step]}), volumes(images=(None, "T2"))
+# 0 to 1000 becomes -1 to 1: the zeros of a contrast that is not there would be -1.
+SCALED = {"transforms": [{"ScaleIntensityRange": {"a_min": 0, "a_max": 1000, "b_min": -1, "b_max": 1}}]}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"intensity": name} for name in ("zscore", "percentiles", "dtype", "raw")]
+    + [SCALED, SCALED | {"neighbours": 1}, SCALED | {"dimensions": 3, "patches": {"size": [16, 16, 16]}}],
+)
+def test_a_contrast_that_is_not_there_is_zeros_whatever_is_done_to_the_others(volumes, study, data):
+    settings, folder = study(**NAMES | data), volumes(images=(None, "T2"))
     trained = prepare(folder, settings)
     answered = prepare_image(build_source({"T2": folder / "a" / "T2.nii.gz"}, settings.data), settings)
     np.testing.assert_array_equal(answered, trained)
     # Of 2D images with neighbours, T1 and T2 of each slice.
-    assert not trained[:, 0::2].any() and trained[:, 1::2].min() < 0 < trained[:, 1::2].max()
+    assert not trained[:, 0::2].any() and trained[:, 1::2].any()
+    assert "transforms" not in data or trained[:, 1::2].min() < 0 < trained[:, 1::2].max()
 
 
 def test_a_new_case_has_all_contrasts_where_the_training_needs_them(volumes):
@@ -381,14 +370,15 @@ def test_a_survey_finds_the_contrasts_of_all_sites(volumes, tmp_path):
 
 @pytest.mark.parametrize("job", ["fedavg_phantoms", "fedsm_volumes"])
 def test_a_new_study_resamples_contrasts_that_lie_on_different_grids(volumes, tmp_path, job):
-    found = survey_sites(volumes(affine=np.diag([1.5, 1, 2, 1])).parent)
-    assert write_new_study(tmp_path / "two", JOBS / job, found).data.resample
+    def write(name, model, **written):
+        return write_new_study(tmp_path / name, model, survey_sites(volumes(**written).parent)).data.resample
+
+    assert write("two", JOBS / job, affine=np.diag([1.5, 1, 2, 1]))
     assert "resample: true  # contrasts of one of the first" in study_file(tmp_path / "two").read_text()
     # The next study takes it over as long as there are contrasts.
-    assert write_new_study(tmp_path / "next", tmp_path / "two", survey_sites(volumes().parent)).data.resample
-    found = survey_sites(volumes(names=(), image="T1").parent)
-    assert not write_new_study(tmp_path / "one", tmp_path / "two", found).data.resample
-    assert not write_new_study(tmp_path / "own", JOBS / job, survey_sites(volumes().parent)).data.resample
+    assert write("next", tmp_path / "two")
+    assert not write("one", tmp_path / "two", names=(), image="T1")
+    assert not write("own", JOBS / job)
 
 
 def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(volumes, tmp_path):

@@ -92,9 +92,6 @@ def values(path):
     return np.squeeze(read_image(path).array.T)
 
 
-# What is not there.
-
-
 @pytest.mark.parametrize(
     "syntax", [uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian, uid.DeflatedExplicitVRLittleEndian]
 )
@@ -263,9 +260,6 @@ def test_a_jpeg_of_colours_is_read_by_what_it_and_the_header_say(build):
 def test_more_bits_than_the_header_allocates_are_refused(build, tmp_path):
     path = build(GREY, syntax=uid.JPEGLosslessSV1, PixelData=[lossless(np.uint16(GREY) * 200, tmp_path)])
     assert_refused("must have BitsAllocated of 16 or more,.* not 8", path)
-
-
-# What is another thing than it seems.
 
 
 @pytest.mark.parametrize("text", ["1,5", "0x2", "inf", "1.5 x", "1_0", "1e400", " ", "1\\2"])
@@ -543,9 +537,6 @@ def test_a_transfer_syntax_of_a_makers_own_is_refused_by_its_number(build):
     path = build(GREY)
     path.write_bytes(path.read_bytes().replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.113619.5.2\0\0"))
     assert_refused("must be compressed as JPEG, .*, not as 1.2.840.113619.5.2; export it", path)
-
-
-# By files of others.
 
 
 def decode(data):
