@@ -119,9 +119,9 @@ HOSTILE = (
     "decoder_process.main()"
 )
 HOW_IT_ENDS = {
-    "crashes.png": "ended with SIGSEGV",
-    "hangs.png": "keeps its decoder busy",
-    "bomb.png": "more memory than a decoder may have",
+    "crashes.png": "^crashes.png must be a whole file.*ended with SIGSEGV",
+    "hangs.png": "^hangs.png must be a whole file.*keeps its decoder busy",
+    "bomb.png": "^bomb.png must be a whole file.*more memory than a decoder may have",
 }
 
 
@@ -157,16 +157,21 @@ def _ahead(paths):
     return decoder.decode_ahead([build_file_request(path, path.name, None, False) for path in paths])
 
 
+def _read_each(files, **reasons):
+    """Check that files that are decoded ahead are read as they were written, or refused for a reason by their name."""
+    with _ahead(files):
+        for path, wanted in files.items():
+            if reason := reasons.get(path.name):
+                with pytest.raises(DataError, match=reason):
+                    read_image(path)
+            else:
+                np.testing.assert_array_equal(read_image(path).array[0], wanted)
+
+
 def test_hostile_files_within_a_batch_are_each_named_and_cost_themselves_alone(tmp_path, start_decoders):
     started = start_decoders(HOSTILE)
     pictures = _write_pictures(tmp_path, ["a.png", "crashes.png", "b.png", "hangs.png", "bomb.png", "c.png"])
-    with _ahead(pictures):
-        for path, pixels in pictures.items():
-            if reason := HOW_IT_ENDS.get(path.name):
-                with pytest.raises(DataError, match=f"^{path.name} must be a whole file.*{reason}"):
-                    read_image(path)
-            else:
-                np.testing.assert_array_equal(read_image(path).array[0], pixels)
+    _read_each(pictures, **HOW_IT_ENDS)
     # The second after the crash, the third after the hang; the bomb is refused.
     assert len(started) == 3
 
@@ -203,12 +208,10 @@ def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
     folder = tmp_path / ("f" * 200) / ("g" * 200)
     folder.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 500), dtype=np.uint8)
-    paths = [folder / f"{number}.png" for number in range(70)]
-    for path in paths:
+    pictures = {folder / f"{number}.png": pixels for number in range(70)}
+    for path in pictures:
         Picture.fromarray(pixels).save(path, compress_level=0)
-    with _ahead(paths):
-        for path in paths:
-            np.testing.assert_array_equal(read_image(path).array[0], pixels)
+    _read_each(pictures)
 
 
 UNCHECKED = (
@@ -328,14 +331,7 @@ def _write_volumes(folder, names):
 
 def test_a_decoder_that_lies_about_what_it_passes_on_costs_that_file_alone(tmp_path, start_decoders):
     start_decoders(LYING)
-    volumes = _write_volumes(tmp_path, ["a.nii.gz", *LIES, "b.nii.gz"])
-    with _ahead(volumes):
-        for path, voxels in volumes.items():
-            if path.name in LIES:
-                with pytest.raises(DataError, match=LIES[path.name]):
-                    read_image(path)
-            else:
-                np.testing.assert_array_equal(read_image(path).array[0], voxels)
+    _read_each(_write_volumes(tmp_path, ["a.nii.gz", *LIES, "b.nii.gz"]), **LIES)
 
 
 def test_what_a_decoder_writes_later_into_memory_that_it_has_passed_on_changes_no_image(tmp_path, start_decoders):
@@ -365,9 +361,7 @@ def test_a_decoder_keeps_no_handle_of_the_memory_of_the_file_before(tmp_path, st
     start_decoders(LOOKING)
     volumes = _write_volumes(tmp_path, ["a.nii.gz", "b.nii.gz", "c.nii.gz"])
     before = len(os.listdir("/proc/self/fd"))
-    with _ahead(volumes):
-        for path, voxels in volumes.items():
-            np.testing.assert_array_equal(read_image(path).array[0], voxels)
+    _read_each(volumes)
     # Nor does this process: a data set has more files than a process may open.
     assert len(os.listdir("/proc/self/fd")) <= before
 
