@@ -3,9 +3,12 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 
+from silofl.data.images import read_image
+from silofl.errors import DataError
 from silofl.settings import parse
 from silofl.study import Study
 
@@ -119,3 +122,22 @@ def deny(monkeypatch):
         monkeypatch.setattr(Path, "open", guarded)
 
     return refuse
+
+
+def edit(path, change=lambda header: None, drop=(), **elements):
+    """Change some elements of a DICOM file, or of every file in a folder, and take others away; returns the path."""
+    for file in [path] if path.is_file() else [*path.iterdir()]:
+        header = pydicom.dcmread(file)
+        change(header)
+        for name in drop:
+            del header[name]
+        header.update(elements)
+        header.save_as(file)
+    return path
+
+
+def assert_refused(sentence, path, **options):
+    """Check that an image is refused by a sentence that matches; returns all of it."""
+    with pytest.raises(DataError, match=sentence) as caught:
+        read_image(path, **options)
+    return str(caught.value)

@@ -13,23 +13,20 @@ from silofl.data.manifest import read_manifest
 from silofl.errors import DataError
 
 
-def test_a_file_is_read_whole(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert read_bytes(tmp_path / "a", "a") == b"abc"
-
-
-@pytest.mark.parametrize("read", [read_bytes, content_digest])
-def test_a_missing_file_is_called_missing(tmp_path, read):
-    with pytest.raises(DataError, match="images/a.png must exist; it is not there"):
-        read(tmp_path / "a.png", "images/a.png")
-
-
-@pytest.mark.parametrize("read", [read_bytes, content_digest])
-def test_an_unreadable_file_is_a_permission_error_not_corrupt_data(tmp_path, deny, read):
+@pytest.fixture
+def file(tmp_path):
     (tmp_path / "a.png").write_bytes(b"abc")
+    return tmp_path / "a.png"
+
+
+@pytest.mark.parametrize("read", [read_bytes, content_digest])
+def test_a_missing_and_an_unreadable_file_are_told_apart_from_corrupt_data(file, deny, read):
+    assert read(file, "a.png") in (b"abc", hashlib.sha256(b"abc").hexdigest())
+    with pytest.raises(DataError, match="images/b.png must exist; it is not there"):
+        read(file.with_name("b.png"), "images/b.png")
     deny("a.png")
     with pytest.raises(DataError, match="images/a.png must be readable; permission was denied"):
-        read(tmp_path / "a.png", "images/a.png")
+        read(file, "images/a.png")
 
 
 def test_another_fault_is_told_in_the_systems_words():
@@ -59,7 +56,7 @@ def make_special(tmp_path):
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
     path = make_special(kind, "a.png")
-    for read in (read_bytes, content_digest, lambda path, name: read_image(path, name)):
+    for read in (read_bytes, content_digest, read_image):
         with pytest.raises(DataError, match=f"images/a.png must be a file or a folder, not a {kind}"):
             read(path, "images/a.png")
     with pytest.raises(DataError, match=f"series must be a file or a folder, not a {kind}"):
@@ -67,13 +64,12 @@ def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_a_dataset_json_or_an_image_that_is_no_file_is_refused_at_once(make_special, site, study, kind):
+def test_a_dataset_json_or_an_image_that_is_no_file_is_refused_at_once(make_special, site, study):
     site.write()
     for name, sentence in (("b.png", "case 'b': b.png must be"), ("dataset.json", "folder 'north' must be")):
         (site.folder / name).unlink()
-        make_special(kind, "north/" + name)
-        with pytest.raises(DataError, match=f"{sentence} a file or a folder, not a {kind}"):
+        make_special("pipe", f"north/{name}")
+        with pytest.raises(DataError, match=f"{sentence} a file or a folder, not a pipe"):
             read_manifest(site.folder, study())
 
 
@@ -91,16 +87,14 @@ def test_too_many_open_files_are_not_told_as_a_fault_of_the_data(tmp_path, name)
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_too_few_files_for_the_decoder_are_not_told_as_a_fault_of_the_picture(tmp_path, monkeypatch):
-    (tmp_path / "a.png").write_bytes(b"x")
-    end_decoder()
-
+def test_too_few_files_for_the_decoder_are_not_told_as_a_fault_of_the_picture(file, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EMFILE, "Too many open files")
 
+    end_decoder()
     monkeypatch.setattr("subprocess.Popen", refuse)
     with pytest.raises(DataError, match="a.png must be opened, but too many files are open"):
-        read_image(tmp_path / "a.png")
+        read_image(file)
 
 
 def test_a_folders_digest_follows_its_files(tmp_path):
@@ -109,38 +103,22 @@ def test_a_folders_digest_follows_its_files(tmp_path):
     parts = [hashlib.sha256(name.encode()).digest() for name in ("1.dcm", "2.dcm")]
     assert content_digest(tmp_path, "series") == hashlib.sha256(b"".join(parts)).hexdigest()
     assert [path.name for path in list_files(tmp_path)] == ["1.dcm", "2.dcm"]
-    before = content_digest(tmp_path, "series")
-    (tmp_path / "2.dcm").write_bytes(b"changed")
-    assert content_digest(tmp_path, "series") != before
 
 
-@pytest.fixture
-def no_links(monkeypatch):
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_is_linked_or_copied_with_its_times_and_a_symbolic_link_is_resolved(file, monkeypatch, has_links):
     def refuse(*places):
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(os, "link", refuse)
-
-
-def test_a_file_is_linked(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    link_or_copy(tmp_path / "a", tmp_path / "b", "a")
-    assert os.path.samefile(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_file_is_copied_with_its_times_where_there_are_no_links(tmp_path, no_links):
-    (tmp_path / "a").write_bytes(b"abc")
-    os.utime(tmp_path / "a", ns=(5, 7_000_000_000))
-    link_or_copy(tmp_path / "a", tmp_path / "b", "a")
-    assert (tmp_path / "b").read_bytes() == b"abc" and not os.path.samefile(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").stat().st_mtime_ns == 7_000_000_000
-
-
-def test_a_symbolic_link_is_resolved(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    (tmp_path / "link").symlink_to("a")
-    link_or_copy(tmp_path / "link", tmp_path / "b", "link")
-    assert not (tmp_path / "b").is_symlink() and os.path.samefile(tmp_path / "a", tmp_path / "b")
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    os.utime(file, ns=(5, 7_000_000_000))
+    file.with_name("link").symlink_to("a.png")
+    for name in ("a.png", "link"):
+        target = file.with_name(f"of {name}")
+        link_or_copy(file.with_name(name), target, name)
+        assert target.read_bytes() == b"abc" and not target.is_symlink()
+        assert os.path.samefile(file, target) == has_links and target.stat().st_mtime_ns == 7_000_000_000
 
 
 def test_a_file_that_cannot_be_linked_because_it_is_missing_is_called_missing(tmp_path):
@@ -148,7 +126,6 @@ def test_a_file_that_cannot_be_linked_because_it_is_missing_is_called_missing(tm
         link_or_copy(tmp_path / "a.png", tmp_path / "b.png", "images/a.png")
 
 
-def test_a_place_that_cannot_be_written_is_not_blamed_on_the_file(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
+def test_a_place_that_cannot_be_written_is_not_blamed_on_the_file(file):
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        link_or_copy(tmp_path / "a", tmp_path / "nowhere" / "b", "a")
+        link_or_copy(file, file.parent / "nowhere" / "b", "a")

@@ -42,8 +42,9 @@ def test_a_broken_header_and_another_file_have_no_voxels_beside_them(tmp_path):
         assert find_voxel_file(tmp_path / name) is None
 
 
-@pytest.mark.parametrize("ending", [".hdr", ".mhd", ".nhdr"])
-@pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 1, 4)])
+@pytest.mark.parametrize(
+    ("ending", "numbers"), [(".hdr", (0, 1, 2)), (".hdr", (0, 1, 4)), (".mhd", (0, 1, 4)), (".nhdr", (0, 1, 2))]
+)
 def test_headers_beside_their_voxels_are_imported_and_loaded(tmp_path, study, ending, numbers):
     rng, source = np.random.default_rng(0), tmp_path / "source" / "north"
     for kind in ("images", "masks"):

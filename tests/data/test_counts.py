@@ -20,9 +20,7 @@ def examples(cases, patients):
 def test_a_part_is_counted_by_cases_patients_and_images():
     # the volume a has two slices; a and b are scans of one patient
     assert PartCounts.of(examples("aabc", ("p1", "p1", "p1", "p2"))) == PartCounts(cases=3, patients=2, examples=4)
-
-
-def test_patients_are_not_known_where_those_of_one_case_are_not():
+    # where those of one case are not known
     assert PartCounts.of(examples("ab", ("p1", None))).patients is None
     assert PartCounts.of(examples("", ())) == PartCounts(cases=0, patients=0, examples=0)
 

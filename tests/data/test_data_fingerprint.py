@@ -16,6 +16,12 @@ def study_of(**data):
     return parse(Study, values | {"data": data, "algorithm": {"name": "plan"}}, "study.yaml")
 
 
+def plan(task, labels, metric, network, **data):
+    values = {"name": "small", "task": task, "labels": labels, "metric": metric, "rounds": 1, "data": data}
+    values |= {"training": {"loss": "cross_entropy"}, "model": {"name": network}, "algorithm": {"name": "plan"}}
+    return parse(Study, values, "study.yaml")
+
+
 @pytest.fixture
 def write(tmp_path):
     """Write volumes by their patient, spacing in mm, intensities and label maps; the last is the test's."""
@@ -33,11 +39,8 @@ def write(tmp_path):
                 None if image is None else save(f"{number}_{i}.nii", np.float32(image + shift), affine)
                 for i, image in enumerate(images)
             ]
-            truth = save(f"{number}_label.nii", np.uint8(label), affine)
-            last = number == len(cases)
-            records.append(
-                {"image": paths if names else paths[0], "label": truth, "patient": "other" if last else patient}
-            )
+            record = {"image": paths if names else paths[0], "patient": patient if number < len(cases) else "other"}
+            records.append(record | {"label": save(f"{number}_label.nii", np.uint8(label), affine)})
         content |= {"channel_names": list(names)} if names else {}
         content |= {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}}
         content |= {"training": records[:-1], "test": records[-1:]}
@@ -56,6 +59,14 @@ def volume(shape=(4, 3, 2), organ=1.0):
 
 def measured(folder, study, min_patients=0):
     return measure_site(read_manifest(folder, study), study, min_patients, has_progress=False)
+
+
+def change(folder, function, **content):
+    """Change each record of dataset.json, and other keys of it."""
+    content = json.loads((folder / "dataset.json").read_text()) | content
+    for record in content["training"] + content["test"]:
+        function(record)
+    (folder / "dataset.json").write_text(json.dumps(content))
 
 
 def test_each_patient_counts_once(write):
@@ -89,9 +100,7 @@ def test_axes_are_those_that_the_study_turns_volumes_to(write):
 
 def test_slices_of_a_record_are_the_volume(write, tmp_path):
     folder = write([("a", (1, 1, 2), *volume((4, 3, 9)))])
-    content = json.loads((folder / "dataset.json").read_text())
-    content["training"][0]["slices"] = [0, 8, 2]
-    (folder / "dataset.json").write_text(json.dumps(content))
+    change(folder, lambda record: record.update(slices=[0, 8, 2]))
     found = measured(folder, study_of())
     assert found.shape[1].tolist() == [4, 3, 5] and found.spacing_mm[1].tolist() == [1, 1, 4]
 
@@ -114,10 +123,7 @@ def test_what_few_patients_have_is_not_said(write):
 
 def test_scans_of_nobody_knows_whom_are_no_patients(write):
     folder = write([(None, (1, 1, 1), *volume()), (None, (3, 1, 1), *volume())])
-    content = json.loads((folder / "dataset.json").read_text())
-    for record in content["training"]:
-        record.pop("patient")
-    (folder / "dataset.json").write_text(json.dumps(content | {"split_unit": "unknown"}))
+    change(folder, lambda record: record.pop("patient"), split_unit="unknown")
     study = study_of(split_unit="unknown")
     assert measured(folder, study).spacing_mm[1, 0] == 2
     assert measured(folder, study, min_patients=1).classes.tolist() == [1, 0, 0]
@@ -129,10 +135,8 @@ def test_three_digits_leave(write):
 
 
 def test_windows_are_no_images(windows):
-    values = {"name": "s", "task": "classification", "labels": {0: "slow", 1: "fast"}, "rounds": 1}
-    values |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}, "model": {"name": "activity_cnn"}}
-    values |= {"data": {"channels": 3, "split_unit": "recordings"}, "algorithm": {"name": "plan"}}
-    study = parse(Study, values, "study.yaml")
+    labels, data = {0: "slow", 1: "fast"}, {"channels": 3, "split_unit": "recordings"}
+    study = plan("classification", labels, "accuracy", "activity_cnn", **data)
     with pytest.raises(DataError, match="must be a picture or a volume to be planned for, not a window"):
         measured(windows / "ann", study)
 
@@ -151,19 +155,15 @@ def fingerprint(**changes):
     return DataFingerprint(**arrays)
 
 
-def test_the_quantiles_of_one_site_are_its_own():
+def test_the_quantiles_of_one_site_are_its_own_and_sites_count_by_their_cases():
     quartiles, cases = np.array([[[1.0], [2.0], [3.0]]]), np.array([7.0])
     # the lower tail ends at 1 * 1 / 2; 0.1 lies at 0.4 of the way to the first quartile
     for share, wanted in ((0.25, 1), (0.5, 2), (0.75, 3), (0, 0.5), (0.1, 0.7), (1, 4.5)):
         np.testing.assert_allclose(pooled_quantile(quartiles, cases, share), [wanted])
-
-
-def test_sites_count_by_their_cases():
-    quartiles = np.array([[[1.0, 5.0]] * 3, [[2.0, 4.0]] * 3])
+    both = np.array([[[1.0, 5.0]] * 3, [[2.0, 4.0]] * 3])
     # 3 cases of 1 and 1 of 2: the lower 75 % are 1; along the second axis the lower 25 % are 4
-    np.testing.assert_array_equal(pooled_quantile(quartiles, np.array([3.0, 1.0]), 0.5), [1, 5])
-    np.testing.assert_array_equal(pooled_quantile(quartiles, np.array([3.0, 1.0]), 0.8), [2, 5])
-    np.testing.assert_array_equal(pooled_quantile(quartiles, np.array([1.0, 3.0]), 0.5), [2, 4])
+    for counts, share, wanted in (([3.0, 1.0], 0.5, [1, 5]), ([3.0, 1.0], 0.8, [2, 5]), ([1.0, 3.0], 0.5, [2, 4])):
+        np.testing.assert_array_equal(pooled_quantile(both, np.array(counts), share), wanted)
 
 
 def test_the_median_of_a_mixture_lies_between_its_sites():
@@ -207,13 +207,8 @@ def test_what_no_images_have_is_refused(changes, message):
 
 def test_findings_of_a_case_share_it(write, tmp_path):
     folder = write([(patient, (1, 1, 1), *volume(organ=number + 1)) for number, patient in enumerate("abc")])
-    content = json.loads((folder / "dataset.json").read_text())
-    content |= {"task": "multilabel", "labels": {"0": "effusion", "1": "nodule"}}
-    for record, found in zip(content["training"] + content["test"], ([0, 1], [1], [], [0]), strict=True):
-        record["label"] = found
-    (folder / "dataset.json").write_text(json.dumps(content))
-    settings = {"metric": "auroc", "model": {"name": "densenet121"}, "training": {"loss": "cross_entropy"}}
-    values = {"name": "small", "task": "multilabel", "labels": {0: "effusion", 1: "nodule"}, "rounds": 1}
-    study = parse(Study, values | settings | {"algorithm": {"name": "plan"}}, "study.yaml")
+    labels, findings = {"0": "effusion", "1": "nodule"}, iter(([0, 1], [1], [], [0]))
+    change(folder, lambda record: record.update(label=next(findings)), task="multilabel", labels=labels)
+    study = plan("multilabel", {0: "effusion", 1: "nodule"}, "auroc", "densenet121")
     # a half of each in the first case, a whole nodule in the second, nothing in the third
     assert measured(folder, study).classes == pytest.approx([0.5 / 3, 1.5 / 3], rel=0.01)

@@ -23,9 +23,7 @@ def test_a_jpeg_says_its_size_its_components_and_its_colours(options):
         form = read_form(encode("JPEG", keep_rgb=not is_ycc, **options))
         # Pillow marks red, green and blue by the marker of Adobe, brightness and two colours by that of JFIF.
         assert form == ((5, 7), 3, 8, is_ycc, True)
-
-
-def test_the_marker_of_a_lossless_jpeg_says_nothing_of_its_colours():
+    # That of a lossless one says nothing of its colours.
     lossless = encode("JPEG").replace(b"\xff\xc0", b"\xff\xc3", 1)
     assert read_form(lossless) == ((5, 7), 3, 8, None, True)
 

@@ -1,7 +1,7 @@
 """Whether all pixels are there and mean what is read: by files that are built, and by those that pydicom ships."""
 
 import io
-import shutil
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from silofl.data.header import read_header
 from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
 from tests.conftest import group
+from tests.data.conftest import assert_refused, edit
 
 GREY = np.add.outer(np.arange(16) * 9, np.arange(24) * 4).astype(np.uint8)
 NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
@@ -27,7 +28,7 @@ SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 
 @pytest.fixture
 def build(write_dicom, tmp_path):
-    """Write pixels (rows, columns), or frames or colours of them, with some elements, as one DICOM file."""
+    """Write pixels (rows, columns), or frames or colours of them, as one DICOM file; PixelData are bytes or streams."""
 
     def write(pixels, **elements):
         folder = write_dicom(tmp_path / f"base{len(list(tmp_path.iterdir()))}", np.zeros((2, 2, 1), np.int16))
@@ -46,13 +47,11 @@ def build(write_dicom, tmp_path):
         if pixels.ndim == 3 + has_colours:
             data.NumberOfFrames = len(pixels)
         data["PixelData"].VR = "OB" if bits == 8 else "OW"
-        syntax = elements.pop("syntax", uid.ExplicitVRLittleEndian)
+        data.file_meta.TransferSyntaxUID = elements.pop("syntax", uid.ExplicitVRLittleEndian)
         data.update(elements.pop("palette", {}))
         for key, value in elements.items():
-            setattr(data, key, value)
-        data.file_meta.TransferSyntaxUID = syntax
-        if syntax.is_encapsulated:
-            data["PixelData"].is_undefined_length = True
+            setattr(data, key, encapsulate(value) if key == "PixelData" and isinstance(value, list) else value)
+        data["PixelData"].is_undefined_length = data.file_meta.TransferSyntaxUID.is_encapsulated
         pydicom.dcmwrite(folder.with_suffix(".dcm"), data, enforce_file_format=True)
         return folder.with_suffix(".dcm")
 
@@ -66,9 +65,7 @@ def jpeg(pixels, **options):
 
 
 def jpeg_2000(pixels):
-    stream = io.BytesIO()
-    Picture.fromarray(pixels).save(stream, "JPEG2000", no_jp2=True)
-    return stream.getvalue()
+    return jpeg(pixels, format="JPEG2000", no_jp2=True)
 
 
 def rle(pixels):
@@ -90,63 +87,31 @@ def lossless(pixels, tmp_path):
     return next(generate_frames(pydicom.dcmread(tmp_path / "lossless.dcm").PixelData, number_of_frames=1))
 
 
-def resize(codestream, rows, columns):
-    """State another size in the frame header (SOF) of a JPEG."""
-    place = next(
-        place for place in range(len(codestream)) if codestream[place : place + 2] in (b"\xff\xc0", b"\xff\xc3")
-    )
-    size = rows.to_bytes(2, "big") + columns.to_bytes(2, "big")
-    return codestream[: place + 5] + size + codestream[place + 9 :]
-
-
 def values(path):
     """Return what is read: (rows, columns), or (frames, rows, columns), or with colours last."""
     return np.squeeze(read_image(path).array.T)
 
 
-# What is not there.
-
-
 @pytest.mark.parametrize(
-    ("syntax", "lost"),
-    [
-        (uid.ExplicitVRLittleEndian, 2),
-        (uid.ExplicitVRLittleEndian, 16 * 24),
-        (uid.ExplicitVRBigEndian, 2),
-        (uid.DeflatedExplicitVRLittleEndian, 2),
-    ],
+    "syntax", [uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian, uid.DeflatedExplicitVRLittleEndian]
 )
-def test_a_file_with_fewer_bytes_than_its_header_says_is_refused(build, lost, syntax):
+def test_a_file_with_fewer_bytes_than_its_header_says_is_refused(build, syntax):
     # 16 rows of 24 columns of 2 bytes.
-    path = build(np.ones((16, 24), np.uint16), syntax=syntax, PixelData=b"\1" * (768 - lost))
-    with pytest.raises(DataError, match=f"must hold 768 bytes of PixelData, not {768 - lost}, .*"):
-        read_image(path)
+    path = build(np.ones((16, 24), np.uint16), syntax=syntax, PixelData=b"\1" * 766)
+    assert_refused("must hold 768 bytes of PixelData, not 766", path)
 
 
-def test_a_file_with_fewer_frames_than_its_header_says_is_refused(build):
-    with pytest.raises(DataError, match="must hold 1152 bytes of PixelData, not 384, .*NumberOfFrames .3. say"):
-        read_image(build(GREY, NumberOfFrames=3))
+def test_a_file_with_fewer_or_more_frames_than_its_header_says_is_refused(build):
+    assert_refused("hold 1152 bytes of PixelData, not 384, .*NumberOfFrames .3. say", build(GREY, NumberOfFrames=3))
+    path = build(GREY, PixelData=GREY.tobytes() * 2)
+    assert_refused("hold 384 bytes of PixelData, not 768, .*NumberOfFrames .1. say", path)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_each_file_of_a_series_must_hold_its_pixels(write_dicom, tmp_path, place):
     folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
-    file = sorted(folder.iterdir())[place]
-    data = pydicom.dcmread(file)
-    data.PixelData = data.PixelData[:-2]
-    data.save_as(file)
-    with pytest.raises(DataError, match=f"{file.name} of series must hold 48 bytes of PixelData, not 46"):
-        read_image(folder)
-
-
-def test_slices_that_say_more_rows_than_they_hold_are_refused(write_dicom, tmp_path):
-    folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
-    for file in folder.iterdir():
-        data = pydicom.dcmread(file)
-        data.Rows = 7
-        data.save_as(file)
-    with pytest.raises(DataError, match="dcm of series must hold 56 bytes of PixelData, not 48"):
-        read_image(folder)
+    file = edit(sorted(folder.iterdir())[place], PixelData=bytes(46))
+    assert_refused(f"{file.name} of series must hold 48 bytes of PixelData, not 46", folder)
 
 
 def test_colours_of_which_half_are_stored_fill_two_bytes_a_pixel(build):
@@ -156,25 +121,18 @@ def test_colours_of_which_half_are_stored_fill_two_bytes_a_pixel(build):
     wanted = np.repeat(np.tile(np.uint8([100, 200]), (16, 12))[..., None], 3, axis=-1)
     np.testing.assert_array_equal(values(build(COLOUR, PixelData=content, **form)), wanted)
     for wrong in (content[:-2], content + content[: len(content) // 2]):
-        with pytest.raises(DataError, match=f"must hold 768 bytes of PixelData, not {len(wrong)}"):
-            read_image(build(COLOUR, PixelData=wrong, **form))
+        assert_refused(f"must hold 768 bytes of PixelData, not {len(wrong)}", build(COLOUR, PixelData=wrong, **form))
 
 
-def test_bytes_that_fill_up_are_passed_over_and_frames_that_are_not_counted_are_not(build):
+def test_bytes_that_fill_up_are_passed_over(build):
     np.testing.assert_array_equal(values(build(GREY, PixelData=GREY.tobytes() + bytes(128))), GREY)
     np.testing.assert_array_equal(values(build(GREY[:3, :3])), GREY[:3, :3])
-    with pytest.raises(DataError, match="must hold 384 bytes of PixelData, not 768, .*NumberOfFrames .1. say"):
-        read_image(build(GREY, PixelData=GREY.tobytes() * 2))
 
 
 @pytest.mark.parametrize("key", ["FloatPixelData", "DoubleFloatPixelData"])
 def test_fractions_are_refused_whatever_else_is_stated(build, key):
-    path = build(np.float32(GREY), **{key: bytes(GREY.size * 8)})
-    data = pydicom.dcmread(path)
-    del data.PixelData
-    data.save_as(path)
-    with pytest.raises(DataError, match="must hold whole numbers with a rescale slope, not fractions"):
-        read_image(path)
+    path = edit(build(np.float32(GREY), **{key: bytes(GREY.size * 8)}), drop=["PixelData"])
+    assert_refused("must hold whole numbers with a rescale slope, not fractions", path)
 
 
 FORMS = {
@@ -190,15 +148,13 @@ FORMS = {
 def test_compressed_frames_must_be_as_many_as_the_header_says(build, syntax):
     first, second = FORMS[syntax](GREY), FORMS[syntax](GREY[::-1].copy())
     pixels = np.stack([GREY, GREY[::-1]])
-    found = values(build(pixels, syntax=syntax, PixelData=encapsulate([first, second])))
+    found = values(build(pixels, syntax=syntax, PixelData=[first, second]))
     np.testing.assert_allclose(np.int16(found), pixels, atol=2)
-    for frames, there in (([first], 1), ([first, second, first], 3)):
+    for frames in ([first], [first, second, first]):
         for has_table in (True, False):
             path = build(pixels, syntax=syntax, PixelData=encapsulate(frames, has_bot=has_table))
-            with pytest.raises(DataError, match=f"must hold 2 frames, as its NumberOfFrames says, not {there}"):
-                read_image(path)
-    with pytest.raises(DataError, match="must hold 1 frames, as its NumberOfFrames says, not 2"):
-        read_image(build(GREY, syntax=syntax, PixelData=encapsulate([first, second])))
+            assert_refused(f"must hold 2 frames, as its NumberOfFrames says, not {len(frames)}", path)
+    assert_refused("must hold 1 frames, .*, not 2", build(GREY, syntax=syntax, PixelData=[first, second]))
 
 
 @pytest.mark.parametrize("syntax", FORMS, ids=lambda syntax: syntax.name[:12])
@@ -216,52 +172,47 @@ def test_fragments_of_several_frames_are_joined_or_refused(build):
         if encode is jpeg:
             np.testing.assert_allclose(np.int16(values(path)), pixels, atol=2)
             continue
-        with pytest.raises(DataError, match="each of its 2 frames in one fragment .*, not all in 4"):
-            read_image(path)
+        assert_refused("each of its 2 frames in one fragment .*, not all in 4", path)
 
 
 @pytest.mark.parametrize(("syntax", "frame"), [*((syntax, 1) for syntax in FORMS), (uid.JPEGBaseline8Bit, 0)], ids=str)
 def test_a_compressed_frame_that_ends_early_is_refused_wherever_it_stands(build, syntax, frame):
     frames = [FORMS[syntax](GREY), FORMS[syntax](GREY)]
     frames[frame] = frames[frame][: len(frames[frame]) * 3 // 4]
-    path = build(np.stack([GREY, GREY]), syntax=syntax, PixelData=encapsulate(frames))
-    with pytest.raises(DataError, match="; copy it again"):
-        read_image(path)
+    assert_refused("; copy it again", build(np.stack([GREY, GREY]), syntax=syntax, PixelData=frames))
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.9])
 @pytest.mark.parametrize("form", ["baseline", "lossless"])
-def test_a_jpeg_with_an_end_but_without_all_pixels_is_refused(build, tmp_path, form, kept):
+def test_a_jpeg_with_an_end_but_without_all_pixels_is_refused(build, tmp_path, form):
     syntax = uid.JPEGBaseline8Bit if form == "baseline" else uid.JPEGLosslessSV1
     whole = jpeg(NOISE) if form == "baseline" else lossless(NOISE, tmp_path)
-    found = values(build(NOISE, syntax=syntax, PixelData=encapsulate([whole])))
-    np.testing.assert_allclose(np.int16(found), NOISE, atol=3)
-    cut = whole[: int(len(whole) * kept)]
-    for content, sentence in (
-        (cut, "must hold a codestream with its end in frame 1 of 1; copy it again"),
-        # A file system that filled up what it lost.
-        (cut + bytes(len(whole) - len(cut)), "must hold a codestream with its end in frame 1 of 1"),
-        (cut + b"\xff\xd9", "must hold all of its compressed pixels, not a part; copy it again"),
-    ):
-        with pytest.raises(DataError, match=sentence):
-            read_image(build(NOISE, syntax=syntax, PixelData=encapsulate([content])))
+    np.testing.assert_allclose(np.int16(values(build(NOISE, syntax=syntax, PixelData=[whole]))), NOISE, atol=3)
+    for cut in (whole[: len(whole) // 2], whole[: len(whole) * 9 // 10]):
+        # A file system fills up what it lost.
+        for content in (cut, cut + bytes(len(whole) - len(cut))):
+            path = build(NOISE, syntax=syntax, PixelData=[content])
+            assert_refused("must hold a codestream with its end in frame 1 of 1; copy it again", path)
+        path = build(NOISE, syntax=syntax, PixelData=[cut + b"\xff\xd9"])
+        assert_refused("must hold all of its compressed pixels, not a part; copy it again", path)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(32, 24), (8, 24), (16, 48)])
-def test_a_compressed_frame_must_have_the_size_that_the_header_says(build, rows, columns):
-    sentence = f"must have Rows and Columns of 16 x 24, as its compressed pixels say, not {rows} x {columns} in frame 1"
-    for syntax, encode in ((uid.JPEGBaseline8Bit, jpeg), (uid.JPEG2000Lossless, jpeg_2000)):
-        with pytest.raises(DataError, match=sentence):
-            read_image(build(GREY, syntax=syntax, Rows=rows, Columns=columns, PixelData=encapsulate([encode(GREY)])))
-    with pytest.raises(DataError, match=f"must hold {rows} x {columns} pixels,.* not 384 byt"):
-        read_image(build(GREY, syntax=uid.RLELossless, Rows=rows, Columns=columns, PixelData=encapsulate([rle(GREY)])))
+@pytest.mark.parametrize("size", [(32, 24), (8, 24), (16, 48)])
+def test_a_compressed_frame_must_have_the_size_that_the_header_says(build, size):
+    form, stated = dict(zip(("Rows", "Columns"), size, strict=True)), "{} x {}".format(*size)
+    for syntax in (uid.JPEGBaseline8Bit, uid.JPEG2000Lossless):
+        path = build(GREY, syntax=syntax, **form, PixelData=[FORMS[syntax](GREY)])
+        assert_refused(f"Rows and Columns of 16 x 24, as its compressed pixels say, not {stated} in frame 1", path)
+    path = build(GREY, syntax=uid.RLELossless, **form, PixelData=[rle(GREY)])
+    assert_refused(f"must hold {stated} pixels,.* not 384 byt", path)
 
 
 def test_a_jpeg_that_says_more_rows_than_it_holds_is_refused(build):
-    # The rest is grey, or what the last rows were.
-    content = encapsulate([resize(jpeg(GREY), 32, 24)])
-    with pytest.raises(DataError, match="must hold all of its compressed pixels, not a part"):
-        read_image(build(np.vstack([GREY, GREY]), syntax=uid.JPEGBaseline8Bit, PixelData=content))
+    stream = jpeg(GREY)
+    place = stream.index(b"\xff\xc0") + 5
+    # Of 32 rows, of which the rest is grey, or what the last rows were.
+    stream = stream[:place] + (32).to_bytes(2, "big") + stream[place + 2 :]
+    path = build(np.vstack([GREY, GREY]), syntax=uid.JPEGBaseline8Bit, PixelData=[stream])
+    assert_refused("must hold all of its compressed pixels, not a part", path)
 
 
 def test_a_jpeg_ls_that_ends_early_is_refused(tmp_path):
@@ -270,21 +221,19 @@ def test_a_jpeg_ls_that_ends_early_is_refused(tmp_path):
     for content in (whole[:2000], whole[:2000] + b"\xff\xd9"):
         data.PixelData = encapsulate([content])
         data.save_as(tmp_path / "cut.dcm")
-        with pytest.raises(DataError, match="cut.dcm must .*; copy it again"):
-            read_image(tmp_path / "cut.dcm")
+        assert_refused("cut.dcm must .*; copy it again", tmp_path / "cut.dcm")
 
 
 @pytest.mark.parametrize(("lost", "there"), [(1, 383), (11, 373), (129, 256)])
 def test_rle_of_which_a_segment_holds_too_few_bytes_is_refused(build, lost, there):
     # Three runs of 128 bytes, each after a byte with its length.
-    content = encapsulate([rle(GREY)[:-lost]])
-    with pytest.raises(DataError, match=f"must hold 16 x 24 pixels,.* not {there} bytes"):
-        read_image(build(GREY, syntax=uid.RLELossless, PixelData=content))
+    path = build(GREY, syntax=uid.RLELossless, PixelData=[rle(GREY)[:-lost]])
+    assert_refused(f"must hold 16 x 24 pixels,.* not {there} bytes", path)
 
 
 def test_rle_without_a_byte_of_each_pixel_is_refused(build):
-    with pytest.raises(DataError, match="must hold 2 segments of RLE, not 1 in frame 1 of 1"):
-        read_image(build(np.uint16(GREY), syntax=uid.RLELossless, PixelData=encapsulate([rle(GREY)])))
+    path = build(np.uint16(GREY), syntax=uid.RLELossless, PixelData=[rle(GREY)])
+    assert_refused("must hold 2 segments of RLE, not 1 in frame 1 of 1", path)
 
 
 @pytest.mark.parametrize(
@@ -298,38 +247,27 @@ def test_rle_without_a_byte_of_each_pixel_is_refused(build):
     ],
 )
 def test_a_compressed_frame_must_be_what_the_header_says(build, pixels, stream, elements, sentence):
-    with pytest.raises(DataError, match=sentence):
-        read_image(build(pixels, syntax=uid.JPEGBaseline8Bit, PixelData=encapsulate([stream]), **elements))
+    assert_refused(sentence, build(pixels, syntax=uid.JPEGBaseline8Bit, PixelData=[stream], **elements))
 
 
 def test_a_jpeg_of_colours_is_read_by_what_it_and_the_header_say(build):
     for stream, colours in ((jpeg(COLOUR), "YBR_FULL_422"), (jpeg(COLOUR, keep_rgb=True), "RGB")):
         form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
-        path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=encapsulate([stream]), **form)
+        path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[stream], **form)
         np.testing.assert_allclose(np.int16(values(path)), COLOUR, atol=4)
 
 
 def test_more_bits_than_the_header_allocates_are_refused(build, tmp_path):
-    content = encapsulate([lossless(np.uint16(GREY) * 200, tmp_path)])
-    with pytest.raises(DataError, match="must have BitsAllocated of 16 or more,.* not 8"):
-        read_image(build(GREY, syntax=uid.JPEGLosslessSV1, PixelData=content))
+    path = build(GREY, syntax=uid.JPEGLosslessSV1, PixelData=[lossless(np.uint16(GREY) * 200, tmp_path)])
+    assert_refused("must have BitsAllocated of 16 or more,.* not 8", path)
 
 
-# What is another thing than it seems.
-
-
-NO_NUMBERS = ("1,5", "abc", "0x2", "inf", "1.5 x", "1_0", "1e400", " ", "1\\2")
-
-
-@pytest.mark.parametrize(
-    ("key", "text"), [*(("RescaleSlope", text) for text in NO_NUMBERS), ("RescaleIntercept", "1,5")]
-)
+@pytest.mark.parametrize("text", ["1,5", "0x2", "inf", "1.5 x", "1_0", "1e400", " ", "1\\2"])
+@pytest.mark.parametrize("key", ["RescaleSlope", "RescaleIntercept"])
 def test_a_scale_that_is_no_decimal_number_is_refused(build, key, text):
-    path = build(GREY, RescaleSlope="7.7777", RescaleIntercept="8.8888")
-    old = b"7.7777" if key == "RescaleSlope" else b"8.8888"
-    path.write_bytes(path.read_bytes().replace(old, text.ljust(6).encode()))
-    with pytest.raises(DataError, match=f"must have 1 decimal number.s. as {key}, not '.*'"):
-        read_image(path)
+    path = build(GREY, **{key: "7.7777"})
+    path.write_bytes(path.read_bytes().replace(b"7.7777", text.ljust(6).encode()))
+    assert_refused(f"must have 1 decimal number.s. as {key}, not '.*'", path)
 
 
 @pytest.mark.parametrize(
@@ -355,13 +293,9 @@ def test_a_place_that_is_no_decimal_number_is_refused_by_name(build, key, values
     path = build(GREY, **{key: values})
     assert read_image(path).affine is not None
     path.write_bytes(path.read_bytes().replace(b"0.7777", b"0,7777"))
-    assert not read_header(path).has_spacing
-    with pytest.raises(DataError, match=f"must have {count} decimal number.s. as {key}, not '0,7777, "):
-        read_image(path)
-    path = build(GREY, **{key: values[:1]})
-    assert not read_header(path).has_spacing
-    with pytest.raises(DataError, match=f"must have {count} decimal number.s. as {key}, not '0.7777'"):
-        read_image(path)
+    for broken, shown in ((path, "'0,7777, "), (build(GREY, **{key: values[:1]}), "'0.7777'")):
+        assert not read_header(broken).has_spacing
+        assert_refused(f"must have {count} decimal number.s. as {key}, not {shown}", broken)
 
 
 @pytest.mark.parametrize(("colours", "slope", "intercept"), [("RGB", 1, -1024), ("YBR_FULL", 2, 0)])
@@ -370,8 +304,7 @@ def test_colours_are_never_scaled(build, colours, slope, intercept):
     plain = values(build(COLOUR, **form))
     np.testing.assert_array_equal(values(build(COLOUR, **form, RescaleSlope=1, RescaleIntercept=0)), plain)
     sentence = f"must have no RescaleSlope and RescaleIntercept beside colours .{colours}., not {slope} and {intercept}"
-    with pytest.raises(DataError, match=sentence):
-        read_image(build(COLOUR, **form, RescaleSlope=slope, RescaleIntercept=intercept))
+    assert_refused(sentence, build(COLOUR, **form, RescaleSlope=slope, RescaleIntercept=intercept))
 
 
 def palette(entries, **more):
@@ -387,35 +320,31 @@ def test_a_palette_is_read_as_its_colours_and_never_scaled(build):
     path = build(GREY, **palette(256))
     # Colours of 16 bits come with the upper 8.
     np.testing.assert_array_equal(values(path), apply_color_lut(GREY, pydicom.dcmread(path)) >> 8)
-    with pytest.raises(DataError, match="no RescaleSlope and RescaleIntercept beside colours .PALETTE"):
-        read_image(build(GREY, **palette(256, RescaleSlope=1, RescaleIntercept=-1024)))
+    path = build(GREY, **palette(256, RescaleSlope=1, RescaleIntercept=-1024))
+    assert_refused("no RescaleSlope and RescaleIntercept beside colours .PALETTE", path)
 
 
 def test_a_palette_of_few_colours_for_pixels_of_16_bits_is_refused(build):
     path = build(np.uint16(GREY), **palette(300))
     np.testing.assert_array_equal(values(path), apply_color_lut(np.uint16(GREY), pydicom.dcmread(path)))
-    with pytest.raises(DataError, match="must have BitsAllocated 8 with a palette of 256 colours, not 16"):
-        read_image(build(np.uint16(GREY), **palette(256)))
+    path = build(np.uint16(GREY), **palette(256))
+    assert_refused("must have BitsAllocated 8 with a palette of 256 colours, not 16", path)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32])
+@pytest.mark.parametrize("dtype", [">u1", ">i2", ">u2", ">i4", ">u4"])
 def test_big_endian_is_read_as_the_numbers_that_are_meant_or_refused(build, dtype):
-    pixels = np.arange(24).reshape(4, 6).astype(dtype) * (1 if dtype is np.uint8 else 1000)
-    path = build(
-        pixels, syntax=uid.ExplicitVRBigEndian, PixelData=pixels.astype(pixels.dtype.newbyteorder(">")).tobytes()
-    )
+    pixels = (np.arange(24).reshape(4, 6) * (10 if dtype == ">u1" else 1000)).astype(dtype)
+    path = build(pixels, syntax=uid.ExplicitVRBigEndian)
     if pixels.itemsize < 4:
         np.testing.assert_array_equal(values(path), pixels)
-        return
-    with pytest.raises(DataError, match="32 bits a pixel in little endian, not as .* Big Endian"):
-        read_image(path)
+    else:
+        assert_refused("32 bits a pixel in little endian, not as .* Big Endian", path)
 
 
 @pytest.mark.parametrize(
     ("elements", "sentence"),
     [
         ({"BitsStored": 12, "HighBit": 15}, "have a HighBit of BitsStored - 1, 11, not 15; export it again"),
-        ({"BitsStored": 16, "HighBit": 14}, "have a HighBit of BitsStored - 1, 15, not 14"),
         ({"BitsStored": 17, "HighBit": 16}, "have BitsStored of 1 to 16 for BitsAllocated 16, not 17"),
         ({"BitsStored": 0, "HighBit": 0}, "have BitsStored of 1 to 16 for BitsAllocated 16, not 0"),
         ({"BitsAllocated": 24, "BitsStored": 24, "HighBit": 23}, "have BitsAllocated of 1, 8, 12, 16 or 32, not 24"),
@@ -430,21 +359,21 @@ def test_big_endian_is_read_as_the_numbers_that_are_meant_or_refused(build, dtyp
         ({"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, "hold a slice, not many .* MOSAIC"),
         ({"TotalPixelMatrixRows": 32, "TotalPixelMatrixColumns": 48}, "not tiles of a whole slide of 32 x 48 pixels"),
         ({"SOPClassUID": uid.RTDoseStorage, "DoseGridScaling": "0"}, "have a rescale slope other than 0"),
+        ({"RescaleSlope": 0, "RescaleIntercept": -1024}, "have a rescale slope other than 0"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Invalid value")
 def test_a_form_that_is_read_as_other_numbers_is_refused_by_its_element(build, elements, sentence):
     has_colours = elements.get("SamplesPerPixel") == 3
     pixels = np.uint16(COLOUR if has_colours else GREY)
-    with pydicom.config.disable_value_validation(), pytest.raises(DataError, match=f"dcm must .*{sentence}"):
-        read_image(build(pixels, **elements))
+    with pydicom.config.disable_value_validation():
+        assert_refused(f"dcm must .*{sentence}", build(pixels, **elements))
 
 
 def test_a_number_of_frames_that_is_no_number_is_refused(build):
     path = build(GREY, NumberOfFrames="17")
     path.write_bytes(path.read_bytes().replace(b"\x28\0\x08\0IS\2\x0017", b"\x28\0\x08\0IS\2\x001A"))
-    with pytest.raises(DataError, match="must have a whole number as NumberOfFrames, not '1A'"):
-        read_image(path)
+    assert_refused("must have a whole number as NumberOfFrames, not '1A'", path)
 
 
 @pytest.mark.parametrize(
@@ -468,17 +397,15 @@ def test_scaled_numbers_are_read_or_refused_where_they_fit_in_8_bits(build, dtyp
     form = {"BitsStored": stored, "HighBit": stored - 1, "RescaleSlope": slope, "RescaleIntercept": intercept}
     if is_read:
         np.testing.assert_array_equal(values(build(pixels, **form)), np.float64(pixels) * slope + intercept)
-        return
-    with pytest.raises(DataError, match=f"must need more than 8 bits once scaled.*RescaleSlope {slope} and"):
-        read_image(build(pixels, **form))
+    else:
+        assert_refused(f"must need more than 8 bits once scaled.*RescaleSlope {slope} and", build(pixels, **form))
 
 
 def test_32_bits_are_read_where_all_are_stored(build):
     pixels = np.uint32(GREY) * 1000
     np.testing.assert_array_equal(values(build(pixels)), pixels)
-    for stored in (12, 24):
-        with pytest.raises(DataError, match=f"must have BitsStored of 32 to 32 for BitsAllocated 32, not {stored}"):
-            read_image(build(pixels, BitsStored=stored, HighBit=stored - 1))
+    path = build(pixels, BitsStored=24, HighBit=23)
+    assert_refused("must have BitsStored of 32 to 32 for BitsAllocated 32, not 24", path)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int16])
@@ -510,10 +437,9 @@ def test_pixels_of_one_bit_that_end_within_a_byte_are_refused(build):
     # Of whose last byte GDCM reads none.
     mask = np.ones((3, 5, 5), np.uint8)
     bits = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": np.packbits(mask).tobytes()}
-    with pytest.raises(DataError, match="must fill its last byte where a pixel is one bit .*, not hold 75 pixels"):
-        read_image(build(mask, **bits))
-    with pytest.raises(DataError, match="must have 8 bits with MONOCHROME1, not BitsAllocated 1"):
-        read_image(build(np.ones((8, 8), np.uint8), **bits | {"PhotometricInterpretation": "MONOCHROME1"}))
+    assert_refused("must fill its last byte where a pixel is one bit .*, not hold 75 pixels", build(mask, **bits))
+    path = build(mask[:, :4, :4], **bits, PhotometricInterpretation="MONOCHROME1")
+    assert_refused("must have 8 bits with MONOCHROME1, not BitsAllocated 1", path)
 
 
 def test_a_slide_that_is_one_tile_is_a_picture(build):
@@ -524,79 +450,61 @@ def test_a_slide_that_is_one_tile_is_a_picture(build):
 @pytest.mark.parametrize("storage", ["EncapsulatedPDFStorage", "RTPlanStorage", "ComprehensiveSRStorage"])
 def test_what_is_no_image_is_called_what_it_is(build, storage):
     kind = getattr(uid, storage)
-    path = build(GREY, SOPClassUID=kind)
-    data = pydicom.dcmread(path)
-    del data.PixelData, data.Rows, data.Columns
-    data.save_as(path)
+    path = edit(build(GREY, SOPClassUID=kind), drop=["PixelData", "Rows", "Columns"])
+    sentence = "must be an image, not a DICOM file of the kind '{}'; name the file"
+    assert_refused(f"{path.name} {sentence.format(kind.name)}", path)
     alone = path.parent / "export" / "report.dcm"
     alone.parent.mkdir()
-    shutil.copy(path, alone)
-    for file, given in ((path, path), (alone, alone.parent)):
-        sentence = f"{file.name} must be an image, not a DICOM file of the kind '{kind.name}'; name the file"
-        with pytest.raises(DataError, match=sentence):
-            read_image(given)
+    path.rename(alone)
+    assert_refused(f"report.dcm {sentence.format(kind.name)}", alone.parent)
 
 
 def test_frames_of_energies_and_slices_are_no_one_volume(build):
     pixels = np.stack([GREY] * 4)
-    vectors = {"EnergyWindowVector": [1, 1, 2, 2], "SliceVector": [1, 2, 1, 2]}
-    pointer = {"FrameIncrementPointer": [0x00540010, 0x00540080]}
-    with pytest.raises(DataError, match="not those that EnergyWindowVector and SliceVector tell apart"):
-        read_image(build(pixels, **vectors, **pointer))
-    vectors["EnergyWindowVector"] = [1, 1, 1, 1]
-    assert read_image(build(pixels, **vectors, **pointer)).spatial_shape == (24, 16, 4)
-
-
-def scaled(slope, intercept):
-    return group("PixelValueTransformationSequence", RescaleSlope=slope, RescaleIntercept=intercept)
+    vectors = {"SliceVector": [1, 2, 1, 2], "FrameIncrementPointer": [0x00540010, 0x00540080]}
+    path = build(pixels, **vectors, EnergyWindowVector=[1, 1, 2, 2])
+    assert_refused("not those that EnergyWindowVector and SliceVector tell apart", path)
+    assert read_image(edit(path, EnergyWindowVector=[1, 1, 1, 1])).spatial_shape == (24, 16, 4)
 
 
 @pytest.mark.parametrize(
-    "storage", ["EnhancedMRImageStorage", "XRay3DAngiographicImageStorage", "EnhancedXAImageStorage"]
+    ("storage", "is_read"),
+    [
+        (uid.EnhancedMRImageStorage, True),
+        (uid.XRay3DAngiographicImageStorage, True),
+        (uid.EnhancedXAImageStorage, False),
+    ],
 )
-def test_a_scale_of_frames_is_applied_or_refused(build, storage):
+def test_a_scale_of_frames_is_applied_or_refused(build, storage, is_read):
     pixels = np.stack([GREY, GREY])
-    path = build(pixels, SOPClassUID=getattr(uid, storage), SharedFunctionalGroupsSequence=[scaled(2, 5)])
-    if storage != "EnhancedXAImageStorage":
-        np.testing.assert_array_equal(values(path), np.int32(pixels) * 2 + 5)
-        return
-    with pytest.raises(DataError, match="must state RescaleSlope and RescaleIntercept in the header itself"):
-        read_image(path)
-    both = {"SharedFunctionalGroupsSequence": [scaled(2, 5)], "RescaleSlope": 2, "RescaleIntercept": 5}
-    np.testing.assert_array_equal(
-        values(build(pixels, SOPClassUID=uid.EnhancedXAImageStorage, **both)), np.int32(pixels) * 2 + 5
-    )
+    scale = group("PixelValueTransformationSequence", RescaleSlope=2, RescaleIntercept=5)
+    path = build(pixels, SOPClassUID=storage, SharedFunctionalGroupsSequence=[scale])
+    if not is_read:
+        assert_refused("must state RescaleSlope and RescaleIntercept in the header itself", path)
+        edit(path, RescaleSlope=2, RescaleIntercept=5)
+    np.testing.assert_array_equal(values(path), np.int32(pixels) * 2 + 5)
 
 
 def test_what_numbers_measure_must_be_one_for_all_frames(build):
-    def measured(slope):
-        return group("RealWorldValueMappingSequence", RealWorldValueSlope=slope, RealWorldValueIntercept=0.0)
+    def measured(*slopes):
+        mapping = "RealWorldValueMappingSequence"
+        groups = [group(mapping, RealWorldValueSlope=one, RealWorldValueIntercept=0.0) for one in slopes]
+        form = {"ImagePositionPatient": None, "SOPClassUID": uid.EnhancedPETImageStorage}
+        return build(np.stack([GREY, GREY]), PerFrameFunctionalGroupsSequence=groups, **form)
 
-    pixels = np.stack([GREY, GREY])
-    frames = {
-        "ImagePositionPatient": None,
-        "SOPClassUID": uid.EnhancedPETImageStorage,
-        "PerFrameFunctionalGroupsSequence": [measured(2.0), measured(2.0)],
-    }
-    np.testing.assert_array_equal(values(build(pixels, **frames)), pixels)
-    frames["PerFrameFunctionalGroupsSequence"] = [measured(2.0), measured(3.0)]
-    with pytest.raises(DataError, match="must have one RealWorldValueSlope and -Intercept for all slices"):
-        read_image(build(pixels, **frames))
+    np.testing.assert_array_equal(values(measured(2.0, 2.0)), [GREY, GREY])
+    assert_refused("must have one RealWorldValueSlope and -Intercept for all slices", measured(2.0, 3.0))
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_a_dose_is_read_in_its_unit_where_its_planes_lie(build, dtype):
     pixels = np.arange(24).reshape(3, 2, 4).astype(dtype)
-    dose = {
-        "SOPClassUID": uid.RTDoseStorage,
-        "Modality": "RTDOSE",
-        "DoseGridScaling": "0.125",
-        "PixelSpacing": [0.75, 0.5],
-    }
-    place = {"ImagePositionPatient": [10, 20, 30], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
+    dose = {"SOPClassUID": uid.RTDoseStorage, "Modality": "RTDOSE", "DoseGridScaling": "0.125"}
+    dose |= {"ImagePositionPatient": [10, 20, 30], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
+    dose |= {"PixelSpacing": [0.75, 0.5]}
     # Upwards from the first plane, downwards, and by their heights.
     for offsets, step in (([0, 2.5, 5], 2.5), ([0, -2.5, -5], -2.5), ([30, 32.5, 35], 2.5)):
-        path = build(pixels, **dose, **place, GridFrameOffsetVector=offsets)
+        path = build(pixels, **dose, GridFrameOffsetVector=offsets)
         np.testing.assert_array_equal(values(path), pixels * 0.125)
         wanted = [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, step, 30]]
         np.testing.assert_allclose(read_image(path).affine[:3], wanted)
@@ -606,40 +514,29 @@ def test_a_dose_is_read_in_its_unit_where_its_planes_lie(build, dtype):
         ([3, 5.5, 8], "begin its GridFrameOffsetVector with 0 or with the height of its first plane, not with 3"),
         ([0, 2.5], "have 3 numbers as GridFrameOffsetVector, one a frame, not 2"),
     ):
-        path = build(pixels, **dose, **place, GridFrameOffsetVector=offsets)
+        path = build(pixels, **dose, GridFrameOffsetVector=offsets)
         path.write_bytes(path.read_bytes().replace(b"2.7777", b"2,7777"))
-        with pytest.raises(DataError, match=sentence):
-            read_image(path)
+        assert_refused(sentence, path)
         assert not read_header(path).has_spacing or offsets[1] != "2.7777"
 
 
 def test_a_series_of_grey_and_coloured_slices_is_refused(write_dicom, tmp_path):
     folder = write_dicom(tmp_path / "series", np.ones((4, 6, 3), np.int16))
-    data = pydicom.dcmread(folder / "98.dcm")
-    data.SamplesPerPixel, data.PhotometricInterpretation, data.PlanarConfiguration = 3, "RGB", 0
-    data.PixelData *= 3
-    data.save_as(folder / "98.dcm")
-    with pytest.raises(DataError, match="series must hold slices of one kind: of intensities or of colours"):
-        read_image(folder)
+    colours = {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0}
+    edit(folder / "98.dcm", **colours, PixelData=bytes(144))
+    assert_refused("series must hold slices of one kind: of intensities or of colours", folder)
 
 
-@pytest.mark.parametrize("syntax", [uid.AllTransferSyntaxes[-1], uid.JPEG2000MC, uid.UID("1.2.840.113619.5.2")])
-def test_other_transfer_syntaxes_are_refused_by_name(build, tmp_path, syntax):
+@pytest.mark.parametrize("syntax", [uid.HTJ2KLossless, uid.MPEG2MPML, uid.JPEG2000MC])
+def test_another_compression_is_refused_by_its_name(build, syntax):
+    sentence = f"as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {syntax.name}; export it"
+    assert_refused(re.escape(sentence), build(GREY, syntax=syntax, PixelData=[b"\xff\x4f\xff\x51" * 9]))
+
+
+def test_a_transfer_syntax_of_a_makers_own_is_refused_by_its_number(build):
     path = build(GREY)
-    # Which pydicom does not write.
-    old = b"1.2.840.10008.1.2.1\0"
-    content = path.read_bytes()
-    length = len(syntax) + len(syntax) % 2
-    place = content.index(old)
-    whole = int.from_bytes(content[140:144], "little") + length - len(old)
-    content = content[:140] + whole.to_bytes(4, "little") + content[144:]
-    new = length.to_bytes(2, "little") + syntax.encode().ljust(length, b"\0")
-    path.write_bytes(content[: place - 2] + new + content[place + len(old) :])
-    with pytest.raises(DataError, match="must be compressed as JPEG, .*, or not at all, not as "):
-        read_image(path)
-
-
-# By files of others.
+    path.write_bytes(path.read_bytes().replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.113619.5.2\0\0"))
+    assert_refused("must be compressed as JPEG, .*, not as 1.2.840.113619.5.2; export it", path)
 
 
 def decode(data):

@@ -23,12 +23,9 @@ def planes(positions, directions=UPRIGHT):
     return [{POSITION: p, DIRECTION: d, **size} for p, d in zip(positions, several, strict=True)]
 
 
-def test_the_step_is_that_of_the_positions_aside_too():
+def test_the_step_is_that_of_the_positions_aside_too_and_none_without_two_of_them():
     # From (0, 0, 0) to (2, 4, 6) in two steps.
     np.testing.assert_array_equal(step_between(planes([[0, 0, 0], [1, 2, 3], [2, 4, 6]]), "scan"), [1, 2, 3])
-
-
-def test_no_positions_and_one_plane_have_no_step():
     assert step_between(planes([None, None]), "scan") is None
     assert step_between(planes([[0, 0, 0]]), "scan") is None
 
@@ -59,45 +56,51 @@ def test_a_slice_without_a_place_among_others_is_refused():
         step_between(planes([[0, 0, 0], None, [0, 0, 6]]), "scan")
 
 
-def test_slices_of_other_sizes_are_refused_as_such():
-    upper, lower = planes([[0, 0, 0], [0, 0, 3]])
-    with pytest.raises(DataError, match="one pixel size and one number of pixels, which differ .Columns."):
-        step_between([upper, lower | {"Columns": 6}], "scan")
+@pytest.mark.parametrize(
+    ("places", "changes", "sentence"),
+    [
+        ([1], {"Columns": 6}, "one pixel size and one number of pixels, which differ .Columns."),
+        ([1, 2], {SPACING: [2, 2]}, "one pixel size .*which differ .PixelSpacing"),
+        ([1], {SPACING: None}, "one pixel size .*which differ .PixelSpacing"),
+        # All are the root of 3 * 3 + 2 * 2, 3.61 mm apart, in a zigzag.
+        ([1], {POSITION: [3, 0, 2]}, "on one line, not 3.61 to 3.61 mm apart and up to 3.00 mm"),
+    ],
+)
+def test_slices_that_are_no_one_volume_are_refused_as_such(places, changes, sentence):
+    slices = [
+        {**plane, **(changes if z in places else {})} for z, plane in enumerate(planes([[0, 0, z] for z in (0, 2, 4)]))
+    ]
+    with pytest.raises(DataError, match=f"scan must have slices .*{sentence}"):
+        step_between(slices, "scan")
 
 
-def indexed(heights, indices):
-    return [plane | {INDEX: index} for plane, index in zip(planes([[0, 0, z] for z in heights]), indices, strict=True)]
-
-
-def test_frames_come_in_the_order_of_their_places_along_the_normal():
-    # Columns run to the back and rows to the feet: the normal runs to the right, against the first axis.
-    sagittal = [0, 1, 0, 0, 0, -1]
-    assert order_frames(planes([[x, 5, 5] for x in (4, 0, 6, 2)], sagittal)).tolist() == [2, 0, 3, 1]
-
-
-@pytest.mark.parametrize("heights", [(0, 3, 6), (6, 3, 0), (0, 3, 3, 6), (7,)])
-def test_frames_that_run_on_already_stay_as_they_are_stored(heights):
-    assert order_frames(planes([[0, 0, z] for z in heights])).tolist() == [*range(len(heights))]
-
-
-@pytest.mark.parametrize("lacking", [POSITION, DIRECTION])
-def test_frames_of_which_one_states_no_place_or_direction_stay_as_they_are_stored(lacking):
-    first, *others = planes([[0, 0, z] for z in (0, 6, 3)])
-    assert order_frames([first | {lacking: None}, *others]).tolist() == [0, 1, 2]
+def upright(heights, indices=None):
+    found = planes([[0, 0, z] for z in heights])
+    return [plane | {INDEX: index} for plane, index in zip(found, indices or [None] * len(found), strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("indices", "order"),
+    ("frames", "order"),
     [
+        # Columns run to the back and rows to the feet: the normal runs to the right, against the first axis.
+        (planes([[x, 5, 5] for x in (4, 0, 6, 2)], [0, 1, 0, 0, 0, -1]), [2, 0, 3, 1]),
+        # They run on already.
+        (upright((0, 3, 6)), [0, 1, 2]),
+        (upright((6, 3, 0)), [0, 1, 2]),
+        (upright((0, 3, 3, 6)), [0, 1, 2, 3]),
+        (upright((7,)), [0]),
+        # One states no place or no direction.
+        ([{**upright((0,))[0], POSITION: None}, *upright((6, 3))], [0, 1, 2]),
+        ([{**upright((0,))[0], DIRECTION: None}, *upright((6, 3))], [0, 1, 2]),
         # Of one stack and one time, whatever numbers the places have; or the number in the stack alone.
-        ([(1, 1, 1), (1, 3, 1), (1, 2, 1)], [0, 2, 1]),
-        ([1, 3, 2], [0, 2, 1]),
+        (upright((0, 6, 3), [(1, 1, 1), (1, 3, 1), (1, 2, 1)]), [0, 2, 1]),
+        (upright((0, 6, 3), [1, 3, 2]), [0, 2, 1]),
         # Of two times.
-        ([(1, 1), (2, 3), (1, 2)], [0, 1, 2]),
+        (upright((0, 6, 3), [(1, 1), (2, 3), (1, 2)]), [0, 1, 2]),
     ],
 )
-def test_frames_that_differ_in_more_than_their_places_stay_as_they_are_stored(indices, order):
-    assert order_frames(indexed((0, 6, 3), indices)).tolist() == order
+def test_frames_come_in_the_order_of_their_places_where_these_alone_differ(frames, order):
+    assert order_frames(frames).tolist() == order
 
 
 @pytest.mark.parametrize(

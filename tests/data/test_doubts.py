@@ -1,6 +1,5 @@
 import nibabel
 import numpy as np
-import pydicom
 import pytest
 from PIL import ExifTags, Image
 
@@ -8,6 +7,7 @@ from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
+from tests.data.conftest import edit
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -28,8 +28,10 @@ def label_doubts(data, study):
     return find_label_doubts(data, study, count_labels(data.training, study))
 
 
-def test_ordinary_pictures_are_beyond_doubt(site, asked):
-    assert asked() == [] and asked(label_doubts) == []
+# Pictures are not turned or resampled, and need no grid.
+@pytest.mark.parametrize("step", [[], [{"Orientation": {"axcodes": "RAS"}}], [{"Spacing": {"pixdim": [1, 1, 3]}}]])
+def test_ordinary_pictures_are_beyond_doubt(site, asked, step):
+    assert asked(volume_transforms=step) == [] and asked(label_doubts) == []
 
 
 def test_images_of_one_value_are_counted_and_not_named(site, asked):
@@ -91,11 +93,8 @@ def series(empty_site, write_dicom):
     def add(*patients, names=True):
         for number, patient in enumerate(patients):
             volume = np.random.default_rng(number).integers(0, 900, (8, 8, 2)).astype(np.int16)
-            for file in write_dicom(empty_site.folder / f"c{number}", volume).iterdir():
-                header = pydicom.dcmread(file)
-                header.PatientID = patient
-                header.save_as(file)
-            mask = nibabel.Nifti1Image((volume > 500).astype(np.uint8), read_image(file.parent).affine)
+            folder = edit(write_dicom(empty_site.folder / f"c{number}", volume), PatientID=patient)
+            mask = nibabel.Nifti1Image((volume > 500).astype(np.uint8), read_image(folder).affine)
             nibabel.save(mask, empty_site.folder / f"m{number}.nii")
             record = {"image": f"c{number}", "label": f"m{number}.nii"} | ({"patient": f"n{number}"} if names else {})
             empty_site.content["test" if number == len(patients) - 1 else "training"].append(record)
@@ -103,35 +102,24 @@ def series(empty_site, write_dicom):
     return add
 
 
+@pytest.mark.parametrize("names", [True, False])
 @pytest.mark.parametrize(
-    ("patients", "words"),
+    ("patients", "of_names", "of_nobody"),
     [
-        (("p0", "p1", "p2"), None),
-        (("ANON", "ANON", "ANON"), None),
-        (("p0", "p1", "p0"), "1 of 2 PatientIDs in DICOM headers stand for several"),
-        (("p0", "p0", "p0"), "1 of 1 PatientIDs in DICOM headers stand for several"),
-    ],
-)
-def test_a_patient_of_several_names_is_counted_and_not_named(series, asked, patients, words):
-    series(*patients)
-    found = asked(intensity="percentiles")
-    assert len(found) == (words is not None)
-    assert all(words in sentence and "p0" not in sentence for sentence in found)
-
-
-@pytest.mark.parametrize(
-    ("patients", "words"),
-    [
-        (("p0", "p1", "p2"), None),
+        ("p0 p1 p2", None, None),
         # As an archive writes it.
-        (("p0", "p0", "p0"), None),
-        (("p0", "p1", "p0"), "dataset.json does not, 1 of 2 stand in several"),
+        ("ANON ANON ANON", None, None),
+        ("p0 p1 p0", "1 of 2 PatientIDs in DICOM headers stand for several", "does not, 1 of 2 stand in several"),
+        ("p0 p0 p0", "1 of 1 PatientIDs in DICOM headers stand for several", None),
     ],
 )
-def test_a_patient_whom_headers_alone_name_is_counted_in_two_parts(series, empty_site, asked, patients, words):
-    series(*patients, names=False)
-    empty_site.content["split_unit"] = "unknown"
-    found = asked(intensity="percentiles", split_unit="unknown")
+def test_a_patient_of_several_names_or_in_two_parts_is_counted_and_not_named(
+    series, empty_site, asked, patients, of_names, of_nobody, names
+):
+    series(*patients.split(), names=names)
+    unit = {} if names else {"split_unit": "unknown"}
+    empty_site.content |= unit
+    found, words = asked(intensity="percentiles", **unit), of_names if names else of_nobody
     assert len(found) == (words is not None)
     assert all(words in sentence and "p0" not in sentence for sentence in found)
 
@@ -169,11 +157,6 @@ def test_volumes_that_do_not_say_how_they_lie_are_worth_a_look_where_they_are_tu
     found = asked(intensity="percentiles", volume_transforms=[{"Orientation": {"axcodes": "RAS"}}])
     said = [f"volumes must state how their axes lie in the body, which Orientation goes by; {count} of 3 cases do not"]
     assert [sentence.partition(":")[0] for sentence in found] == said * (count > 0)
-
-
-@pytest.mark.parametrize("step", [{"Orientation": {"axcodes": "RAS"}}, {"Spacing": {"pixdim": [1, 1, 3]}}])
-def test_pictures_are_not_turned_or_resampled_and_need_no_grid(site, asked, step):
-    assert asked(volume_transforms=[step]) == []
 
 
 def test_twelve_bits_in_sixteen_are_faint_to_the_network(site, asked):

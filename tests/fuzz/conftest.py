@@ -3,9 +3,13 @@
 ``make test-fuzz`` runs them; the same examples every time. ``--hypothesis-profile=long`` tries 5,000 of each.
 """
 
+import io
 import resource
+import struct
 import sys
 import time
+import zipfile
+import zlib
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
@@ -86,26 +90,8 @@ def one_sentence(*private):
 
 
 # Values that no file of ours holds at most places.
-NASTY = [
-    None,
-    True,
-    -1,
-    0,
-    1.5,
-    -0.5,
-    10**30,
-    1e300,
-    "",
-    "x",
-    "é\n",
-    "\ud800",
-    "../x",
-    "9" * 500,
-    [],
-    {},
-    [[]],
-    {"a": None},
-]
+NASTY = [None, True, -1, 0, 1.5, -0.5, 10**30, 1e300, "", "x", "é\n", "\ud800", "../x", "9" * 500]
+NASTY += [[], {}, [[]], {"a": None}]
 
 
 def places(value, path=()):
@@ -134,6 +120,38 @@ def altered(value, random):
         else:
             parent.append(deepcopy(parent[last]))
     return value
+
+
+def build_dicom(numbers, pixels, syntax="1.2.840.10008.1.2.1"):
+    """Return a DICOM file of its numbers by their tags, which are of group 28."""
+    uid = syntax.encode() + b"\0" * (len(syntax) % 2)
+    element = struct.pack("<HH2sH", 2, 0x10, b"UI", len(uid)) + uid
+    meta = struct.pack("<HH2sHI", 2, 0, b"UL", 4, len(element)) + element
+    body = b"".join(
+        # The number of frames is a text.
+        struct.pack("<HH2sH", 0x28, tag, *((b"IS", 10)) if tag == 8 else (b"US", 2))
+        + (f"{number:<10}".encode() if tag == 8 else struct.pack("<H", number))
+        for tag, number in sorted(numbers.items())
+    )
+    end = struct.pack("<HH2sHI", 0x7FE0, 0x10, b"OW", 0, len(pixels)) + pixels
+    return b"\0" * 128 + b"DICM" + meta + body + end
+
+
+def build_png(size, pixels, form=(8, 0, 0), others=()):
+    """Return a PNG of a size (width, height) and a form (bits, kind of colours, interlacing), with other chunks."""
+    head = struct.pack(">IIBBBBB", *size, *form[:2], 0, 0, form[2])
+    chunks = [(b"IHDR", head), *others, (b"IDAT", zlib.compress(pixels)), (b"IEND", b"")]
+    parts = [struct.pack(">I", len(c)) + t + c + struct.pack(">I", zlib.crc32(t + c)) for t, c in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def build_npz(shape, descr, content, key="images"):
+    """Return an archive of one array, of which its header says a shape and a type."""
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{key}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content)
+    return file.getvalue()
 
 
 def ends_well(arguments, capsys, seconds=SECONDS):

@@ -12,35 +12,11 @@ from silofl.parts.task import Message
 from .conftest import EXAMPLES, NASTY, altered
 
 pytestmark = pytest.mark.fuzz
-TASKS = [
-    "train",
-    "train",
-    "train",
-    "validate",
-    "test",
-    "selector",
-    "supermodel",
-    "distance",
-    "",
-    "x" * 500,
-    "é\n",
-    None,
-    1,
-]
+TASKS = ["train"] * 3 + ["validate", "test", "selector", "supermodel", "distance", "", "x" * 500, "é\n", None, 1]
 VALUES = [np.nan, np.inf, 1e30, 3e38, -1e30, 0.0]
 NAMES = ["", "/", "model", "model/", "model/x", "amplitude/mean", "selector/x", "../x", "x" * 500, "\ud800", 1, None]
-OTHERS = [
-    None,
-    1.0,
-    "x",
-    [1.0],
-    {},
-    np.array("x"),
-    np.array([None]),
-    np.zeros((0, 3)),
-    np.array(1 + 2j),
-    np.zeros(3, bool),
-]
+OTHERS = [None, 1.0, "x", [1.0], {}, np.array("x"), np.array([None]), np.zeros((0, 3)), np.array(1 + 2j)]
+OTHERS += [np.zeros(3, bool)]
 SHAPES = [(), (0,), (1,), (3, 1, 1), (10**4, 10**3)]
 ALGORITHMS = {
     **dict.fromkeys(("harmofl", "fedsm", "adafed", "moon"), {}),
