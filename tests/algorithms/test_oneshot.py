@@ -92,17 +92,6 @@ def test_without_validation_data_it_sends_the_last_epoch(oneshot, monkeypatch):
     assert_close(received(game, "east"), plain(game, "east", 1, 2)[1])
 
 
-def test_training_is_that_of_local_bit_for_bit(oneshot, play):
-    game = oneshot(epochs=2, rounds=2)
-    local = play(folder="local", name="local", training=SGD | {"local_epochs": 2}, rounds=2)
-    game.rounds(2)
-    local.rounds(2)
-    for site in SITES:
-        ours, theirs = (one.kept(site, 2)["models"]["home"] for one in (game, local))
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
 def test_a_model_leaves_once_with_the_answer_to_the_last_training(oneshot):
     game = oneshot(rounds=3)
     size = sum(array.nbytes for array in game.server.parts["hand_over"].shapes.values())
@@ -123,14 +112,14 @@ def test_the_estimate_counts_one_model_up_and_all_models_down(oneshot):
     assert (traffic.finish_bytes_from, traffic.finish_bytes_to) == (0, 3 * size)
 
 
-def test_a_site_may_keep_its_model(oneshot, finished, tmp_path):
-    game = finished(**study_of())
+def test_a_site_may_keep_its_model(make_study, finished, tmp_path):
+    game, site = finished(**study_of()), Site(data="d", state_dir=str(tmp_path))
     message, request = game.answers[TRAIN]["east"], Request(TRAIN, "run", 1)
-    assert Gate.of(game.study, Site(data="d", state_dir=str(tmp_path))).refusal(request, message) is None
-    gate = Gate.of(game.study, Site(data="d", state_dir=str(tmp_path), may_leave=["weights", "batchnorm"]))
+    assert Gate.of(game.study, site).refusal(request, message) is None
+    gate = Gate.of(game.study, site.model_copy(update={"may_leave": ["weights", "batchnorm"]}))
     assert "not site_model" in gate.refusal(request, message)
     # nor does it leave before the last round
-    longer = Gate.of(oneshot(rounds=2, folder="longer").study, Site(data="d", state_dir=str(tmp_path)))
+    longer = Gate.of(make_study(**study_of(rounds=2)), site)
     assert "only arrays leave that a task asks for" in longer.refusal(request, message)
 
 

@@ -14,6 +14,10 @@ MOMENTUM = {"optimizer": "sgd", "momentum": 0.9}
 CONTROL = {"control": {"has_momentum": True}}
 
 
+def layers_of(normalization, **statistics):
+    return {"model": {"normalization": normalization}, "statistics": statistics}
+
+
 def selected(labels, **more):
     return {"selector": {"labels": labels}, "extra_rounds": 2, **more}
 
@@ -26,6 +30,8 @@ REFUSED = {
     "adafed": [
         ({"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
         ({"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
+        (layers_of("batch_stateless"), "model.normalization must be batch .*, not batch_stateless; choose"),
+        (layers_of("instance", source="pretrained"), "model.normalization must be batch .*, not instance; choose"),
         ({"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
         ({"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
     ],
@@ -157,6 +163,8 @@ def test_what_does_not_go_together_is_refused(make_study, algorithm, changes, me
 @pytest.mark.parametrize(
     ("algorithm", "changes"),
     [
+        ("adafed", layers_of("batch_stateless", source="pretrained")),
+        ("adafed", layers_of("group", source="pretrained", layers="last")),
         ("scaffold", CONTROL | {"training": MOMENTUM}),
         ("harmofl", {"perturbation": {"follows_rate": True}, "training": {"schedule": "poly"}}),
     ],

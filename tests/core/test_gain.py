@@ -31,13 +31,6 @@ def test_the_verdict_is_where_the_interval_lies_and_repeats(lead, verdict):
     assert found == measure_gain(*pair(lead))
 
 
-def test_the_interval_is_close_to_students_where_differences_are_normal():
-    differences = np.random.default_rng(1).normal(0, 0.1, 60)
-    student = stats.t.interval(0.95, 59, differences.mean(), stats.sem(differences))
-    found = measure_gain(np.zeros(60), differences)
-    np.testing.assert_allclose([found.low, found.high], student, atol=0.1 * (student[1] - student[0]))
-
-
 @pytest.mark.parametrize("n", [6, 13, 14])
 def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
     differences = np.random.default_rng(n).normal(0.03, 0.1, n)
@@ -61,12 +54,6 @@ def test_the_p_value_is_that_of_scipys_permutation_test(n):
     )
     # Of more than 13 units both draw at random: deviation sqrt(0.25 / 9999) = 0.005 at most, of each
     assert measure_gain(local, chosen).p_below == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
-
-
-def test_pairing_counts_and_the_spread_of_the_cases_does_not():
-    # the cases' scores spread by 0.1 about their mean, the differences by nothing
-    local = pair(0)[0]
-    assert measure_gain(local, local + 0.01).verdict == "gains"
 
 
 @pytest.mark.parametrize("difference", [0.0, 1.0])

@@ -54,7 +54,7 @@ def threads():
     ("size", "changes"),
     [
         ((64, 64), {"name": "unet", "features": [16, 16, 32, 64, 128, 16]}),
-        ((32, 32, 16), {"name": "unet", "normalization": "instance"}),
+        ((32, 32, 16), {"name": "unet", "normalization": "instance", "features": [8, 8, 16, 32, 64, 8]}),
         ((64, 64), {"name": "densenet121"}),
     ],
 )

@@ -1,9 +1,7 @@
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.harmofl import drift
 from silofl.core.steps import plain_step
 from silofl.errors import TrainingError
 from silofl.study_sections import TrainingSettings
@@ -63,24 +61,6 @@ def test_training_is_the_same_as_a_loop_written_out_in_torch():
             optimizer.step()
     for left, right in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
         assert torch.equal(left, right)
-
-
-def test_drift_is_that_of_the_recorded_trajectory():
-    results, trajectory = [], []
-    for seed in (1, 2):
-        model, steps = network(), []
-
-        def recording(model, optimizer, loss, batch, steps=steps):
-            value = plain_step(model, optimizer, loss, batch)
-            steps.append(nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy())
-            return value
-
-        start = nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
-        results.append(train_one(model, [batches(4, seed)], sgd(model), nn.functional.cross_entropy, recording))
-        np.testing.assert_allclose(results[-1].drift, drift([steps], start), rtol=1e-5)
-        trajectory.append(steps)
-    # sites that take the same number of steps count the same in Eq. 9
-    np.testing.assert_allclose(np.mean([result.drift for result in results]), drift(trajectory, start), rtol=1e-5)
 
 
 def test_frozen_parameters_stay_and_do_not_drift():

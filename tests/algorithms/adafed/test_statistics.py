@@ -1,5 +1,4 @@
 import json
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -217,23 +216,6 @@ def test_a_checkpoint_brings_back_the_same_weights(few):
     np.testing.assert_array_equal(again.distances(sites), part.distances(sites))
     np.testing.assert_array_equal(again.weights("model", 3, sites, None), part.weights("model", 3, sites, None))
     assert (again.history, again.without) == (part.history, part.without) and part.without
-
-
-@pytest.mark.parametrize(
-    ("normalization", "statistics", "is_refused"),
-    [
-        ("batch_stateless", {"source": "running"}, True),
-        ("instance", {"source": "pretrained"}, True),
-        ("batch_stateless", {"source": "pretrained"}, False),
-        ("group", {"source": "pretrained", "layers": "last"}, False),
-    ],
-)
-def test_a_study_without_the_layers_that_sites_are_compared_by_is_refused(
-    make_study, normalization, statistics, is_refused
-):
-    refusal = pytest.raises(ConfigError, match=f"model.normalization must be batch .*, not {normalization}; choose")
-    with refusal if is_refused else nullcontext():
-        make_study(rounds=4, name="adafed", statistics=statistics, model={"normalization": normalization})
 
 
 # --- by a pretrained model

@@ -4,7 +4,6 @@ import torch
 
 from silofl.algorithms.harmofl.amplitude import MEAN, AmplitudePart
 from silofl.files import load_tensors
-from silofl.parts.load import list_kinds
 from silofl.parts.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}
@@ -178,8 +177,3 @@ def test_a_checkpoint_brings_back_mean_shape_and_who_holds_it(play):
     again = AmplitudePart(game.study).restored(part.state())
     np.testing.assert_array_equal(again.amplitude, part.amplitude)
     assert (again.shape, again.informed) == ((1, 32, 17), {})
-
-
-def test_it_is_a_mean_over_images(make_study):
-    (kind,) = [kind for kind in list_kinds(make_study(**PAPER)) if kind.role == "amplitude"]
-    assert kind.is_of_images and kind.name == "amplitude"
