@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+import copy
 
 import numpy as np
 import pytest
@@ -6,12 +6,9 @@ import torch
 from torch import nn
 
 from silofl.algorithms.apfl import Mixture, mix_parameters, new_alpha
-from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
-from silofl.errors import ConfigError
-from silofl.study.sections import TrainingSettings
 
-from .conftest import assert_is, network
+from .conftest import assert_is, average, batch_of, network
 
 MSE = nn.functional.mse_loss
 
@@ -41,29 +38,24 @@ def test_a_whole_run_follows_the_reference(vectors, variant):
     sites = range(len(v["n"]))
     shared, own, kept = network(v, "init"), [network(v, "init") for _ in sites], [{} for _ in sites]
     for r in range(len(v["x"])):
-        trained = []
+        trained = {}
         for i in sites:
-            site, model = network(v, "init"), network(v, "init")
-            site.load_state_dict(shared.state_dict())
-            model.load_state_dict(own[i].state_dict())
+            site, model = copy.deepcopy(shared), copy.deepcopy(own[i])
             pair = answer.begin(site, model, kept[i])
             step = pair.shared(plain_step)
             shared_sgd, own_sgd = (torch.optim.SGD(one.parameters(), eta) for one in (site, model))
             for k in range(v["x"].shape[2]):
-                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                batch = batch_of(v, r, i, k)
                 step(site, shared_sgd, MSE, batch)
                 pair.personal(model, own_sgd, MSE, batch)
                 assert_is(site, v, f"{variant}.site", r, i, k)
                 assert_is(model, v, f"{variant}.personal", r, i, k)
                 assert pair.kept()["alpha"] == pytest.approx(v[f"{variant}.alpha"][r, i, k], rel=1e-6)
-            trained.append(site.state_dict())
-            own[i], kept[i] = model, pair.kept()
-        shares = list(zip(v["p"], trained, strict=True))
-        shared.load_state_dict({key: sum(p * state[key] for p, state in shares) for key in trained[0]})
+            trained[i], own[i], kept[i] = site.state_dict(), model, pair.kept()
+        shared.load_state_dict(average(trained, v["p"], trained[0]))
         assert_is(shared, v, f"{variant}.global", r)
         for i in sites:
-            deployed = network(v, "init")
-            deployed.load_state_dict(own[i].state_dict())
+            deployed = copy.deepcopy(own[i])
             answer.begin(shared, deployed, kept[i])
             assert_is(deployed, v, f"{variant}.deployed", r, i)
 
@@ -112,29 +104,3 @@ def test_batchnorm_of_the_mixture_moves_by_its_own_pass_alone():
     pair.personal(personal, torch.optim.SGD(personal.parameters(), 0.1), MSE, batch)
     # 0.9 * 5 + 0.1 * 2
     assert personal.running_mean.item() == pytest.approx(4.7) and shared.running_mean.item() == 0
-
-
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"optimizer": "adam"}, "training.optimizer must be sgd with a mixture of models, not 'adam'"),
-        ({"optimizer": "sgd"}, "training.momentum must be 0 with a mixture of models, not 0.9; the paper has plain"),
-    ],
-)
-def test_training_that_the_paper_does_not_have_is_refused(training, message):
-    with pytest.raises(ConfigError, match=message):
-        Mixture().check_study(SimpleNamespace(training=TrainingSettings(**training)))
-
-
-def test_an_average_of_the_last_rounds_and_another_answer_for_a_site_are_refused():
-    with pytest.raises(ConfigError, match="average_last must be 0 where a personal model is mixed .* not 0.25"):
-        find_recipe("apfl", "paper", {"average_last": 0.25})
-    with pytest.raises(ConfigError, match="parts must hold one algorithm with a personal model"):
-        find_recipe("apfl", "paper", {"parts": ["ditto", "apfl"]})
-    with pytest.raises(ConfigError, match="mixing must be shared with a personal model"):
-        find_recipe("apfl", "paper", {"mixing": "softpull"})
-
-
-@pytest.mark.parametrize(("rate", "words"), [("same", "0.5 at first, then each site's own"), (0.0, "for all and alw")])
-def test_the_report_says_whether_alpha_moves(rate, words):
-    assert words in Mixture(learning_rate=rate).sentence()

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -5,9 +7,8 @@ from torch import nn
 from silofl.algorithms.ditto import Pull
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
-from silofl.errors import ConfigError
 
-from .conftest import assert_is, network
+from .conftest import assert_is, average, batch_of, network
 
 MSE = nn.functional.mse_loss
 
@@ -17,14 +18,13 @@ def test_a_whole_run_follows_the_reference(vectors):
     eta, answer = float(v["hyper_eta"]), Pull(strength=float(v["hyper_lam"]))
     shared, own = network(v, "init"), [network(v, "init") for _ in v["n"]]
     for r in range(len(v["x"])):
-        trained = []
+        trained = {}
         for i, personal in enumerate(own):
-            site = network(v, "init")
-            site.load_state_dict(shared.state_dict())
+            site = copy.deepcopy(shared)
             pair = answer.begin(site, personal, {})
             optimizers = [torch.optim.SGD(model.parameters(), eta) for model in (site, personal)]
             for k in range(v["x"].shape[2]):
-                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                batch = batch_of(v, r, i, k)
                 # The shared model moves first: x of the pull stays where it was received.
                 pair.shared(plain_step)(site, optimizers[0], MSE, batch)
                 expected = MSE(personal(batch[0]), batch[1]).item()
@@ -33,10 +33,8 @@ def test_a_whole_run_follows_the_reference(vectors):
                 assert_is(site, v, "site", r, i, k)
                 assert_is(personal, v, "personal", r, i, k)
             assert pair.kept() == {}
-            trained.append(site.state_dict())
-        shares = zip(v["p"], trained, strict=True)
-        mean = [{key: p * value for key, value in state.items()} for p, state in shares]
-        shared.load_state_dict({key: sum(one[key] for one in mean) for key in mean[0]})
+            trained[i] = site.state_dict()
+        shared.load_state_dict(average(trained, v["p"], trained[0]))
         assert_is(shared, v, "global", r)
 
 
@@ -72,30 +70,6 @@ def test_the_pull_acts_on_parameters_that_are_trained_and_on_no_statistics():
     assert torch.equal(shared[1].running_mean, torch.zeros(1))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mixing": "softpull"}, "algorithm.mixing must be shared with a personal model"),
-        ({"stays_home": "batchnorm"}, "stays_home must be nothing with a personal model, which is whole, not 'batchn"),
-        ({"stays_home": "everything"}, "stays_home must be nothing with a personal model, which is whole, not 'every"),
-        ({"step": "fedprox"}, "input must be none, and step plain, with a personal model"),
-        ({"input": "harmofl"}, "input must be none, and step plain, with a personal model"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 with a personal model, not 2"),
-        ({"parts": ["scaffold", "ditto"]}, "one model of all sites .*choose mixing: shared and no personal model"),
-        ({"pull": {"strength": -1}}, "algorithm.pull.strength must be greater than or equal to 0"),
-    ],
-)
-def test_what_makes_no_sense_beside_a_personal_model_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        find_recipe("ditto", "recommended", changes)
-
-
 def test_the_server_may_step_with_the_shared_model_as_without_the_personal_one():
     recipe = find_recipe("ditto", "recommended", {"parts": ["fedopt", "ditto"]})
     assert recipe.traveling_roles == ("global",) and recipe.roles == ("global", "personal")
-
-
-def test_the_report_says_what_stays_home():
-    questions = find_recipe("ditto", "paper", {}).questions()
-    assert questions["What stays at home?"].endswith("pulled towards the received one (Ditto), lambda = 1.")
-    assert questions["What travels beside the model?"] == "Nothing."

@@ -1,19 +1,20 @@
-from types import SimpleNamespace
+import copy
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.fednova import NormalizedSteps, factors, norm
+from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.fedprox import proximal_step
 from silofl.core.presets import find_recipe
-from silofl.errors import AggregationError, ConfigError
+from silofl.errors import AggregationError
 from silofl.models import build_plain_model
-from silofl.study.sections import TrainingSettings
 from silofl.training.losses import make_loss
 
-KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
+from ..conftest import assert_alike
+from .conftest import COUNTS, assert_is, batch_of, lose_state, network
+
 VARIANTS = {
     "sgd": {},
     "momentum": {"momentum": 0.9},
@@ -60,71 +61,37 @@ def test_steps_that_turn_back_to_where_they_began_are_refused():
         factors([0.5, 0.5], [norm(2, proximal=2), 1])
 
 
-def network(arrays):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    model.load_state_dict({key: torch.tensor(array) for key, array in arrays.items()})
-    return model
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_whole_run_follows_the_reference(vectors, variant):
     v, chosen = vectors("baselines/fednova"), VARIANTS[variant]
-    eta, mu, rho, nesterov = (
-        float(v["hyper_eta"]),
-        chosen.get("mu", 0.0),
-        chosen.get("momentum", 0.0),
-        "nesterov" in chosen,
-    )
-    x = {key: v[f"init/{key}"] for key in KEYS}
+    eta, nesterov = float(v["hyper_eta"]), "nesterov" in chosen
+    mu, rho = chosen.get("mu", 0.0), chosen.get("momentum", 0.0)
+    shared = network(v, "init")
     for r in range(len(v["x"])):
         differences, norms = [], []
         for i in range(len(v["n"])):
-            site = network(x)
+            site = copy.deepcopy(shared)
             optimizer = torch.optim.SGD(site.parameters(), eta, momentum=rho, nesterov=nesterov)
             step = proximal_step(mu)
             for k in range(int(v["steps"][r, i])):
-                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
-                step(site, optimizer, nn.functional.mse_loss, batch)
-                for key, p in site.named_parameters():
-                    np.testing.assert_allclose(p.detach().numpy(), v[f"{variant}.site/{key}"][r, i, k], rtol=1e-6)
-            differences.append({key: p.detach().numpy() - x[key] for key, p in site.named_parameters()})
+                step(site, optimizer, nn.functional.mse_loss, batch_of(v, r, i, k))
+                assert_is(site, v, f"{variant}.site", r, i, k)
+            differences.append({key: end - shared.state_dict()[key] for key, end in site.state_dict().items()})
             norms.append(norm(int(v["steps"][r, i]), rho, eta * mu, nesterov))
         weights = factors(v["p"], norms)
         np.testing.assert_allclose(norms, v[f"{variant}.a"][r], rtol=1e-6)
         np.testing.assert_allclose(weights, v[f"{variant}.weights"][r], rtol=1e-6)
-        x = {key: x[key] + sum(w * d[key] for w, d in zip(weights, differences, strict=True)) for key in KEYS}
-        for key in KEYS:
-            np.testing.assert_allclose(x[key], v[f"{variant}.global/{key}"][r], rtol=1e-6)
-
-
-def test_adam_is_refused():
-    with pytest.raises(ConfigError, match="training.optimizer must be sgd with normalised steps, not 'adam'"):
-        NormalizedSteps().check_study(SimpleNamespace(training=TrainingSettings()))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mixing": "softpull"}, "one model of all sites where steps are normalised; choose mixing: shared"),
-        ({"stays_home": "everything"}, "one model of all sites"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 where steps are normalised, for all sites at once, not 2"),
-        ({"parts": ["fedopt", "fednova"]}, "parts must begin with normalised steps, .* not with server_optimizer"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        find_recipe("fednova", "paper", changes)
+        for key, p in shared.named_parameters():
+            p.data += sum(w * d[key] for w, d in zip(weights, differences, strict=True))
+        assert_is(shared, v, f"{variant}.global", r)
 
 
 def test_a_server_optimiser_may_follow():
-    assert [part.section for part in find_recipe("fednova", "paper", {"parts": ["fednova", "fedopt"]}).parts] == [
-        "normalized_steps",
-        "server_optimizer",
-    ]
+    parts = find_recipe("fednova", "paper", {"parts": ["fednova", "fedopt"]}).parts
+    assert [part.section for part in parts] == ["normalized_steps", "server_optimizer"]
 
 
 SGD = {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.02, "local_epochs": 2}
-COUNTS = {"east": 5, "north": 4, "west": 3}
 
 
 @pytest.fixture
@@ -168,13 +135,12 @@ def trained(game, site, number, x, rate, mu):
 @pytest.mark.parametrize(
     ("training", "algorithm", "mu"),
     [
-        ({"momentum": 0.0}, {}, 0.0),
         ({}, {"weights": "uniform"}, 0.0),
         ({"is_nesterov": True}, {}, 0.0),
         ({"schedule": "poly"}, {"step": "fedprox", "proximal": {"mu": 2.0}}, 2.0),
         ({}, {"normalized_steps": {"tau_eff": "steps"}}, 0.0),
     ],
-    ids=["plain", "momentum", "nesterov", "proximal and a falling rate", "mean steps"],
+    ids=["momentum", "nesterov", "proximal and a falling rate", "mean steps"],
 )
 def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algorithm, mu):
     game = fednova(training=training, **algorithm)
@@ -244,11 +210,9 @@ def test_an_array_that_a_site_keeps_back_moves_by_the_others_steps(fednova):
 def test_a_site_that_lost_its_state_loses_nothing(fednova):
     whole, lossy = fednova(), fednova(folder="other")
     whole.rounds(2), lossy.round()
-    for path in (lossy.folder("north") / "rounds").iterdir():
-        path.unlink()
+    lose_state(lossy, "north")
     assert lossy.round().notes == []
-    for name, array in whole.models("east").items():
-        np.testing.assert_array_equal(array, lossy.models("east")[name])
+    assert_alike(whole.models("east"), lossy.models("east"))
 
 
 def test_batchnorm_may_stay_home(fednova):

@@ -7,11 +7,10 @@ import torch
 from torch import nn
 
 from silofl.algorithms.perfedavg import adapt_model, meta_step
-from silofl.core.presets import find_recipe, load_presets
+from silofl.core.presets import load_presets
 from silofl.core.recipe import PRESET_NAMES
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
-from silofl.errors import ConfigError
 from silofl.federation.run_folder import RunFolder
 from silofl.inference.directory import read_model_folder
 from silofl.models import build_plain_model
@@ -20,35 +19,24 @@ from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.losses import make_loss
 
-from .conftest import assert_same_course
-
-KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
-
-
-def network(arrays):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    model.load_state_dict({key: torch.tensor(array) for key, array in arrays.items()})
-    return model
+from ..conftest import assert_alike
+from .conftest import COUNTS, KEYS, assert_is, assert_plain_rounds, average, batch_of, network
 
 
 def batches_of(v, r, i, k):
-    return [(torch.tensor(x), torch.tensor(y)) for x, y in zip(v["x"][r, i, k], v["y"][r, i, k], strict=True)]
-
-
-def assert_model(model, v, name, place, rtol=1e-6):
-    for key, parameter in model.named_parameters():
-        np.testing.assert_allclose(parameter.detach().numpy(), v[f"{name}/{key}"][place], rtol=rtol)
+    inputs, targets = batch_of(v, r, i, k)
+    return list(zip(inputs, targets, strict=True))
 
 
 @pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_a_whole_run_follows_the_reference(vectors, variant):
     v = vectors("baselines/perfedavg")
     delta, rate = {"fo": None, "hf": float(v["hyper_delta"])}[variant], float(v["hyper_beta"])
-    shared = {key: v[f"init/{key}"] for key in KEYS}
+    shared, sites = network(v, "init"), range(len(v["n"]))
     for r in range(len(v["x"])):
-        ends = []
-        for i in range(len(v["n"])):
-            site, step = network(shared), meta_step(float(v["hyper_alpha"]), delta)
+        ends = {}
+        for i in sites:
+            site, step = copy.deepcopy(shared), meta_step(float(v["hyper_alpha"]), delta)
             optimizer = torch.optim.SGD(site.parameters(), rate)
             for k in range(v["x"].shape[2]):
                 before = copy.deepcopy(site.state_dict())
@@ -58,20 +46,19 @@ def test_a_whole_run_follows_the_reference(vectors, variant):
                     # in between the model is where it was, bit for bit
                     assert all(torch.equal(value, before[key]) for key, value in site.state_dict().items())
                 step(site, optimizer, nn.functional.mse_loss, last)
-                assert_model(site, v, f"{variant}.site", (r, i, k))
+                assert_is(site, v, f"{variant}.site", r, i, k)
                 for key, parameter in site.named_parameters():
                     np.testing.assert_allclose(parameter.grad.numpy(), v[f"{variant}.meta/{key}"][r, i, k], rtol=1e-6)
-            ends.append({key: p.detach().numpy() for key, p in site.named_parameters()})
-        shared = {key: sum(p * end[key] for p, end in zip(v["p"], ends, strict=True)) for key in KEYS}
-        for key in KEYS:
-            np.testing.assert_allclose(shared[key], v[f"{variant}.global/{key}"][r], rtol=1e-6)
+            ends[i] = site.state_dict()
+        shared.load_state_dict(average(ends, v["p"], ends[0]))
+        assert_is(shared, v, f"{variant}.global", r)
 
 
 def test_the_differences_are_the_hessian_to_second_order(vectors):
     v = vectors("baselines/perfedavg")
 
     def error(delta):
-        site = network({key: v[f"init/{key}"] for key in KEYS})
+        site = network(v, "init")
         step, optimizer = meta_step(float(v["hyper_alpha"]), delta), torch.optim.SGD(site.parameters(), 0.0)
         for batch in batches_of(v, 0, 0, 0):
             step(site, optimizer, nn.functional.mse_loss, batch)
@@ -156,30 +143,8 @@ def test_the_paper_averages_sites_uniformly():
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"stays_home": "everything"}, "step must go with one model of all sites where it is a meta-step"),
-        ({"mixing": "softpull"}, "step must go with one model of all sites where it is a meta-step"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 with meta-steps, .* not 2; raise meta_step.deployed_steps"),
-        ({"parts": ["scaffold"]}, "parts must be without control, which counts a step for every batch"),
-        ({"parts": ["fednova"]}, "parts must be without normalized_steps, which counts a step for every batch"),
-        ({"meta_step": {"delta": 0.01}}, "meta_step.delta must go with meta_step.variant: hf"),
-        ({"meta_step": {"variant": "hf", "delta": 1e-5}}, "meta_step.delta must be greater than or equal to 0.0001"),
-        ({"meta_step": {"alpha": 0.0}}, "meta_step.alpha must be greater than 0"),
-        ({"meta_step": {"variant": "exact"}}, "meta_step.variant must be 'fo' or 'hf', not 'exact'"),
-        ({"meta_step": {"deployed_steps": 0}}, "meta_step.deployed_steps must be greater than 0"),
-    ],
-    ids=str,
-)
-def test_what_makes_no_sense_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=f"algorithm.{message}"):
-        find_recipe("perfedavg", "recommended", changes)
-
-
 pytestmark = pytest.mark.long
 
-COUNTS = {"east": 5, "north": 4, "west": 3}
 # Of batch size 2 east and north have two batches an epoch, west has one.
 SGD = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.05, "local_epochs": 3}
 # Large, so that the model that a site uses is plainly another one.
@@ -235,30 +200,17 @@ def trained(game, site, number, state, delta):
 @pytest.mark.parametrize("delta", [None, 0.1], ids=["fo", "hf"])
 def test_rounds_with_an_absent_site_are_those_of_a_plain_implementation(perfedavg, delta):
     game = perfedavg(meta_step=META | ({"variant": "hf", "delta": delta} if delta else {}))
-    x = start = build_plain_model(game.study, game.study.seed).state_dict()
-    for number, sites in ((1, COUNTS), (2, ("east", "west")), (3, COUNTS)):
-        record = game.round(absent=tuple(COUNTS.keys() - set(sites)))
-        assert record.answered == list(sites)
-        ends, whole = {site: trained(game, site, number, x, delta) for site in sites}, sum(COUNTS[s] for s in sites)
-        x = {
-            name: sum(COUNTS[site] / whole * ends[site][name] for site in sites) if value.is_floating_point() else value
-            for name, value in x.items()
-        }
-        assert_same_course(game.models("east"), x, start)
+    assert_plain_rounds(game, lambda site, number, x: trained(game, site, number, x, delta))
 
 
 def test_the_deployed_model_follows_the_reference(vectors):
     v = vectors("baselines/perfedavg")
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     for r, i in np.ndindex(v["x"].shape[:2]):
-        state = {name: torch.tensor(v[f"hf.global/{name}"][r]) for name in model.state_dict()}
-        model.load_state_dict(state)
-        batch = torch.tensor(v["x"][r, i, 0, 0]), torch.tensor(v["y"][r, i, 0, 0])
-        found = adapt_model(model, nn.functional.mse_loss, [batch], float(v["hyper_alpha"]))
-        for name, value in found.state_dict().items():
-            np.testing.assert_allclose(value.numpy(), v[f"hf.adapted/{name}"][r, i], rtol=1e-6)
+        model = network(v, "hf.global", r)
+        found = adapt_model(model, nn.functional.mse_loss, [batch_of(v, r, i, 0, 0)], float(v["hyper_alpha"]))
+        assert_is(found, v, "hf.adapted", r, i)
         # the shared one stays what it was
-        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+        assert_is(model, v, "hf.global", r)
 
 
 def deployed(game, site, arrays, steps=1):
@@ -274,12 +226,6 @@ def deployed(game, site, arrays, steps=1):
         make_loss(game.study)(model(batch[0]), batch[1]).backward()
         optimizer.step()
     return model
-
-
-def assert_close(state, model):
-    for name, value in model.state_dict().items():
-        if value.is_floating_point():
-            np.testing.assert_allclose(state[name].numpy(), value.numpy(), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -300,14 +246,15 @@ def test_a_site_validates_tests_and_keeps_the_model_after_its_own_steps(perfedav
         _, wanted = evaluate(model, data.test, game.study, torch.device("cpu"))
         assert tests.scores[site].value == pytest.approx(wanted.value, abs=1e-6)
         (state,) = read_model_folder(game.folder(site) / "supermodel").models.values()
-        assert_close(state, model)
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                np.testing.assert_allclose(state[name].numpy(), value.numpy(), rtol=1e-5, atol=1e-7)
 
 
 def test_what_a_site_uses_changes_nothing_of_what_it_trains(perfedavg):
     one, more = perfedavg(rounds=2), perfedavg("more", rounds=2, meta_step=META | {"deployed_steps": 3})
     one.rounds(2), more.rounds(2)
-    for name, array in one.models("east").items():
-        np.testing.assert_array_equal(more.models("east")[name], array)
+    assert_alike(one.models("east"), more.models("east"))
 
 
 def test_a_site_whose_round_holds_no_step_is_named_and_the_others_go_on(perfedavg):
@@ -316,24 +263,6 @@ def test_a_site_whose_round_holds_no_step_is_named_and_the_others_go_on(perfedav
     assert record.answered == ["east", "north"]
     assert "site 'west' must have at least 2 batches a round, those of one meta-step, not 1" in record.failed["west"]
     assert "raise training.local_epochs or lower training.batch_size" in record.failed["west"]
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"stays_home": "batchnorm"},
-        {"stays_home": "head"},
-        {"input": "harmofl"},
-        {"parts": ["fedopt"]},
-        {"weights": "uniform"},
-        {"average_last": 0.7},
-    ],
-    ids=str,
-)
-def test_it_goes_with_the_other_answers(perfedavg, more):
-    game = perfedavg(**more)
-    assert set(game.finish().scores) == set(COUNTS)
-    assert [record.answered for record in game.server.ledger] == [list(COUNTS)] * 3
 
 
 def test_the_run_writes_no_super_model_since_nobody_uses_the_shared_one(perfedavg, tmp_path):

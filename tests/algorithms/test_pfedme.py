@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+import copy
 
 import numpy as np
 import pytest
@@ -6,12 +6,9 @@ import torch
 from torch import nn
 
 from silofl.algorithms.pfedme import Envelope, follow_personal, forward_step
-from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step, pulled_step
-from silofl.errors import ConfigError
-from silofl.study.sections import TrainingSettings
 
-from .conftest import assert_is, network
+from .conftest import assert_is, average, batch_of, network
 
 MSE = nn.functional.mse_loss
 
@@ -52,21 +49,20 @@ def test_a_whole_run_follows_the_reference(vectors):
     answer = Envelope(inner_steps=int(v["hyper_inner_steps"]), **constants)
     shared, own = network(v, "init"), [network(v, "init") for _ in sites]
     for r in range(len(v["x"])):
-        trained = []
+        trained = {}
         for i in sites:
-            site = network(v, "init")
-            site.load_state_dict(shared.state_dict())
+            site = copy.deepcopy(shared)
             pair = answer.begin(site, own[i], {})
             optimizers = [torch.optim.SGD(model.parameters(), eta) for model in (site, own[i])]
             for k in range(v["x"].shape[2]):
-                batch = torch.tensor(v["x"][r, i, k]), torch.tensor(v["y"][r, i, k])
+                batch = batch_of(v, r, i, k)
                 before = MSE(site(batch[0]), batch[1]).item()
                 assert pair.shared(plain_step)(site, optimizers[0], MSE, batch).item() == pytest.approx(before)
                 pair.personal(own[i], optimizers[1], MSE, batch)
                 assert_is(own[i], v, "personal", r, i, k)
                 assert_is(site, v, "site", r, i, k)
-            trained.append(site.state_dict())
-        mean = {key: sum(p * one[key] for p, one in zip(v["p"], trained, strict=True)) for key in trained[0]}
+            trained[i] = site.state_dict()
+        mean = average(trained, v["p"], trained[0])
         shared.load_state_dict({key: (1 - beta) * x + beta * mean[key] for key, x in shared.state_dict().items()})
         assert_is(shared, v, "global", r)
 
@@ -102,30 +98,3 @@ def test_the_shared_models_pass_moves_its_statistics_and_no_parameter():
     value = forward_step(model, torch.optim.SGD(model.parameters(), 1.0), MSE, batch)
     assert not value.requires_grad and model[1].running_mean.item() == pytest.approx(mean)
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.named_parameters())
-
-
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"optimizer": "adam"}, "training.optimizer must be sgd with a Moreau envelope, not 'adam'"),
-        ({"optimizer": "sgd", "momentum": 0.9}, "training.momentum must be 0 with a Moreau envelope, not 0.9"),
-        (
-            {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.1},
-            "training.learning_rate must be at most 1 / algorithm.envelope.strength, 0.0666667, not 0.1",
-        ),
-    ],
-)
-def test_training_that_the_paper_does_not_have_is_refused(training, message):
-    with pytest.raises(ConfigError, match=message):
-        Envelope().check_study(SimpleNamespace(training=TrainingSettings(**training)))
-
-
-def test_inner_steps_that_diverge_and_other_answers_are_refused():
-    with pytest.raises(ConfigError, match="envelope.inner_learning_rate must be below 2 / strength, 0.1, not 0.1"):
-        find_recipe("pfedme", "paper", {"envelope": {"strength": 20.0, "inner_learning_rate": 0.1}})
-    with pytest.raises(ConfigError, match="stays_home must be nothing with a personal model"):
-        find_recipe("pfedme", "paper", {"stays_home": "head"})
-
-
-def test_the_report_says_which_model_follows():
-    assert "which follows it (pFedMe), lambda = 15, 5 steps a batch." in Envelope().sentence()

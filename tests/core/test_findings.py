@@ -3,15 +3,11 @@ import numpy as np
 from silofl.core.findings import decide_findings, list_findings, pack_findings, unpack_findings
 
 
-def test_a_set_of_findings_is_the_sum_of_its_powers_of_two():
+def test_a_set_of_findings_is_the_sum_of_its_powers_of_two_up_to_the_62nd():
     # 2^0 + 2^3
     assert (pack_findings([0, 3]), pack_findings([])) == (9, 0)
     assert (list_findings(9), list_findings(0)) == ([0, 3], [])
-
-
-def test_unpacking_undoes_packing_up_to_the_62nd_finding():
-    sets = np.array([pack_findings(numbers) for numbers in ([], [1], [0, 61])])
-    found = unpack_findings(sets, 62)
+    found = unpack_findings(np.array([pack_findings(numbers) for numbers in ([], [1], [0, 61])]), 62)
     assert [np.flatnonzero(row).tolist() for row in found] == [[], [1], [0, 61]]
 
 

@@ -42,7 +42,7 @@ def test_a_study_may_change_any_answer():
     assert (recipe.stays_home, recipe.input.band, recipe.step.alpha) == ("batchnorm", 3, 0.5)
 
 
-@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedbn", "fedprox", "fedper", "finetuning"])
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedbn", "fedprox", "finetuning"])
 def test_the_baselines_may_begin_with_a_pretrained_model(algorithm):
     recipe = find_recipe(algorithm, "recommended", {"start_from_pretrained": True})
     assert recipe.needs_pretrained and recipe.start_from_pretrained
@@ -117,35 +117,3 @@ def test_fedsms_presets_differ_in_how_the_selector_learns():
     assert [selector.learning for selector in selectors] == ["local_steps", "moments", "gradients"]
     assert [selector.network for selector in selectors] == ["vgg11", "vgg11", "light"]
     assert all(recipe.mixing == SoftPull(self_weight=0.7) for recipe in recipes)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "changes", "message"),
-    [
-        ("adafed", {"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
-        ("adafed", {"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
-        ("adafed", {"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
-        ("adafed", {"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
-        ("harmofl", {"start_from_pretrained": True}, "input must be none with a pretrained model"),
-        ("fedsm", {"start_from_pretrained": True}, "must be false where a global and a personalised model"),
-        ("fedsm", {"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
-        ("fedavg", {"parts": ["fedsm"]}, "parts must go with mixing: softpull"),
-        ("fedsm", {"stays_home": "batchnorm"}, "stays_home must be nothing where a selector"),
-        ("fedsm", {"selector": {"labels": "best_model"}}, "extra_rounds must be at least 1"),
-        (
-            "fedsm",
-            {"selector": {"labels": "ensemble"}, "extra_rounds": 2},
-            "super_model.answer must be ensemble where the selector learns from",
-        ),
-        (
-            "fedsm",
-            {"selector": {"labels": "best_model"}, "extra_rounds": 2, "super_model": {"threshold": 0.5}},
-            "learns the site",
-        ),
-        ("fedsm", {"super_model": {"answer": "ensemble", "threshold": 0.5}}, "must go with super_model.answer: choice"),
-        ("fedsm", {"extra_rounds": 2}, "extra_rounds must go with"),
-    ],
-)
-def test_answers_that_do_not_go_together_are_refused(algorithm, changes, message):
-    with pytest.raises(ConfigError, match=message):
-        find_recipe(algorithm, "recommended", changes)

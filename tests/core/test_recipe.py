@@ -1,6 +1,7 @@
 import pytest
 
 from silofl.core.presets import find_recipe
+from silofl.federation.model_files import describe_missing_part
 
 
 def test_what_is_frozen_is_part_of_what_stays_at_home():
@@ -10,11 +11,14 @@ def test_what_is_frozen_is_part_of_what_stays_at_home():
     assert "rozen" not in str(recipe.questions())
 
 
+def test_what_a_run_lacks_where_each_model_leaves_once_is_said():
+    assert "together in `supermodel/`" in describe_missing_part(find_recipe("oneshot", "recommended", {}).as_dict())
+
+
 def test_a_recipe_answers_five_questions_with_its_constants():
     questions = find_recipe("fedsm", "recommended", {"softpull": {"self_weight": 0.6}}).as_dict()["questions"]
     assert len(questions) == 5 and "lambda = 0.6" in questions["Who listens to whom?"]
     assert "The global model beside it" in questions["Who listens to whom?"]
-    assert find_recipe("local", "paper", {}).questions()["Who listens to whom?"] == "Nobody: no weights leave a site."
 
 
 def told(algorithm="fedavg", **changes):
@@ -43,6 +47,10 @@ def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted
         ("harmofl", {"amplitude": {"band": 3}}, 0, "up to radius 3"),
         ("fedavg", {"step": "harmofl", "perturbation": {"alpha": 0.2}}, 1, "alpha = 0.2"),
         ("fedprox", {"proximal": {"mu": 0.3}}, 1, "mu = 0.3"),
+        ("local", {}, 2, "Everything: each site trains alone and sends only its scores."),
+        ("local", {}, 3, "Nobody: no weights leave a site."),
+        ("fedrep", {}, 1, "a round's last epoch trains the body alone, all before the head alone"),
+        ("fedrep", {"head_then_body": {"body_epochs": 2}}, 1, "a round's last 2 epochs train the body alone"),
         ("fedavg", {"stays_home": "head"}, 2, "The head, the last layer, which decides (FedPer)"),
         ("fedavg", {"server_lr": 0.5}, 3, "learning rate 0.5"),
         ("softpull", {}, 3, "keeps lambda = 0.7 of itself"),
@@ -53,9 +61,26 @@ def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted
         ("adafed", {"statistics": {"source": "pretrained"}}, 3, "of every BatchNorm layer in a pretrained model"),
         ("adafed", {"statistics": {"source": "pretrained", "layers": "last"}}, 3, "of the last layer (d-AdaFed)"),
         ("adafed", {"statistics": {"rounds": 1}}, 3, "keeps lambda = 0.5 of itself"),
+        ("oneshot", {}, 2, "then it leaves once; the data never do."),
+        ("oneshot", {}, 3, "Nobody: each site trains alone."),
+        ("apfl", {}, 2, "0.5 at first, then each site's own"),
+        ("apfl", {"mixture": {"learning_rate": 0.0}}, 2, "for all and alw"),
+        ("ditto", {"pull": {"strength": 1.0}}, 2, "pulled towards the received one (Ditto), lambda = 1."),
+        ("ditto", {}, 4, "Nothing."),
+        ("pfedme", {}, 2, "which follows it (pFedMe), lambda = 15, 5 steps a batch."),
+        ("fedavg", {"robust": "median"}, 3, "same model; a site's weight is 1. Of each number it takes the"),
+        ("fedavg", {"robust": "clipped"}, 3, "training examples. An update that would pull the model further"),
+        ("softpull", {"robust": "clipped"}, 3, "An update that would pull the model further"),
+        ("fedavg", {"robust": {"rule": "clipped", "factor": 1.5}}, 3, "than 1.5 times the sites' median"),
         ("harmofl", {}, 4, "The mean amplitude of each site's training images, once."),
         ("adafed", {}, 4, "The statistics by which sites are compared"),
         ("softpull", {}, 4, "Nothing."),
+        (
+            "fedopt",
+            {"server_optimizer": {"rule": "yogi", "learning_rate": 0.1}},
+            4,
+            "step is FedYogi's, learning rate 0.1",
+        ),
         ("fedsm", {"selector": {"learning": "gradients"}}, 4, "takes 1 step of Adam"),
         ("fedsm", {"selector": {"learning": "local_steps"}}, 4, "local steps"),
         ("fedsm", {"selector": {"learning": "moments"}}, 4, "Adam's moments"),
@@ -64,10 +89,3 @@ def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted
 def test_an_answer_is_told_with_its_constants(algorithm, changes, question, words):
     assert words in told(algorithm, **changes)[question]
     assert "global model" not in told("softpull")[3]
-
-
-def test_local_training_listens_to_nobody():
-    assert told("local")[2:4] == [
-        "Everything: each site trains alone and sends only its scores.",
-        "Nobody: no weights leave a site.",
-    ]

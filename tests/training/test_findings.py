@@ -26,9 +26,8 @@ def score(sets, probabilities, metric="auroc", cases=None):
     return findings_by_case(decide_findings(probabilities), sets, cases, NAMES, metric, probabilities)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_metrics_of_findings_are_those_of_scikit_learn_and_torchmetrics(seed):
-    truth, sets, probabilities = random_findings(seed)
+def test_the_metrics_of_findings_are_those_of_scikit_learn_and_torchmetrics():
+    truth, sets, probabilities = random_findings(0)
     said, found = probabilities > 0.5, score(sets, probabilities).also
     balanced = [balanced_accuracy_score(truth[:, k], said[:, k]) for k in NAMES]
     accuracy = multilabel_accuracy(torch.from_numpy(probabilities), torch.from_numpy(truth), len(NAMES))

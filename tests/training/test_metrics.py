@@ -19,7 +19,8 @@ from silofl.training.metrics import (
 )
 from silofl.training.site_score import SiteScore
 
-CASES = ("a", "a", "a", "b", "b", "c", "d", "d")
+# The slices of a case need not stand together.
+CASES = ("a", "b", "a", "d", "b", "c", "a", "d")
 ONE, BOTH = {1: (1,)}, {1: (1,), 2: (2,)}
 
 
@@ -51,7 +52,7 @@ def monai_dice(prediction, truth, cases, labels, has_background):
 
 
 @pytest.mark.parametrize("has_background", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_dice_is_monais_on_whole_volumes(seed, has_background):
     prediction, truth = label_maps(seed)
     wanted = monai_dice(prediction, truth, CASES, 2, has_background)
@@ -73,16 +74,6 @@ def test_a_region_is_the_union_of_its_labels():
     assert score.by_label == pytest.approx({"disc": 1, "cup": 2 / 3})
     assert score.by_case == pytest.approx({"eye": 5 / 6})
     assert score.numbers()["labels"] == score.by_label
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_each_region_has_the_dice_of_its_own_binary_map(seed):
-    prediction, truth = label_maps(seed)
-    score = dice_by_case(prediction, truth, CASES, REGIONS)
-    for name, labels in REGIONS.items():
-        maps = (np.isin(one, labels).astype(np.uint8) for one in (prediction, truth))
-        assert score.labels_by_case[name] == dice_by_case(*maps, CASES, ONE).by_case
-    assert score.by_case != dice_by_case(prediction, truth, CASES, BOTH).by_case
 
 
 def test_a_label_of_no_region_does_not_count():
@@ -124,19 +115,13 @@ def test_the_slices_of_a_case_count_as_one_volume():
     assert dice_by_case(prediction, truth, ("p", "q"), ONE).by_case == {"p": 1, "q": 0}
 
 
-def test_the_slices_of_a_case_need_not_stand_together():
-    prediction, truth = label_maps(4)
-    order = [7, 0, 3, 5, 1, 6, 4, 2]
-    shuffled = dice_by_case(prediction[order], truth[order], [CASES[i] for i in order], BOTH)
-    assert shuffled.by_case == dice_by_case(prediction, truth, CASES, BOTH).by_case
-
-
 def test_several_labels_are_averaged_within_the_case_before_the_cases():
     truth = np.array([[[1, 1, 2, 2]], [[1, 1, 1, 0]]], np.uint8)
     prediction = np.array([[[1, 0, 2, 2]], [[1, 0, 0, 0]]], np.uint8)
     # a: label 1 has 2 * 1 / (1 + 2), label 2 has 1; b has no label 2: 2 * 1 / (1 + 3) alone
     score = dice_by_case(prediction, truth, ("a", "b"), BOTH)
     assert score.by_case == pytest.approx({"a": (2 / 3 + 1) / 2, "b": 1 / 2})
+    assert score.by_label == {1: pytest.approx((2 / 3 + 1 / 2) / 2), 2: 1}
     assert score.value == pytest.approx((5 / 6 + 1 / 2) / 2)
 
 
@@ -200,37 +185,20 @@ def test_accuracy_refuses_predictions_of_another_number():
         accuracy_by_case(np.array([1]), np.array([1, 0]), ("a", "b"))
 
 
-def test_pooling_weighs_every_case_the_same():
-    # 2 cases of 0.5 and 3 of 0.8
-    assert pool_values([(0.5, 2), (0.8, 3)]) == pytest.approx((0.5 * 2 + 0.8 * 3) / 5)
-    assert pool_values([(0.25, 7)]) == 0.25
-
-
-def test_pooling_equals_one_score_over_all_sites():
-    prediction, truth = label_maps(6)
-    sites = [slice(0, 3), slice(3, 8)]
-    scores = [dice_by_case(prediction[s], truth[s], CASES[s], BOTH) for s in sites]
-    together = dice_by_case(prediction, truth, CASES, BOTH)
-    assert pool_values([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
-
-
 @pytest.mark.parametrize("value", [None, float("nan")])
-def test_a_site_without_a_counted_case_does_not_pool(value):
-    assert pool_values([(0.5, 2), (value, 0)]) == 0.5
+def test_pooling_weighs_every_case_the_same_and_a_site_without_one_not_at_all(value):
+    # 2 cases of 0.5 and 3 of 0.8
+    assert pool_values([(0.5, 2), (0.8, 3), (value, 0)]) == pytest.approx((0.5 * 2 + 0.8 * 3) / 5)
     assert pool_values([(value, 0)]) is None
     assert pool_values([]) is None
 
 
-def test_each_label_has_its_own_mean_over_the_cases_in_which_it_counts():
-    truth = np.zeros((2, 2, 2), np.uint8)
-    truth[0, 0] = 1
-    truth[1] = [[1, 1], [2, 2]]
-    said = truth.copy()
-    said[1, 1] = [2, 0]
-    result = dice_by_case(said, truth, ["a", "b"], BOTH)
-    # label 1 is right in both; label 2 is absent from a, and in b 2 * 1 / (1 + 2)
-    assert result.by_label == {1: 1.0, 2: pytest.approx(2 / 3)}
-    assert result.by_case == {"a": 1.0, "b": pytest.approx((1 + 2 / 3) / 2)}
+def test_pooling_equals_one_score_over_all_sites():
+    prediction, truth = label_maps(6)
+    sites = [[i for i, case in enumerate(CASES) if case in names] for names in ("ac", "bd")]
+    scores = [dice_by_case(prediction[s], truth[s], [CASES[i] for i in s], BOTH) for s in sites]
+    together = dice_by_case(prediction, truth, CASES, BOTH)
+    assert pool_values([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
 
 
 def test_merged_scores_of_single_cases_are_the_score_of_all():
@@ -262,9 +230,8 @@ def class_score(probabilities, truth, cases, metric="accuracy"):
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
-@pytest.mark.parametrize("seed", range(3))
-def test_accuracy_recall_and_auroc_are_those_of_scikit_learn_and_torchmetrics(seed, num_classes):
-    said, truth, cases = random_classes(seed, num_classes=num_classes)
+def test_accuracy_recall_and_auroc_are_those_of_scikit_learn_and_torchmetrics(num_classes):
+    said, truth, cases = random_classes(0, num_classes=num_classes)
     score, predictions = class_score(said, truth, cases), said.argmax(axis=1)
     by_class = [roc_auc_score(truth == label, said[:, label]) for label in range(num_classes)]
     assert score.also == pytest.approx(
@@ -276,12 +243,6 @@ def test_accuracy_recall_and_auroc_are_those_of_scikit_learn_and_torchmetrics(se
     )
     recalls = multiclass_recall(torch.tensor(predictions), torch.tensor(truth), num_classes, average=None)
     assert [score.by_label[label] for label in range(num_classes)] == pytest.approx(recalls.tolist())
-
-
-def test_auroc_over_several_classes_is_scikit_learns_one_versus_rest():
-    said, truth, cases = random_classes(5)
-    wanted = roc_auc_score(truth, said, multi_class="ovr", average="macro")
-    assert class_score(said, truth, cases).also["auroc"] == pytest.approx(wanted)
 
 
 def test_equal_probabilities_share_the_area_but_sure_ones_that_float32_rounds_to_1_are_no_ties():
@@ -350,13 +311,6 @@ def test_merging_takes_from_a_score_of_many_cases_the_one_that_is_asked_for():
     assert merged.by_label == {0: 1, 1: 1 / 2} and merged.value == (1 + 1 / 2) / 2
 
 
-def sent(score):
-    """Return a score as a site sends it."""
-    labels = {str(label): value for label, value in score.by_label.items()}
-    cases = {str(label): count for label, count in score.label_cases.items()}
-    return {"value": score.value, "num_cases": score.num_cases, "labels": labels, "label_cases": cases}
-
-
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy"])
 def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
     said, truth, cases = random_classes(2)
@@ -364,7 +318,7 @@ def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
     scores = [class_score(said[rows], truth[rows], [cases[i] for i in rows], metric) for rows in sites]
     rows = np.concatenate(sites)
     together = class_score(said[rows], truth[rows], [cases[i] for i in rows], metric)
-    assert pooled_score([sent(score) for score in scores], metric) == pytest.approx(together.value)
+    assert pooled_score([score.numbers() for score in scores], metric) == pytest.approx(together.value)
 
 
 def test_the_mean_of_balanced_accuracies_is_not_the_pooled_one():
@@ -381,7 +335,7 @@ def test_a_class_that_counts_in_no_case_is_no_part_of_the_pooled_score():
     assert pooled_score([east | {"label_cases": {"0": 0, "1": 0}}], "balanced_accuracy") is None
 
 
-@pytest.mark.parametrize(("normal", "ill"), [(2, 11), (11, 2), (10, 3), (19, 1), (54, 2)])
+@pytest.mark.parametrize(("normal", "ill"), [(2, 11), (19, 1), (54, 2)])
 def test_an_area_is_never_above_one(normal, ill):
     scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}
     table = {label: {f"{label} {x}": (1 - x, x) for x in values} for label, values in scores.items()}
@@ -413,15 +367,3 @@ def test_cases_of_one_class_have_no_order_and_count_as_none():
     assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (None, 0, 2)
     assert numbers["also"] == {"accuracy": 0.5, "balanced_accuracy": 0.5}
     assert read_record(SiteScore, numbers, "score").value is None
-
-
-def test_a_rare_class_that_is_never_found_shows_in_all_but_the_accuracy():
-    truth = np.array([0] * 19 + [1])
-    # The one sick case is ranked highest, though still below a half.
-    probabilities = np.stack([np.full(20, 0.9), np.full(20, 0.1)], axis=1)
-    probabilities[19] = 0.6, 0.4
-    found = {}
-    for metric in ("accuracy", "balanced_accuracy", "auroc"):
-        cases = [str(number) for number in range(20)]
-        found[metric] = accuracy_by_case(np.zeros(20), truth, cases, metric, probabilities).value
-    assert found == {"accuracy": 0.95, "balanced_accuracy": 0.5, "auroc": 1.0}

@@ -1,7 +1,6 @@
 """DP-SGD: against its formula written out, and against attacks on what it must hide."""
 
 import copy
-import itertools
 import math
 
 import numpy as np
@@ -281,6 +280,7 @@ def test_noise_beyond_what_is_counted_is_refused(key):
 def test_the_least_noise_has_an_epsilon_that_an_answer_may_name():
     assert compute_epsilon([Spent(1e-5, 1.0, 1000), Spent(1e-5, 0.1, 1000)], 1e-5) < 1e15
     assert compute_epsilon([Spent(1e15, 1.0, 1000), Spent(1e15, 0.1, 1000)], 1e-5) < 1
+    assert compute_epsilon([], 1e-5) == 0
 
 
 def test_a_round_is_as_many_steps_as_a_plain_one_with_the_rate_of_its_batches():
@@ -297,16 +297,6 @@ def test_epsilon_is_that_of_the_gaussian_mechanism_where_everybody_is_drawn():
         steps * a / (2 * noise**2) + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
     ]
     assert compute_epsilon([Spent(noise, 1.0, steps)], delta) == pytest.approx(min(by_order), rel=1e-6)
-
-
-def test_epsilon_grows_with_steps_and_rate_and_falls_with_noise():
-    grid = {
-        (noise, rate, steps): compute_epsilon([Spent(noise, rate, steps)], 1e-5)
-        for noise, rate, steps in itertools.product((0.8, 1.6), (0.05, 0.2), (50, 200))
-    }
-    for (noise, rate, steps), value in grid.items():
-        assert value >= grid[1.6, rate, steps] and value >= grid[noise, 0.05, steps] and value >= grid[noise, rate, 50]
-    assert compute_epsilon([], 1e-5) == 0
 
 
 def test_epsilon_is_that_of_opacus_accountant_which_is_asked_once_for_each_kind_of_step(monkeypatch):

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from silofl.data.parts import Examples
 from silofl.data.records import Record
@@ -62,11 +61,6 @@ def test_a_unit_counts_as_the_mean_of_its_cases_that_count():
     values = {"e": None, "c": 0.5, "b": 0.25, "a": 1.0}
     # p: (1 + 0.5) / 2; q: 0.25; r: d is missing and e None
     np.testing.assert_array_equal(average_by_unit(values, unit_of), [0.75, 0.25, np.nan])
-
-
-@pytest.mark.parametrize("value", [0, 1])
-def test_right_and_wrong_are_numbers(value):
-    assert average_by_unit({"a": value}, {"a": "a"}).tolist() == [float(value)]
 
 
 def test_values_of_several_models_are_averaged_by_unit_at_once():

@@ -43,16 +43,6 @@ def test_a_merged_portrait_is_that_of_all_images():
     np.testing.assert_allclose(found.labels, np.abs(together).mean(axis=0))
 
 
-def test_one_portrait_merged_is_itself():
-    one = portrait(3, amplitude=2.0, mean=4.0, variance=9.0, labels=(0.25, 0.75))
-    found = merge_portraits([one])
-    assert found.count == 3 and found.features[0][1] == pytest.approx(9.0)
-    np.testing.assert_allclose(found.labels, one.labels)
-
-
-# --- distances
-
-
 def test_a_scanner_twice_as_bright_is_the_logarithm_of_two_away():
     distance = distances_between([portrait(amplitude=3.0), portrait(amplitude=6.0)])["amplitude"]
     np.testing.assert_allclose(distance, np.log(2) * (1 - np.eye(2)), rtol=1e-6)

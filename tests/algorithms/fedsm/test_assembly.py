@@ -5,13 +5,17 @@ import pytest
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.inference.directory import read_model_folder
-from silofl.models.roles import read_role, select_role
+from silofl.models.roles import read_role
 from silofl.parts.load import list_kinds, start_parts
 from silofl.parts.model import complete_state
 from silofl.parts.task import Message
 
+from ...conftest import assert_alike
+
 INSTANCE = {"normalization": "instance"}
 SITES = ("east", "north", "west")
+ALL = {"global", *SITES}
+FEDSM = {"name": "fedsm", "model": INSTANCE, "rounds": 1}
 
 
 @pytest.fixture
@@ -19,9 +23,23 @@ def fedsm(play):
     """Begin a run that ends with a super model."""
 
     def start(sites=SITES, folder="state", **options):
-        return play(sites, folder=folder, **{"name": "fedsm", "model": INSTANCE, "rounds": 1, **options})
+        return play(sites, folder=folder, **FEDSM | options)
 
     return start
+
+
+@pytest.fixture
+def done(finished):
+    """A run of two rounds with its tests, which is only read."""
+    return finished(**FEDSM | {"rounds": 2})
+
+
+def super_model_of(game):
+    return game.server.parts["super_model"]
+
+
+def sent_roles(game, task, site):
+    return {read_role(name) for name in game.sent[task][site].of("super_model")}
 
 
 def counting(**by_site):
@@ -35,86 +53,69 @@ def counting(**by_site):
     return change
 
 
-def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_the_stored_super_model(fedsm):
-    game = fedsm(rounds=3)
-    tests = game.finish().scores
-    part = game.server.parts["super_model"]
+def test_the_threshold_comes_from_all_sites_counts_and_the_answers_are_those_of_the_stored_super_model(done):
+    part, tests = super_model_of(done), done.tests.scores
     assert part.threshold in part.selector.thresholds and tests.keys() == set(SITES)
     for site, test in tests.items():
         assert sum(test.choices.values()) == 2
-        assert set(test.models) == {"global", *SITES, "ensemble", "super"}
-        kept = read_model_folder(game.folder(site) / "supermodel")
+        assert set(test.models) == {*ALL, "ensemble", "super"}
+        kept = read_model_folder(done.folder(site) / "supermodel")
         assert kept.threshold == part.threshold
-        assert kept.models.keys() == {"global", *SITES}
+        assert kept.models.keys() == ALL
         row = dict(zip(part.selector.thresholds, test.by_threshold, strict=True))[part.threshold]
         assert row[0] / row[1] == pytest.approx(test.value)
 
 
-def test_all_models_travel_once_and_are_those_of_the_reported_round(fedsm):
-    game = fedsm(rounds=2)
-    game.finish()
-    assert game.server.parts["super_model"].holders == set(SITES)
-    assert game.sent["test_super_model"]["east"].arrays == {}
-    sent = game.sent["assemble"]["east"].of("super_model")
-    assert {read_role(name) for name in sent} == {"global", "selector", *SITES}
-    parts = game.server.reported.parts
+def test_all_models_travel_once_and_are_those_of_the_reported_round(done):
+    assert super_model_of(done).holders == set(SITES)
+    assert done.sent["test_super_model"]["east"].arrays == {}
+    assert sent_roles(done, "assemble", "east") == {*ALL, "selector"}
+    sent = done.sent["assemble"]["east"]
+    assert sent.meta["round"] == done.server.reported.round
     for site in SITES:
-        for name, array in parts["personal"].of(site).items():
-            np.testing.assert_array_equal(sent[f"{site}/{name}"], array)
-    assert game.sent["assemble"]["east"].meta["round"] == game.server.reported.round
+        personal = done.server.reported.parts["personal"].of(site)
+        assert_alike({name: sent.of("super_model")[f"{site}/{name}"] for name in personal}, personal)
 
 
-@pytest.mark.parametrize("sites", [("east",), ("east", "west")])
-def test_one_site_and_two_sites_work(fedsm, sites):
-    game = fedsm(sites=sites)
-    assert set(game.finish().scores) == set(sites)
-    assert set(game.server.parts["super_model"].contents(game.server).models) == {"global", *sites}
+def test_one_site_works(fedsm):
+    game = fedsm(sites=("east",))
+    assert set(game.finish().scores) == {"east"}
+    assert set(super_model_of(game).contents(game.server).models) == {"global", "east"}
 
 
-def test_the_server_writes_the_super_model_that_its_sites_hold(fedsm):
-    game = fedsm()
-    game.finish()
-    ours, theirs = (
-        game.server.parts["super_model"].contents(game.server),
-        read_model_folder(game.folder("east") / "supermodel"),
-    )
+def test_the_server_writes_the_super_model_that_its_sites_hold(done):
+    ours, theirs = super_model_of(done).contents(done.server), read_model_folder(done.folder("east") / "supermodel")
     assert (ours.rule, ours.outputs, ours.threshold) == (theirs.rule, theirs.outputs, theirs.threshold)
     assert ours.rule == "selector" and ours.facts["run"] == "run"
     for name, state in ours.models.items():
-        assert all(bool((value == theirs.models[name][key]).all()) for key, value in state.items())
-    personal = game.server.reported.parts["personal"].of("west")
-    state = complete_state(game.study, (1, 32, 32), personal)
-    assert all(bool((value == state[key]).all()) for key, value in ours.models["west"].items())
+        assert_alike(state, theirs.models[name])
+    state = complete_state(done.study, (1, 32, 32), done.server.reported.parts["personal"].of("west"))
+    assert_alike(ours.models["west"], {key: state[key] for key in ours.models["west"]})
 
 
 def test_a_site_that_lacks_the_models_gets_them_with_the_test(fedsm):
     game = fedsm()
     tests = game.finish(change=lambda task, site, a: a.failed("no disk") if (task, site) == ("assemble", "west") else a)
-    assert game.server.parts["super_model"].holders == {"east", "north"}
+    assert super_model_of(game).holders == {"east", "north"}
     assert game.sent["test_super_model"]["east"].arrays == {}
-    sent = game.sent["test_super_model"]["west"].of("super_model")
-    assert {read_role(name) for name in sent} == {"global", "selector", *SITES}
-    assert tests.scores["west"].models.keys() == {"global", *SITES, "ensemble", "super"}
+    assert sent_roles(game, "test_super_model", "west") == {*ALL, "selector"}
+    assert tests.scores["west"].models.keys() == {*ALL, "ensemble", "super"}
 
 
-def test_after_a_stop_the_models_are_sent_once_more(fedsm):
-    game = fedsm()
-    game.finish()
-    part = game.server.parts["super_model"]
+def test_after_a_stop_the_models_are_sent_once_more(done):
+    part = super_model_of(done)
     assert part.state() == {}
-    again = start_parts(game.study, SITES, None)["super_model"].restored(part.state())
+    again = start_parts(done.study, SITES, None)["super_model"].restored(part.state())
     assert again.holders == frozenset() and again.threshold is None
 
 
 # --- the threshold
 
 
-def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_case_shows(fedsm):
-    game = fedsm()
-    game.finish()
-    message = game.sent["test_super_model"]["east"]
+def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_case_shows(done):
+    message = done.sent["test_super_model"]["east"]
     entry = message.meta["super_model"] | {"thresholds": [number / 99 for number in range(100)]}
-    answer = game.sites["east"].answer(
+    answer = done.sites["east"].answer(
         "test_super_model", Message(message.arrays, message.meta | {"super_model": entry})
     )
     assert len(answer.meta["metrics"]["test"]["by_threshold"]) == len(THRESHOLDS)
@@ -122,10 +123,10 @@ def test_a_server_cannot_ask_for_thresholds_between_which_the_score_of_a_single_
 
 def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_others_have(fedsm):
     game = fedsm()
-    thresholds = game.server.parts["super_model"].selector.thresholds
+    thresholds = super_model_of(game).selector.thresholds
     best_at_half = [[27.0 if threshold == 0.5 else 3.0, 30] for threshold in thresholds]
     game.finish(change=counting(east=best_at_half, north=[[1.0, 2]], west="nothing"))
-    part = game.server.parts["super_model"]
+    part = super_model_of(game)
     assert part.threshold == 0.5 and set(part.refused) == {"north", "west"}
     assert part.refused["north"] == "site 'north' must send by_threshold for 11 thresholds, not 1"
     assert part.refused["west"] == "the answer of site 'west': super_model: by_threshold must be a list, not 'nothing'"
@@ -134,30 +135,23 @@ def test_a_site_whose_counts_do_not_fit_has_no_say_in_the_threshold_and_the_othe
     assert part.holders == {"east"}
 
 
-def test_a_threshold_that_the_study_sets_is_not_tuned(fedsm):
-    game = fedsm(super_model={"threshold": 0.25})
-    game.finish()
-    assert game.server.parts["super_model"].threshold == 0.25
-    assert read_model_folder(game.folder("west") / "supermodel").threshold == 0.25
-
-
 def test_without_any_counts_only_the_global_model_answers(fedsm):
     game = fedsm()
     game.finish(change=counting(**dict.fromkeys(SITES, [])))
     # The largest threshold, which no probability is above.
-    assert game.server.parts["super_model"].threshold == 1.0
+    assert super_model_of(game).threshold == 1.0
 
 
 def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     game = fedsm(selector={"labels": "best_model"}, extra_rounds=2)
     tests = game.finish().scores
-    part = game.server.parts["super_model"]
+    part = super_model_of(game)
     assert game.server.parts["selector"].outputs == ("global", *SITES)
     assert part.selector.thresholds == () and part.contents(game.server).threshold is None
     assert all(test.by_threshold == () for test in tests.values())
     # All models before its rounds; the selector, which learnt in them, with the test.
-    assert {read_role(name) for name in game.sent["assemble"]["east"].of("super_model")} == {"global", *SITES}
-    assert {read_role(name) for name in game.sent["test_super_model"]["east"].of("super_model")} == {"selector"}
+    assert sent_roles(game, "assemble", "east") == ALL
+    assert sent_roles(game, "test_super_model", "east") == {"selector"}
 
 
 @pytest.mark.parametrize("labels", ["best_model", "ensemble"])
@@ -167,9 +161,13 @@ def test_a_site_that_joins_once_all_models_are_out_is_chosen_at_every_site(fedsm
     game.rounds(2)
     game.server.join("north")
     game.sites["north"] = late.sites["north"]
-    assert game.finish().scores.keys() == set(SITES)
-    assert game.server.ledger[-1].answered == list(SITES)
-    assert set(read_model_folder(game.folder("east") / "supermodel").models) == {"global", *SITES}
+    tests = game.finish().scores
+    assert tests.keys() == set(SITES) and game.server.ledger[-1].answered == list(SITES)
+    assert set(read_model_folder(game.folder("east") / "supermodel").models) == ALL
+    # Every model and their ensemble are measured on every case.
+    test = tests["west"]
+    assert test.models.keys() == {*ALL, "ensemble", "super"}
+    assert test.value == test.models["ensemble"] == test.models["super"]
 
 
 def test_models_that_come_with_the_test_are_not_measured_on_validation_data(fedsm):
@@ -184,45 +182,35 @@ def test_models_that_come_with_the_test_are_not_measured_on_validation_data(feds
     game.ask = ask_without_truths
     tests = game.finish()
     assert "error" in game.answers["assemble"]["west"].meta
-    assert game.server.parts["super_model"].holders == {"east", "north"}
+    assert super_model_of(game).holders == {"east", "north"}
     assert tests.scores == held.finish().scores
+    # A threshold that the study sets is not tuned.
+    assert super_model_of(held).threshold == read_model_folder(held.folder("west") / "supermodel").threshold == 0.5
 
 
 # --- the test
 
 
-@pytest.mark.parametrize(
-    ("table", "sentence"),
-    [
-        ([[0.0, 0]] * 2, "site 'east' must send by_threshold for 11 thresholds, not 2"),
-        ([[1.5, 1]] * 11, "site 'east' must send sums of by_threshold of at most 1 a case, not 1.5 of 1"),
-    ],
-)
-def test_a_test_without_a_sum_and_a_count_for_each_threshold_is_refused(fedsm, table, sentence):
+def test_a_test_that_lacks_a_part_or_a_sum_and_a_count_for_each_threshold_is_refused(fedsm):
     def change(task, site, answer):
-        if (task, site) == ("test_super_model", "east"):
-            answer.meta["metrics"]["test"]["by_threshold"] = table
-        return answer
-
-    assert fedsm().finish(change=change).missing == {"east": sentence}
-
-
-def test_a_site_whose_test_lacks_a_part_is_missing_with_the_reason(fedsm):
-    def change(task, site, answer):
-        if (task, site) == ("test_super_model", "east"):
-            del answer.meta["metrics"]["test"]["choices"]
+        if task == "test_super_model":
+            test = answer.meta["metrics"]["test"]
+            test |= {"east": {"by_threshold": [[0.0, 0]] * 2}, "north": {"by_threshold": [[1.5, 1]] * 11}}.get(site, {})
+            if site == "west":
+                del test["choices"]
         return answer
 
     tests = fedsm().finish(change=change)
-    assert tests.scores.keys() == {"north", "west"}
-    assert tests.missing["east"] == "the answer of site 'east': metrics.test.choices must be given; it is missing"
+    assert tests.missing == {
+        "east": "site 'east' must send by_threshold for 11 thresholds, not 2",
+        "north": "site 'north' must send sums of by_threshold of at most 1 a case, not 1.5 of 1",
+        "west": "the answer of site 'west': metrics.test.choices must be given; it is missing",
+    }
 
 
-def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(fedsm):
-    game = fedsm()
-    tests = game.finish().scores
-    part = game.server.parts["super_model"]
-    found = part.results(game.server, tests)["super_model"]
+def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(done):
+    tests, part = done.tests.scores, super_model_of(done)
+    found = part.results(done.server, tests)["super_model"]
     assert found.threshold == part.threshold and found.threshold_without == {}
     assert found.models["east"] == tests["east"].models and found.choices["east"] == tests["east"].choices
     assert found.selector.outputs == SITES
@@ -232,10 +220,8 @@ def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(fe
     assert found.by_threshold[0].value == pytest.approx(first)
 
 
-def test_a_site_keeps_scores_pictures_and_the_selectors_features(fedsm):
-    game = fedsm()
-    game.finish()
-    folder = game.folder("west")
+def test_a_site_keeps_scores_pictures_and_the_selectors_features(done):
+    folder = done.folder("west")
     assert (folder / "scores.csv").is_file() and (folder / "pictures.npz").is_file()
     features = np.load(folder / "selector.npz")
     # 2 images to validate and 2 to test
@@ -244,18 +230,9 @@ def test_a_site_keeps_scores_pictures_and_the_selectors_features(fedsm):
     np.testing.assert_allclose(features["scores"].sum(axis=1), 1, rtol=1e-6)
 
 
-def test_every_model_and_their_ensemble_are_measured_on_every_case(fedsm):
-    game = fedsm(super_model={"answer": "ensemble"})
-    test = game.finish().scores["west"]
-    assert test.models.keys() == {"global", *SITES, "ensemble", "super"}
-    assert test.value == test.models["ensemble"] == test.models["super"]
-
-
-def test_only_numbers_leave_a_site_for_it(fedsm, make_study):
-    game = fedsm()
-    game.finish()
+def test_only_numbers_leave_a_site_for_it(done):
     for task in ("assemble", "test_super_model"):
-        assert all(answer.arrays == {} for answer in game.answers[task].values())
-        assert "test0" not in str(game.answers[task]["east"].meta)
-    assert not [kind for kind in list_kinds(make_study(name="fedsm", model=INSTANCE)) if kind.role == "super_model"]
-    assert select_role("super_model", game.sent["assemble"]["west"].arrays)
+        assert all(answer.arrays == {} for answer in done.answers[task].values())
+        assert "test0" not in str(done.answers[task]["east"].meta)
+    assert not [kind for kind in list_kinds(done.study) if kind.role == "super_model"]
+    assert sent_roles(done, "assemble", "west")

@@ -41,13 +41,10 @@ def test_softpull_of_the_sites_that_are_present_follows_the_reference(vectors):
     np.testing.assert_allclose(rows, v["softpull_present_0.7"], rtol=1e-12)
 
 
-@pytest.mark.parametrize("num_sites", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_sites", range(1, 12))
 def test_lambda_one_over_k_is_the_uniform_mean_and_one_is_local_training(num_sites):
-    np.testing.assert_allclose(softpull_weights(num_sites, 1 / num_sites), uniform_weights(num_sites), rtol=1e-12)
+    np.testing.assert_array_equal(softpull_weights(num_sites, 1 / num_sites), uniform_weights(num_sites))
     np.testing.assert_array_equal(softpull_weights(num_sites, 1.0), np.eye(num_sites))
-
-
-def test_one_site_alone_keeps_its_model():
     np.testing.assert_array_equal(softpull_weights(1, 0.7), [[1.0]])
 
 
@@ -82,10 +79,11 @@ def test_the_site_loss_is_the_cross_entropy_of_the_sites_own_index_whatever_the_
     assert loss == nn.functional.cross_entropy(logits, torch.tensor([2, 2]))
 
 
-def test_gathered_gradients_are_those_of_one_batch_of_all_examples():
+def test_gathered_gradients_are_those_of_one_batch_of_all_examples_whatever_gradient_a_model_brings():
     model = nn.Linear(3, 2)
     before = model.weight.detach().clone()
     inputs, step, loss = torch.arange(15.0).reshape(5, 3) / 10, GradientStep(), site_loss(1)
+    site_loss(0)(model(inputs), None).backward()
     for batch in (inputs[:4], inputs[4:]):
         step(model, None, loss, (batch, None))
     gathered = step.mean(model)
@@ -94,16 +92,6 @@ def test_gathered_gradients_are_those_of_one_batch_of_all_examples():
     for name, parameter in model.named_parameters():
         np.testing.assert_allclose(gathered[name], parameter.grad.numpy(), rtol=1e-5)
     assert torch.equal(model.weight, before)
-
-
-def test_gathering_begins_anew_whatever_gradient_a_model_brings():
-    model = nn.Linear(2, 2)
-    site_loss(0)(model(torch.ones(1, 2)), None).backward()
-    step = GradientStep()
-    step(model, None, site_loss(1), (torch.ones(1, 2), None))
-    gathered = step.mean(model)["bias"]
-    probabilities = model(torch.ones(1, 2)).softmax(dim=1)[0].detach().numpy()
-    np.testing.assert_allclose(gathered, probabilities - [0, 1], rtol=1e-5)
 
 
 def test_adam_steps_of_arrays_are_those_of_torch():
@@ -117,16 +105,9 @@ def test_adam_steps_of_arrays_are_those_of_torch():
         arrays, state = adam_step(arrays, {"w": np.float32(gradient)}, state, 0.1)
         np.testing.assert_array_equal(arrays["w"], weight.detach().numpy())
     assert state.steps == 3
-
-
-def test_adams_first_step_moves_every_weight_by_the_learning_rate():
-    arrays = {"w": np.float32([1, 1])}
-    new, state = adam_step(arrays, {"w": np.float32([0.25, -4])}, AdamState.zero(arrays), 0.1)
-    # m / (1 - 0.9) = g and v / (1 - 0.999) = g^2, so the step is lr * g / |g|
-    np.testing.assert_allclose(new["w"], [0.9, 1.1], rtol=1e-6)
-    np.testing.assert_allclose(state.mean["w"], [0.025, -0.4], rtol=1e-6)
-    np.testing.assert_allclose(state.square["w"], [0.001 * 0.0625, 0.001 * 16], rtol=1e-5)
-    np.testing.assert_array_equal(arrays["w"], [1, 1])
+    known = optimizer.state[weight]
+    np.testing.assert_allclose(state.mean["w"], known["exp_avg"], rtol=1e-6)
+    np.testing.assert_allclose(state.square["w"], known["exp_avg_sq"], rtol=1e-6)
 
 
 def test_the_threshold_is_the_one_with_the_best_mean_over_sites_not_over_cases():
@@ -137,19 +118,7 @@ def test_the_threshold_is_the_one_with_the_best_mean_over_sites_not_over_cases()
 
 
 def test_among_equal_thresholds_the_smallest_is_taken_by_which_the_selector_decides():
-    assert tune_threshold([[[0.6, 2], [0.6, 2], [0.5, 2]]], (0.0, 0.5, 1.0)) == 0.0
     assert tune_threshold([[[0.6, 2], [0.6, 2], [0.6, 2]]], (0.0, 0.5, 1.0)) == 0.0
-
-
-def test_two_cases_a_site_that_are_all_above_a_threshold_do_not_show_that_it_is_harmless():
-    # The demonstration's four hospitals: no validation score is below 0.95, one of north's and both of south's are
-    # below 0.99. Their test cases had scores below 0.95 too.
-    thresholds = (0.0, 0.95, 0.99, 1.0)
-    east = [[1.41, 2], [1.41, 2], [1.41, 2], [1.41, 2]]
-    north = [[1.73, 2], [1.73, 2], [1.77, 2], [1.83, 2]]
-    south = [[1.72, 2], [1.72, 2], [0.70, 2], [0.70, 2]]
-    west = [[1.74, 2], [1.74, 2], [1.74, 2], [1.61, 2]]
-    assert tune_threshold([east, north, south, west], thresholds) == 0.0
 
 
 def test_a_gain_of_one_case_among_two_is_no_evidence_and_of_ten_among_twenty_it_is():
@@ -190,12 +159,6 @@ def test_counts_that_do_not_fit_the_thresholds_are_refused(sums):
         tune_threshold(sums, (0.0, 1.0))
 
 
-def test_at_one_over_k_all_weights_are_the_same_number():
-    for sites in range(2, 12):
-        weights = softpull_weights(sites, 1 / sites)
-        assert np.all(weights == 1 / sites)
-
-
 def test_images_must_leave_something_after_five_poolings():
     Selector().check_data((1, 32, 40), ())
     with pytest.raises(DataError, match="at least 32 pixels along each axis for a selector, not 28 x 28; add a Resize"):
@@ -206,7 +169,6 @@ def test_images_must_leave_something_after_five_poolings():
     ("preset", "constants", "is_warned"),
     [
         ("paper", {}, True),
-        ("reference", {}, False),
         ("recommended", {}, False),
         ("paper", {"selector": {"labels": "best_model"}, "extra_rounds": 3}, False),
     ],

@@ -4,17 +4,18 @@ import torch
 
 from silofl.algorithms.harmofl.amplitude import MEAN, AmplitudePart
 from silofl.files import load_tensors
-from silofl.parts.load import list_kinds
 from silofl.parts.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}
 
 
 def changing(wrong, spoil):
-    """Return a change of what one site says is its amplitude."""
+    """Return a change of the arrays that one site sends; those that become None are missing."""
 
     def change(task, site, answer):
-        return Message(spoil(answer.arrays), answer.meta) if (task, site) == ("train", wrong) else answer
+        if (task, site) != ("train", wrong):
+            return answer
+        return Message({name: a for name, a in spoil(answer.arrays).items() if a is not None}, answer.meta)
 
     return change
 
@@ -78,30 +79,26 @@ def test_the_first_rounds_model_is_tested_with_the_amplitude_that_came_after_it(
     assert (MEAN in game.sent["test"]["east"].arrays) == is_sent
 
 
-def test_a_first_round_without_its_amplitude_is_refused(play):
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda mean: {}, "must send 'amplitude/mean'; it is missing from its answer"),
+        (
+            lambda mean: {MEAN: np.ones((1, 16, 9), np.float32)},
+            "must send 'amplitude/mean' with shape (1, 32, 17) as the other sites' images have it "
+            "(name a Resize in data.transforms), not (1, 16, 9)",
+        ),
+        (lambda mean: {MEAN: np.full_like(mean, -1)}, "'amplitude/mean' with values of at least 0"),
+        (lambda mean: {MEAN: np.full_like(mean, np.nan)}, "'amplitude/mean' holds NaN or infinity"),
+    ],
+    ids=["missing", "of another size", "below zero", "not finite"],
+)
+def test_a_first_round_without_an_amplitude_like_the_others_is_refused(play, spoil, sentence):
     game = play(**PAPER)
-    spoil = changing("west", lambda arrays: {name: array for name, array in arrays.items() if name != MEAN})
-    record = game.round(change=spoil)
-    assert record.refused == {"west": "site 'west' must send 'amplitude/mean'; it is missing from its answer"}
+    record = game.round(change=changing("west", lambda arrays: arrays | {MEAN: None} | spoil(arrays[MEAN])))
+    assert record.refused.keys() == {"west"} and sentence in record.refused["west"]
     amplitudes = [game.answers["train"][site].arrays[MEAN] for site in ("east", "north")]
     np.testing.assert_allclose(game.server.parts["amplitude"].amplitude, np.mean(amplitudes, axis=0), rtol=1e-6)
-
-
-def test_sites_with_images_of_different_sizes_cannot_share_an_amplitude(play):
-    game = play(**PAPER)
-    wrong = np.ones((1, 16, 9), np.float32)
-    record = game.round(change=changing("west", lambda arrays: arrays | {MEAN: wrong}))
-    assert record.refused == {
-        "west": "site 'west' must send 'amplitude/mean' with shape (1, 32, 17) as the other sites' images have it "
-        "(name a Resize in data.transforms), not (1, 16, 9)"
-    }
-
-
-@pytest.mark.parametrize(("value", "sentence"), [(-1.0, "values of at least 0"), (np.nan, "holds NaN or infinity")])
-def test_an_amplitude_that_is_none_is_refused(play, value, sentence):
-    game = play(**PAPER)
-    record = game.round(change=changing("east", lambda arrays: arrays | {MEAN: np.full_like(arrays[MEAN], value)}))
-    assert sentence in record.refused["east"] and "'amplitude/mean'" in record.refused["east"]
 
 
 def test_means_of_zscored_images_are_compared_from_their_deviation_on(play, make_study):
@@ -145,32 +142,26 @@ def test_all_models_of_a_site_get_the_same_amplitude(play):
     assert torch.equal(*both) and both[0].any()
 
 
-def test_local_training_fixes_its_own_amplitude_after_the_first_round(play):
-    game = play(name="local", input="harmofl", amplitude={"band": "full"}, rounds=2)
-    game.finish()
-    assert not any(MEAN in answer.arrays for answer in game.answers["train"].values())
-    states = [game.kept(site, 2)["models"]["home"] for site in ("east", "west")]
-    amplitudes = [state["model/input_norm.running_amplitude"] for state in states]
-    assert all(state["model/input_norm.is_fixed"] for state in states)
-    assert not torch.equal(*amplitudes)
-    first = game.kept("east", 1)["models"]["home"]["model/input_norm.running_amplitude"]
-    assert torch.equal(first, amplitudes[0])
-
-
-def test_a_site_that_trains_alone_and_missed_the_first_round_fixes_it_after_its_own_first_one(play):
-    game = play(name="local", input="harmofl", rounds=3)
+def test_a_site_that_trains_alone_fixes_its_own_amplitude_after_its_own_first_round(play):
+    game = play(name="local", input="harmofl", amplitude={"band": "full"}, rounds=3)
     game.round(absent=("north",))
     assert game.round().missed == game.round().missed == []
-    first, second = (game.kept("north", number)["models"]["home"] for number in (2, 3))
-    assert first["model/input_norm.is_fixed"]
-    assert torch.equal(*(state["model/input_norm.running_amplitude"] for state in (first, second)))
-    # Before that it had no model to validate.
+    assert not any(MEAN in answer.arrays for answer in game.answers["train"].values())
+
+    def amplitude(site, number):
+        state = game.kept(site, number)["models"]["home"]
+        assert state["model/input_norm.is_fixed"]
+        return state["model/input_norm.running_amplitude"]
+
+    assert torch.equal(amplitude("north", 2), amplitude("north", 3))
+    assert torch.equal(amplitude("east", 1), amplitude("east", 3))
+    assert not torch.equal(amplitude("east", 3), amplitude("west", 3))
+    # Before its first round north had no model to validate.
     assert [set(record.validation) for record in game.server.ledger[:2]] == [{"east", "west"}, set(game.sites)]
 
 
-def test_every_written_model_holds_the_mean(play):
-    game = play(rounds=1, **PAPER)
-    game.finish()
+def test_every_written_model_holds_the_mean(finished):
+    game = finished(rounds=1, **PAPER)
     part = game.server.parts["amplitude"]
     assert part.to_save().keys() == {"input_norm.running_amplitude", "input_norm.is_fixed"}
     own = load_tensors(game.folder("east") / "supermodel" / "weights" / "east.pt")
@@ -186,8 +177,3 @@ def test_a_checkpoint_brings_back_mean_shape_and_who_holds_it(play):
     again = AmplitudePart(game.study).restored(part.state())
     np.testing.assert_array_equal(again.amplitude, part.amplitude)
     assert (again.shape, again.informed) == ((1, 32, 17), {})
-
-
-def test_it_is_a_mean_over_images(make_study):
-    (kind,) = [kind for kind in list_kinds(make_study(**PAPER)) if kind.role == "amplitude"]
-    assert kind.is_of_images and kind.name == "amplitude"

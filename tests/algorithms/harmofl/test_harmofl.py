@@ -1,24 +1,18 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from silofl.algorithms.harmofl import (
-    PRESETS,
     AmplitudeNorm,
-    Perturbation,
     drift,
     mean_amplitude,
     perturbed_step,
 )
 from silofl.algorithms.harmofl.amplitude import amplitude_level, find_odd_levels
 from silofl.algorithms.harmofl.normalization import half_spectrum
-from silofl.core.presets import find_recipe
-from silofl.core.steps import frozen_statistics, plain_step, squared_distance
+from silofl.core.steps import plain_step, squared_distance
 from silofl.errors import ConfigError, TrainingError
-from silofl.study.sections import TrainingSettings
 from silofl.training.loop import set_learning_rate
 
 PRECISIONS = [(torch.float64, 1e-6), (torch.float32, 1e-4)]
@@ -79,13 +73,6 @@ def test_a_wide_radius_equals_the_full_band():
     torch.testing.assert_close(AmplitudeNorm((1, 8, 10), band=5)(images), AmplitudeNorm((1, 8, 10))(images))
 
 
-def test_a_blank_slice_gives_finite_numbers():
-    norm = AmplitudeNorm((1, 8, 8))
-    images = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-    images[1] = 0
-    assert torch.isfinite(norm(images)).all()
-
-
 def test_an_image_of_one_value_has_phase_zero_off_its_mean():
     norm = AmplitudeNorm((1, 4, 4))
     norm.fix(np.ones((1, 4, 3)))
@@ -95,16 +82,9 @@ def test_an_image_of_one_value_has_phase_zero_off_its_mean():
     torch.testing.assert_close(norm(torch.full((1, 1, 4, 4), 7.0)), impulse)
 
 
-def test_the_callers_images_are_not_changed():
-    images = torch.rand(2, 1, 8, 8)
-    before = images.clone()
-    AmplitudeNorm((1, 8, 8))(images)
-    assert torch.equal(images, before)
-
-
 def test_a_blank_first_batch_counts_like_any_other_and_the_second_one_does_not_replace_it():
     norm, images = AmplitudeNorm((1, 8, 8), momentum=0.25), torch.rand(2, 1, 8, 8)
-    norm(torch.zeros(2, 1, 8, 8))
+    assert torch.isfinite(norm(torch.zeros(2, 1, 8, 8))).all()
     assert norm.is_known and not norm.running_amplitude.any()
     norm(images)
     # 0.75 * 0 of the blank batch + 0.25 * the mean amplitude of the second
@@ -130,12 +110,13 @@ def test_a_fixed_amplitude_does_not_move_in_training_and_travels_with_the_state(
     assert copy.is_fixed and (copy.running_amplitude == 2).all()
 
 
-def test_evaluation_uses_the_amplitude_and_leaves_it_alone():
-    norm = AmplitudeNorm((1, 8, 8))
-    norm(torch.rand(2, 1, 8, 8))
+def test_evaluation_changes_neither_the_amplitude_nor_the_callers_images():
+    norm, images = AmplitudeNorm((1, 8, 8)), torch.rand(2, 1, 8, 8)
+    before = images.clone()
+    norm(images)
     running = norm.running_amplitude.clone()
-    norm.eval()(torch.rand(2, 1, 8, 8))
-    assert torch.equal(norm.running_amplitude, running)
+    norm.eval()(images + 1)
+    assert torch.equal(norm.running_amplitude, running) and torch.equal(images, before)
 
 
 def test_autocast_keeps_float32():
@@ -227,41 +208,30 @@ def batch_of(seed):
     return torch.rand(4, 1, 8, 8, generator=generator), torch.randint(2, (4,), generator=generator)
 
 
+def stepped(step, rate=0.1, falls_to=None):
+    """Return a network after one step."""
+    model = small_network()
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    if falls_to:
+        set_learning_rate(optimizer, falls_to)
+    torch.manual_seed(5)
+    return model, step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
+
+
 def test_a_vanishing_perturbation_equals_the_plain_step():
-    models = small_network(), small_network()
-    for model, step in zip(models, (perturbed_step(1e-12), plain_step), strict=True):
-        torch.manual_seed(5)
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
-    for left, right in zip(*(m.state_dict().values() for m in models), strict=True):
-        torch.testing.assert_close(left, right)
+    (left, _), (right, _) = stepped(perturbed_step(1e-12)), stepped(plain_step)
+    torch.testing.assert_close(left.state_dict(), right.state_dict())
 
 
 def test_a_perturbation_that_follows_the_rate_falls_in_its_proportion():
-    models = small_network(), small_network()
-    for model, step in zip(models, (perturbed_step(0.4, follows_rate=True), perturbed_step(0.1)), strict=True):
-        torch.manual_seed(5)
-        optimizer = torch.optim.SGD(model.parameters(), 0.2)
-        set_learning_rate(optimizer, 0.05)
-        step(model, optimizer, nn.functional.cross_entropy, batch_of(1))
-    for left, right in zip(*(m.state_dict().values() for m in models), strict=True):
-        torch.testing.assert_close(left, right)
-
-
-def test_a_perturbation_follows_only_a_rate_that_falls():
-    answer = Perturbation(follows_rate=True)
-    answer.check_study(SimpleNamespace(training=TrainingSettings(schedule="poly")))
-    with pytest.raises(ConfigError, match="perturbation.follows_rate must be false with a constant training.schedule"):
-        answer.check_study(SimpleNamespace(training=TrainingSettings(schedule="constant")))
+    steps = perturbed_step(0.4, follows_rate=True), perturbed_step(0.1)
+    (left, _), (right, _) = (stepped(step, 0.2, falls_to=0.05) for step in steps)
+    torch.testing.assert_close(left.state_dict(), right.state_dict())
 
 
 def test_statistics_move_once_and_the_loss_is_the_one_at_theta():
-    perturbed, plain = small_network(), small_network()
-    losses = []
-    for model, step in ((perturbed, perturbed_step(0.5)), (plain, plain_step)):
-        torch.manual_seed(5)
-        losses.append(step(model, torch.optim.SGD(model.parameters(), 0.1), nn.functional.cross_entropy, batch_of(1)))
-    assert losses[0] == losses[1]
+    (perturbed, loss), (plain, wanted) = stepped(perturbed_step(0.5)), stepped(plain_step)
+    assert loss == wanted
     for (name, left), right in zip(perturbed.named_buffers(), plain.buffers(), strict=True):
         assert torch.equal(left, right), name
     assert perturbed[2].momentum == 0.1 and perturbed[0].momentum == 0.1
@@ -300,66 +270,32 @@ def test_learning_rate_zero_restores_the_weights_bit_by_bit():
         assert torch.equal(parameter, before[name])
 
 
-def test_optimizer_state_survives_save_and_load(tmp_path):
-    together, apart = small_network(), small_network()
-    optimizer = torch.optim.Adam(together.parameters(), 0.01)
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        perturbed_step(0.05)(together, optimizer, nn.functional.cross_entropy, batch_of(seed))
-    first = torch.optim.Adam(apart.parameters(), 0.01)
-    torch.manual_seed(1)
-    perturbed_step(0.05)(apart, first, nn.functional.cross_entropy, batch_of(1))
-    torch.save(first.state_dict(), tmp_path / "optimizer.pt")
-    second = torch.optim.Adam(apart.parameters(), 0.01)
-    second.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    torch.manual_seed(2)
-    perturbed_step(0.05)(apart, second, nn.functional.cross_entropy, batch_of(2))
-    for left, right in zip(together.parameters(), apart.parameters(), strict=True):
-        assert torch.equal(left, right)
-
-
-def test_frozen_statistics_lets_them_move_again_afterwards():
-    model = small_network().train()
-    inputs, _ = batch_of(1)
-    with frozen_statistics(model):
-        model(inputs)
-    assert model[2].num_batches_tracked == 0
-    model(inputs)
-    assert model[2].num_batches_tracked == 1
-
-
 @pytest.mark.parametrize("alpha", [0, -0.1, float("nan")])
 def test_a_perturbation_that_is_not_above_zero_is_refused(alpha):
     with pytest.raises(ConfigError, match="perturbation must be above 0"):
         perturbed_step(alpha)
 
 
-def test_drift_follows_the_reference(vectors):
-    v = vectors("server_rules")
-    np.testing.assert_allclose(drift(v["drift_trajectory"], v["global"]), v["drift"], rtol=1e-12)
-
-
-def test_drift_is_the_mean_of_the_sites_squared_distances():
-    start = [torch.zeros(2), torch.zeros(1)]
+def test_drift_is_the_mean_of_the_sites_squared_distances(vectors):
     here = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
     # 3^2 + 4^2 = 25
-    assert squared_distance(here, start) == 25
+    assert squared_distance(here, [torch.zeros(2), torch.zeros(1)]) == 25
     assert drift([[[3, 0, 4]]], [0, 0, 0]) == 25
+    v = vectors("server_rules")
+    np.testing.assert_allclose(drift(v["drift_trajectory"], v["global"]), v["drift"], rtol=1e-12)
 
 
 # --- levels of amplitudes
 
 
-def test_the_level_of_frequency_0_is_the_mean_intensity():
-    image = np.full((1, 4, 6), 0.25)
-    assert amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), (4, 6)) == pytest.approx(0.25)
+def test_the_level_of_frequency_0_is_the_mean_and_of_all_frequencies_near_the_root_mean_square():
+    def level(image):
+        return amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), image.shape[1:])
 
-
-def test_the_level_of_all_frequencies_is_near_the_root_mean_square():
+    assert level(np.full((1, 4, 6), 0.25)) == pytest.approx(0.25)
     image = np.random.default_rng(0).normal(0, 2, (1, 32, 32))
-    level = amplitude_level(np.abs(np.fft.rfftn(image, axes=(1, 2))), (32, 32))
     rms = np.sqrt(np.mean(image**2))
-    assert np.sqrt(0.5) * rms < level < rms
+    assert np.sqrt(0.5) * rms < level(image) < rms
 
 
 def test_a_level_far_beyond_all_others_is_odd_either_way():
@@ -382,14 +318,3 @@ def test_of_three_levels_far_apart_the_farthest_is_odd_and_two_are_left():
     assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 1.0}, 5.0, 3) == {"c": np.inf}
     assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 0.0}, 5.0, 3) == {}
     assert find_odd_levels({"a": 1.0, "c": 200.0}, 5.0, 2) == {"a": 1 / 200} and find_odd_levels({}, 5.0, 3) == {}
-
-
-@pytest.mark.parametrize("value", [1, 0.5, -1, True])
-def test_a_factor_that_would_leave_out_everybody_is_refused(value):
-    with pytest.raises(ConfigError, match="algorithm.amplitude.amplitude_factor must be"):
-        find_recipe("harmofl", "recommended", {"amplitude": {"amplitude_factor": value}})
-
-
-def test_only_the_recommended_preset_leaves_amplitudes_out():
-    factors = {name: recipe.input.amplitude_factor for name, recipe in PRESETS.items()}
-    assert factors == {"paper": None, "reference": None, "recommended": 5.0}

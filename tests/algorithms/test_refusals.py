@@ -1,0 +1,174 @@
+"""What each algorithm refuses of a study: answers that do not go together, and training that its formulas do not have.
+
+What FedDyn refuses stands in its own file, which is the example of docs/new-algorithm.md.
+"""
+
+import pytest
+
+from silofl.errors import ConfigError
+
+from ..conftest import UNET
+
+PLAIN = {"optimizer": "sgd", "momentum": 0.0}
+MOMENTUM = {"optimizer": "sgd", "momentum": 0.9}
+CONTROL = {"control": {"has_momentum": True}}
+
+
+def layers_of(normalization, **statistics):
+    return {"model": {"normalization": normalization}, "statistics": statistics}
+
+
+def selected(labels, **more):
+    return {"selector": {"labels": labels}, "extra_rounds": 2, **more}
+
+
+def choose(**super_model):
+    return {"super_model": super_model}
+
+
+REFUSED = {
+    "adafed": [
+        ({"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
+        ({"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
+        (layers_of("batch_stateless"), "model.normalization must be batch .*, not batch_stateless; choose"),
+        (layers_of("instance", source="pretrained"), "model.normalization must be batch .*, not instance; choose"),
+        ({"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
+        ({"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
+    ],
+    "apfl": [
+        ({"average_last": 0.25}, "average_last must be 0 where a personal model is mixed .* not 0.25"),
+        ({"parts": ["ditto", "apfl"]}, "parts must hold one algorithm with a personal model"),
+        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with a mixture of models, not 'adam'"),
+        ({"training": MOMENTUM}, "training.momentum must be 0 with a mixture of models, not 0.9; the paper has plain"),
+    ],
+    "ditto": [
+        ({"mixing": "softpull"}, "mixing must be shared with a personal model"),
+        ({"stays_home": "batchnorm"}, "stays_home must be nothing with a personal model, which is whole, not 'batchn"),
+        ({"step": "fedprox"}, "input must be none, and step plain, with a personal model"),
+        ({"input": "harmofl"}, "input must be none, and step plain, with a personal model"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 with a personal model, not 2"),
+        ({"parts": ["scaffold", "ditto"]}, "one model of all sites .*choose mixing: shared and no personal model"),
+        ({"pull": {"strength": -1}}, "pull.strength must be greater than or equal to 0"),
+    ],
+    "fedavg": [({"parts": ["fedsm"]}, "parts must go with mixing: softpull")],
+    "fednova": [
+        ({"mixing": "softpull"}, "one model of all sites where steps are normalised; choose mixing: shared"),
+        ({"stays_home": "everything"}, "one model of all sites"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 where steps are normalised, for all sites at once, not 2"),
+        ({"parts": ["fedopt", "fednova"]}, "parts must begin with normalised steps, .* not with server_optimizer"),
+        ({}, "training.optimizer must be sgd with normalised steps, not 'adam'"),
+    ],
+    "fedopt": [
+        ({"server_lr": 0.5}, "server_lr must be 1 beside server_optimizer.learning_rate"),
+        ({"mixing": "softpull"}, "one model of all sites"),
+        ({"stays_home": "everything"}, "one model of all sites"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 beside a server optimiser, .*, not 2; leave it out"),
+        ({"server_optimizer": {"momentum": 0.5}}, "momentum must go with server_optimizer.rule: momentum"),
+        ({"server_optimizer": {"rule": "momentum", "beta2": 0.5}}, "beta2 must go with server_optimizer.rule: adam"),
+        ({"server_optimizer": {"rule": "yog"}}, "did you mean 'yogi'"),
+    ],
+    "fedrep": [
+        ({"parts": ["scaffold"]}, "parts must be without control, which counts all steps"),
+        ({"parts": ["fednova"]}, "parts must be without normalized_steps, which counts all steps"),
+        *[({"stays_home": h}, f"home must be head where sites train it .* not {h}") for h in ("nothing", "everything")],
+        *[
+            (
+                {"head_then_body": {"body_epochs": 2}, "training": {"local_epochs": epochs}},
+                f"training.local_epochs must be above head_then_body.body_epochs, 2, .* not {epochs}",
+            )
+            for epochs in (1, 2)
+        ],
+    ],
+    "fedsm": [
+        ({"start_from_pretrained": True}, "must be false where a global and a personalised model"),
+        ({"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
+        ({"stays_home": "batchnorm"}, "stays_home must be nothing where a selector"),
+        ({"selector": {"labels": "best_model"}}, "extra_rounds must be at least 1"),
+        (selected("ensemble"), "super_model.answer must be ensemble where the selector learns from"),
+        (selected("best_model", super_model={"threshold": 0.5}), "learns the site"),
+        (choose(answer="ensemble", threshold=0.5), "must go with super_model.answer: choice"),
+        ({"extra_rounds": 2}, "extra_rounds must go with"),
+    ],
+    "harmofl": [
+        ({"start_from_pretrained": True}, "input must be none with a pretrained model"),
+        (
+            {"perturbation": {"follows_rate": True}, "training": {"schedule": "constant"}},
+            "perturbation.follows_rate must be false with a constant training.schedule",
+        ),
+        *[
+            ({"amplitude": {"amplitude_factor": factor}}, "amplitude.amplitude_factor must be")
+            for factor in (1, -1, True)
+        ],
+    ],
+    "moon": [
+        ({"mixing": "softpull"}, "must go with|one model of all sites"),
+        ({"stays_home": "everything"}, "must go with|one model of all sites"),
+        ({"parts": ["fedsm"]}, "must go with|one model of all sites"),
+        ({"preset": "paper", "network": UNET}, "projection_head must be 0 with unet, not 256: .* set it to 0"),
+    ],
+    "oneshot": [
+        ({"stays_home": "nothing"}, "stays_home must be everything where each model leaves once"),
+        ({"input": "harmofl"}, "input must be none where each site trains alone"),
+        ({"mixing": "softpull"}, "mixing must be shared, and a site have one model"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 where a site sends its model of its best epoch, not 2"),
+        ({"average_last": 0.5}, "average_last must be 0 where a site sends its model of its best epoch, not 0.5"),
+    ],
+    "perfedavg": [
+        ({"stays_home": "everything"}, "step must go with one model of all sites where it is a meta-step"),
+        ({"mixing": "softpull"}, "step must go with one model of all sites where it is a meta-step"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 with meta-steps, .* not 2; raise meta_step.deployed_steps"),
+        ({"parts": ["scaffold"]}, "parts must be without control, which counts a step for every batch"),
+        ({"parts": ["fednova"]}, "parts must be without normalized_steps, which counts a step for every batch"),
+        ({"meta_step": {"delta": 0.01}}, "meta_step.delta must go with meta_step.variant: hf"),
+        ({"meta_step": {"variant": "hf", "delta": 1e-5}}, "meta_step.delta must be greater than or equal to 0.0001"),
+        ({"meta_step": {"alpha": 0.0}}, "meta_step.alpha must be greater than 0"),
+        ({"meta_step": {"variant": "exact"}}, "meta_step.variant must be 'fo' or 'hf', not 'exact'"),
+        ({"meta_step": {"deployed_steps": 0}}, "meta_step.deployed_steps must be greater than 0"),
+    ],
+    "pfedme": [
+        (
+            {"envelope": {"strength": 20.0, "inner_learning_rate": 0.1}},
+            "envelope.inner_learning_rate must be below 2 / strength, 0.1, not 0.1",
+        ),
+        ({"stays_home": "head"}, "stays_home must be nothing with a personal model"),
+        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with a Moreau envelope, not 'adam'"),
+        ({"training": MOMENTUM}, "training.momentum must be 0 with a Moreau envelope, not 0.9"),
+        (
+            {"training": PLAIN | {"learning_rate": 0.1}},
+            "training.learning_rate must be at most 1 / algorithm.envelope.strength, 0.0666667, not 0.1",
+        ),
+    ],
+    "scaffold": [
+        ({"mixing": "softpull"}, "one model of all sites"),
+        ({"stays_home": "everything"}, "one model of all sites"),
+        ({"extra_rounds": 3}, "extra_rounds must be 0 with control variates, .*, not 3; leave it out"),
+        ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with control variates, not 'adam'"),
+        (CONTROL | {"training": {"optimizer": "adamw"}}, "must be sgd with control variates, not 'adamw'"),
+        (
+            {"training": MOMENTUM},
+            "training.momentum must be 0 with control variates, not 0.9: .* set algorithm.control.has_momentum: true",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "message"), [(name, *row) for name, rows in REFUSED.items() for row in rows], ids=str
+)
+def test_what_does_not_go_together_is_refused(make_study, algorithm, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_study(name=algorithm, **changes)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes"),
+    [
+        ("adafed", layers_of("batch_stateless", source="pretrained")),
+        ("adafed", layers_of("group", source="pretrained", layers="last")),
+        ("scaffold", CONTROL | {"training": MOMENTUM}),
+        ("harmofl", {"perturbation": {"follows_rate": True}, "training": {"schedule": "poly"}}),
+    ],
+    ids=str,
+)
+def test_what_goes_together_is_not(make_study, algorithm, changes):
+    make_study(name=algorithm, **changes)

@@ -1,0 +1,36 @@
+"""Algorithms with a step of their own go with the other answers of a study."""
+
+import pytest
+
+from ..conftest import UNET
+from .conftest import COUNTS, SGD
+
+pytestmark = pytest.mark.long
+
+TOGETHER = {
+    "fedrep": [{"parts": ["fedopt"]}, {"weights": "uniform"}, {"extra_rounds": 1}],
+    "moon": [
+        {"stays_home": "batchnorm"},
+        {"stays_home": "head"},
+        {"parts": ["scaffold"]},
+        {"input": "harmofl"},
+        {"extra_rounds": 1},
+        {"average_last": 0.5},
+    ],
+    "perfedavg": [
+        {"stays_home": "batchnorm"},
+        {"stays_home": "head"},
+        {"input": "harmofl"},
+        {"parts": ["fedopt"]},
+        {"weights": "uniform"},
+        {"average_last": 0.7},
+    ],
+}
+NEEDS = {"moon": {"network": UNET}, "perfedavg": {"meta_step": {"alpha": 0.2}}}
+
+
+@pytest.mark.parametrize(("name", "more"), [(name, more) for name, rows in TOGETHER.items() for more in rows], ids=str)
+def test_an_algorithm_goes_with_another_answer(play, name, more):
+    game = play(name=name, training=SGD | {"local_epochs": 3}, **NEEDS.get(name, {}) | more)
+    assert set(game.finish().scores) == set(COUNTS)
+    assert [record.answered for record in game.server.ledger] == [list(COUNTS)] * game.study.total_rounds
