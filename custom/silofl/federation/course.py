@@ -341,8 +341,9 @@ class Course:
         if not self.server.has_validated:
             exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
             _, _, replies = self._ask_and_admit(exchange)
-            what = f"did not validate the models of round {number}"
-            silent = [f"site {site!r} {what}: {reason}" for site, reason in replies.missing.items()]
+            what, departed = f"did not validate the models of round {number}", find_departed_sites(self.server)
+            missing = {site: reason for site, reason in replies.missing.items() if site not in departed}
+            silent = [f"site {site!r} {what}: {reason}" for site, reason in missing.items()]
             self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
             self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
             self.save()
