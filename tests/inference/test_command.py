@@ -406,6 +406,7 @@ def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, b
     assert command("c", bad) == 1
     assert command("d", picture, "--site", "noth") == command("d", picture, "--threshold", 2) == 2
     assert main(["predict", str(tmp_path), str(picture), "-o", str(tmp_path / "e")]) == 2
+    assert main(["export", str(tmp_path), "-o", str(tmp_path / "e")]) == 2
     assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()
 
 

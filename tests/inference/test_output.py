@@ -4,6 +4,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from PIL import Image
 
 from silofl.data.images import read_image
 from silofl.errors import DataError
@@ -71,6 +72,13 @@ def test_a_label_map_lies_on_a_nifti_file_with_a_rounded_quaternion(tmp_path):
     affine = read_image(tmp_path / "scan.nii").affine
     name = write_map(tmp_path, "scan", tmp_path / "scan.nii", np.ones((2, 3, 4), np.uint8), affine)
     np.testing.assert_allclose(nibabel.load(tmp_path / name).affine, affine, atol=1e-6)
+
+
+def test_a_pictures_label_map_is_a_png(tmp_path):
+    label_map = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    name = write_map(tmp_path, "x", Path("x.png"), label_map, None)
+    assert name == "x_labels.png"
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / name)), label_map)
 
 
 @pytest.mark.parametrize(

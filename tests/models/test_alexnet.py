@@ -19,8 +19,11 @@ def network():
 
 
 @pytest.mark.parametrize("size", [63, 96])
-def test_every_image_gets_a_logit_for_each_class_whatever_its_size(network, size):
-    assert network.train()(images(2, 1, size)).shape == (2, 4)
+def test_every_image_gets_a_logit_for_each_class_whatever_its_size_and_every_parameter_learns(network, size):
+    network.zero_grad(set_to_none=True)
+    logits = network.train()(images(2, 1, size))
+    logits.sum().backward()
+    assert logits.shape == (2, 4) and all(p.grad is not None for p in network.parameters())
 
 
 def test_batchnorm_stands_after_each_convolution_and_the_first_two_fully_connected_layers(network):

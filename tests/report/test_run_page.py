@@ -129,13 +129,6 @@ def test_names_and_reasons_are_escaped(run, results, record, pictures):
     assert f"site {name} did not test" in page.text
 
 
-def test_a_metric_of_a_package_is_a_column_and_a_note(tested):
-    failed = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
-    page = report(tested(extra_metrics={"east": {"a==1/overlap": {"value": 0.375, "num_cases": 1}}, "west": failed}))
-    assert "overlap" in page.text and "0.375" in page.text
-    assert "overlap is a metric of the package a==1" in page.text and "It failed at west;" in page.text
-
-
 def test_a_note_of_the_ledger_is_nothing_that_went_wrong(finished, record):
     folder = finished()
     (folder / "ledger.json").write_text(json.dumps(dump_record([record(1, notes=["site 'west' keeps its own model"])])))
@@ -228,7 +221,6 @@ def _check_contrast(style):
 
 def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, unseen_plain):
     folder = finished_super()
-    assert "left out" not in report(folder).text
     (folder / "unseen.json").write_text(json.dumps(dump_record(unseen_plain(models={"global": 0.25}))))
     text = report(folder).text
     assert "A site that was left out Site coast took no part" in text and "0.250" in text
@@ -263,12 +255,17 @@ def test_the_weights_of_adafed_are_a_picture_in_place_of_the_table(finished):
     assert "The weights were computed once, after round 3." in page.text and "listener" not in page.text
 
 
-def test_a_classification_shows_its_other_scores_all_sites_and_its_classes(tested):
+def test_a_classification_shows_its_other_scores_all_sites_its_classes_and_the_metrics_of_packages(tested):
     also = {site: {"balanced_accuracy": 0.375} for site in ("east", "west")}
     by_label = {"east": {f"class {i}": 0.5 for i in range(5)}, "west": {}}
     everyone = {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}
-    text = report(tested(metric="accuracy", also=also, by_label=by_label, everyone=everyone)).text
+    failed = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+    extra = {"east": {"a==1/overlap": {"value": 0.125, "num_cases": 1}}, "west": failed}
+    changes = {"also": also, "by_label": by_label, "everyone": everyone, "extra_metrics": extra}
+    text = report(tested(metric="accuracy", **changes)).text
     for words in ("balanced accuracy", "0.375", "on all sites' test data (40 cases): accuracy 0.500", "class 4"):
+        assert words in text
+    for words in ("0.125", "overlap is a metric of the package a==1", "It failed at west;"):
         assert words in text
 
 
