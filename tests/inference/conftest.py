@@ -31,12 +31,15 @@ def make_study():
             "labels": labels or ({1: "organ", 2: "lesion"} if is_map else {0: "normal", 1: "tumour"}),
             "rounds": 1,
             "data": {"intensity": "percentiles", **(data or {})},
-            "model": model if model and "network" in model else {"features": [4, 4, 4, 4, 4, 4], **(model or {})},
+            "model": model or {},
             "algorithm": {"name": "fedsm", **algorithm},
         }
         if not is_map:
             settings |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}}
-            settings["model"]["name"] = "densenet121"
+            name = "densenet121" if settings["data"].get("dimensions") == 3 else "lenet5"
+            settings["model"] = {"name": name, **settings["model"]}
+        elif "network" not in settings["model"]:
+            settings["model"] = {"features": [4, 4, 4, 4, 4, 4], **settings["model"]}
         return parse(Study, settings, "study.yaml")
 
     return make

@@ -1,5 +1,6 @@
 """Inputs and weights that must not be answered as if they were a patient of the study."""
 
+import re
 from dataclasses import replace
 
 import nibabel
@@ -73,20 +74,17 @@ def smooth_volume(shape=(32, 32, 6)):
 # --- weights
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e7])
-def test_weights_that_no_training_ends_with_are_refused_by_predict_and_by_export(tmp_path, make_contents, value):
-    write_model_folder(tmp_path / "supermodel", spoilt(make_contents("only"), value))
-    with pytest.raises(ConfigError, match="the weights of 'global' must be finite numbers of at most 1e.06 in size"):
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [(np.nan, "weight"), (np.inf, "weight"), (-1e7, "weight"), (np.nan, "running_var"), (1e30, "running_var")],
+)
+def test_weights_that_no_training_ends_with_are_refused_by_predict_and_by_export(tmp_path, make_contents, value, key):
+    write_model_folder(tmp_path / "supermodel", spoilt(make_contents("only"), value, key))
+    with pytest.raises(ConfigError, match="the weights of 'global' must be finite numbers of at most 1e.(06|15)"):
         SuperModel.load(tmp_path / "supermodel", "cpu")
     with pytest.raises(ConfigError, match="the weights of 'global' must be finite"):
         export_bundle(tmp_path / "supermodel", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
-
-
-@pytest.mark.parametrize("value", [np.nan, 1e30])
-def test_statistics_that_no_images_have_are_refused(make_contents, value):
-    with pytest.raises(ConfigError, match="the weights of 'global' must be finite"):
-        SuperModel(spoilt(make_contents("only"), value, "running_var"), CPU)
 
 
 def test_a_selector_with_weights_that_are_not_finite_is_refused(make_contents):
@@ -125,26 +123,35 @@ def test_an_affine_that_is_not_finite_or_has_parallel_axes_is_refused(make, writ
         make().predict(write_grid(affine))
 
 
-def test_a_stated_spacing_is_measured(make, write_dicom, tmp_path):
-    prediction = make(replace(SCANS, modalities=("CT",))).predict(write_dicom(tmp_path / "series", smooth_volume()))
+@pytest.fixture
+def make_ct(make):
+    """A super model that learnt from CT, as `write_dicom` writes."""
+    return make(replace(SCANS, modalities=("CT",)))
+
+
+def test_a_stated_spacing_is_measured(make_ct, write_dicom, tmp_path):
+    prediction = make_ct.predict(write_dicom(tmp_path / "series", smooth_volume()))
     # Voxels of 0.5 x 0.75 x 2 mm.
     wanted = {name: np.sum(prediction.label_map == n) * 0.75 / 1000 for n, name in ((1, "organ"), (2, "lesion"))}
     assert prediction.volumes_ml == pytest.approx(wanted)
     assert not any("millilitres" in one for one in prediction.warnings)
 
 
-@pytest.mark.parametrize("change", [{"PixelSpacing": None}, {"PixelSpacing": [0, 0]}, {"ImagePositionPatient": None}])
-def test_dicom_without_the_size_of_its_voxels_gets_no_millilitres(make, write_dicom, tmp_path, change):
-    folder = edited(write_dicom(tmp_path / "series", smooth_volume()), **change)
-    prediction = make(replace(SCANS, modalities=("CT",))).predict(folder)
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"PixelSpacing": None}, 6),
+        ({"PixelSpacing": [0, 0]}, 6),
+        ({"ImagePositionPatient": None}, 6),
+        # Of a single slice SimpleITK says 1 mm, whatever SliceThickness is.
+        ({}, 1),
+    ],
+)
+def test_dicom_without_the_size_of_its_voxels_gets_no_millilitres(make_ct, write_dicom, tmp_path, change, count):
+    folder = edited(write_dicom(tmp_path / "series", smooth_volume((32, 32, count))), **change)
+    prediction = make_ct.predict(folder)
     assert prediction.volumes_ml is None and prediction.label_map.any()
     assert any("no millilitres are given" in one for one in prediction.warnings)
-
-
-def test_a_single_dicom_slice_gets_no_millilitres(make, write_dicom, tmp_path):
-    # SimpleITK takes its slices to be 1 mm apart, whatever SliceThickness says.
-    folder = write_dicom(tmp_path / "series", smooth_volume((32, 32, 1)))
-    assert make(replace(SCANS, modalities=("CT",))).predict(folder).volumes_ml is None
 
 
 def save_scan(path, size, unit):
@@ -154,15 +161,14 @@ def save_scan(path, size, unit):
     return path
 
 
-def test_nifti_in_a_unit_that_stands_for_none_gets_no_millilitres(make, tmp_path):
-    assert make().predict(save_scan(tmp_path / "scan.nii.gz", 0.5, unit=5)).volumes_ml is None
-
-
-def test_nifti_in_another_unit_gets_the_millilitres_of_its_size(make, tmp_path):
-    # 2 are millimetres, 3 are micrometres.
-    found = make().predict(save_scan(tmp_path / "scan.nii.gz", 500, unit=3)).volumes_ml
-    wanted = make().predict(save_scan(tmp_path / "same.nii.gz", 0.5, unit=2)).volumes_ml
-    assert found == pytest.approx(wanted) and sum(found.values()) > 0
+def test_nifti_gets_the_millilitres_of_its_size_in_the_unit_that_it_states(make, tmp_path):
+    model = make()
+    # 2 are millimetres, 3 are micrometres, and 5 is none.
+    wanted, found, none = (
+        model.predict(save_scan(tmp_path / f"scan{unit}.nii.gz", size, unit)).volumes_ml
+        for size, unit in ((0.5, 2), (500, 3), (0.5, 5))
+    )
+    assert found == pytest.approx(wanted) and sum(found.values()) > 0 and none is None
 
 
 def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes(make, tmp_path):
@@ -172,9 +178,7 @@ def test_nifti_that_states_no_grid_gets_no_millilitres_and_a_warning_on_its_axes
     assert any("does not state how its axes lie" in one for one in prediction.warnings)
 
 
-@pytest.mark.parametrize(
-    ("task", "end"), [("classification", ""), ("multilabel", ""), ("segmentation", "; no millilitres are given")]
-)
+@pytest.mark.parametrize(("task", "end"), [("classification", ""), ("segmentation", "; no millilitres are given")])
 def test_a_volume_that_was_resampled_by_a_size_that_its_file_does_not_state_is_warned_of(
     make_contents, make_study, write_volume, tmp_path, task, end
 ):
@@ -201,12 +205,13 @@ def test_a_volume_is_refused_by_models_of_pictures_and_a_picture_by_models_of_vo
 
 
 def test_a_photograph_in_colour_is_refused_by_models_of_grey_pictures(make, tmp_path):
+    model = make(Domain(kinds=("pictures",), colours=("grey",)))
     colours = np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(colours).save(tmp_path / "photo.png")
     with pytest.raises(DataError, match="photo.png must be like the training images, which are grey, not colour"):
-        make(Domain(kinds=("pictures",), colours=("grey",))).predict(tmp_path / "photo.png")
+        model.predict(tmp_path / "photo.png")
     Image.fromarray(colours[..., :1].repeat(3, axis=2)).save(tmp_path / "grey.png")
-    assert make(Domain(kinds=("pictures",), colours=("grey",))).predict(tmp_path / "grey.png").label_map.any()
+    assert model.predict(tmp_path / "grey.png").label_map.any()
 
 
 def test_another_modality_is_refused_where_the_file_states_it(make, write_dicom, tmp_path):
@@ -248,43 +253,35 @@ def test_one_file_is_not_two_contrasts(make_contents, make_study, write_volume, 
             model.predict({"T1": scan, "T2": other})
 
 
-@pytest.mark.parametrize("order", [("CT", "PET"), ("PET", "CT")])
-def test_each_contrast_must_be_of_its_own_modality(make_contents, make_study, write_dicom, tmp_path, order):
+def test_each_contrast_must_be_of_its_own_modality(make_contents, make_study, write_dicom, tmp_path):
     study = make_study(data=RESIZE | TWO | {"channel_names": ["CT", "PET"]})
     known = Domain(("volumes",), modalities=("CT", "PT"), contrasts={"CT": ("CT",), "PET": ("PT",)})
     model = SuperModel(replace(make_contents("only", study=study, shape=(2, 32, 32)), domain=known), CPU)
     folders = {name: write_dicom(tmp_path / name, smooth_volume() + i) for i, name in enumerate(("CT", "PET", "more"))}
     edited(folders["PET"], Modality="PT")
-    assert model.predict({name: folders[name] for name in order}).warnings == ()
-    wrong = {"CT": folders["CT"], "PET": folders["more"]}
+    # In whatever order they are named.
+    for order in (("CT", "PET"), ("PET", "CT")):
+        assert model.predict({name: folders[name] for name in order}).warnings == ()
     with pytest.raises(DataError, match="must have a file of PT as PET, like the training images, not of CT"):
-        model.predict({name: wrong[name] for name in order})
+        model.predict({"CT": folders["CT"], "PET": folders["more"]})
 
 
 def test_noise_is_answered_with_a_warning(make, write_volume):
     # Neighbours of smooth images are alike; those of noise differ as much as any two pixels.
-    domain = replace(SCANS, intensities=(Range("roughness", 0.0, 0.3),))
-    calm = make(domain).predict(write_volume("calm.nii.gz", array=smooth_volume()))
+    model = make(replace(SCANS, intensities=(Range("roughness", 0.0, 0.3),)))
+    calm = model.predict(write_volume("calm.nii.gz", array=smooth_volume()))
     assert not any("roughness" in one for one in calm.warnings)
-    (warning,) = [one for one in make(domain).predict(write_volume()).warnings if "roughness" in one]
-    assert warning.startswith(
-        tuple(f"its intensities are unlike the training images': roughness {start}" for start in ("0.9", "1"))
-    )
+    (warning,) = [one for one in model.predict(write_volume()).warnings if "roughness" in one]
+    assert re.match("its intensities are unlike the training images': roughness (0.9|1)", warning)
     assert "after the preparation, theirs 0 to 0.3" in warning
 
 
-def test_millilitres_of_voxels_that_no_scanner_has_are_not_given(make, write_volume):
+def test_voxels_that_no_scanner_has_are_refused_whatever_is_known_of_training(make, write_volume):
     # A header in micrometres: 145 x 145 x 350 mm for 2.9 x 2.9 x 7.
-    usual = write_volume("usual.nii.gz", affine=np.diag([-2.9, -2.9, 7, 1.0]))
     huge = write_volume("huge.nii.gz", affine=np.diag([-145.0, -145, 350, 1]))
-    known = replace(SCANS, voxels=VoxelSizes((2.5, 2.5, 5.0), (2.9, 2.9, 7.0)))
-    for domain in (SCANS, known):
-        assert not any("voxels" in one for one in make(domain).predict(usual).warnings)
+    for domain in (SCANS, replace(SCANS, voxels=VoxelSizes((2.5, 2.5, 5.0), (2.9, 2.9, 7.0)))):
         with pytest.raises(DataError, match="huge.nii.gz must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
             make(domain).predict(huge)
-    thick = write_volume("thick.nii.gz", affine=np.diag([-2.9, -2.9, 14.1, 1.0]))
-    (warning,) = [one for one in make(known).predict(thick).warnings if "voxels" in one]
-    assert "its voxels measure 2.9 x 2.9 x 14.1 mm, theirs 2.5 x 2.5 x 5 to 2.9 x 2.9 x 7 mm" in warning
 
 
 def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them(
@@ -300,10 +297,3 @@ def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them
 def test_a_super_model_that_says_nothing_of_its_training_images_warns_of_it(make, write_volume):
     (warning,) = make(Domain()).predict(write_volume()).warnings
     assert warning.startswith("the super model does not say what images it learnt from")
-
-
-def test_a_fallback_is_a_warning(make, write_volume):
-    model = make(SCANS, "selector", scores=(0.45, 0.55))
-    scan = write_volume(affine=np.diag([-0.5, -0.75, 2, 1.0]))
-    assert [one for one in model.predict(scan).warnings if one.startswith("the selector fell back")]
-    assert model.predict(scan, site="north").warnings == ()

@@ -49,64 +49,62 @@ def make_predictor(tmp_path, make_study):
     return make
 
 
-def test_a_file_becomes_its_label_map(tmp_path, make_predictor, picture):
-    path = make_predictor("segmentation")(str(tmp_path / "a.png"), str(tmp_path / "out"))
+@pytest.fixture
+def predict(tmp_path, make_predictor):
+    """Predict a file of the folder by a bundle into ``out``."""
+    return lambda task, name="a.png", **options: make_predictor(task, **options)(
+        str(tmp_path / name), str(tmp_path / "out")
+    )
+
+
+def test_a_file_becomes_its_label_map(tmp_path, predict, picture):
+    path = predict("segmentation")
     assert path == tmp_path / "out" / "a_labels.png"
     np.testing.assert_array_equal(np.asarray(Image.open(path)), picture == 255)
 
 
-def test_a_file_becomes_its_class(tmp_path, make_predictor, picture):
-    path = make_predictor("classification")(str(tmp_path / "a.png"), str(tmp_path / "out"))
+def test_a_file_becomes_its_class_or_its_findings(predict, picture):
+    path = predict("classification")
     found = json.loads(path.read_text())
     assert path.name == "a_class.json" and found["label"] == 1
     assert found["class_scores"] == pytest.approx({"normal": 0.2, "tumour": 0.8})
-
-
-def test_a_file_becomes_its_findings(tmp_path, make_predictor, picture):
-    found = json.loads(make_predictor("multilabel")(str(tmp_path / "a.png"), str(tmp_path / "out")).read_text())
+    path.unlink()
+    found = json.loads(predict("multilabel").read_text())
     assert (found["findings"], found["class_scores"]) == (["tumour"], pytest.approx({"normal": 0.2, "tumour": 0.8}))
 
 
-def test_a_class_is_called_from_the_bundles_threshold_on(tmp_path, make_predictor, picture):
-    predictor = make_predictor("classification", calling={"temperature": 2.0, "thresholds": {"tumour": 0.9}})
-    found = json.loads(predictor(str(tmp_path / "a.png"), str(tmp_path / "out")).read_text())
+def test_a_class_is_called_from_the_bundles_threshold_on(predict, picture):
+    path = predict("classification", calling={"temperature": 2.0, "thresholds": {"tumour": 0.9}})
+    found = json.loads(path.read_text())
     # odds of 4 and 9 become 2 and 3
     assert found["label"] == 0 and found["class_scores"]["tumour"] == pytest.approx(2 / 3)
     assert found["called_from"] == {"tumour": pytest.approx(3 / 4)}
 
 
 @pytest.mark.parametrize("task", ["segmentation", "classification"])
-def test_an_answer_is_never_replaced_as_it_may_be_another_patients(tmp_path, make_predictor, picture, task):
-    predictor, out = make_predictor(task), tmp_path / "out"
-    before = predictor(str(tmp_path / "a.png"), str(out)).read_bytes()
+def test_an_answer_is_never_replaced_as_it_may_be_another_patients(tmp_path, predict, picture, task):
+    before = predict(task).read_bytes()
     (tmp_path / "other").mkdir()
     Image.fromarray(255 - picture).save(tmp_path / "other" / "a.png")
     with pytest.raises(ConfigError, match="out must hold no answer by the name of the input, not a_.*; name another"):
-        predictor(str(tmp_path / "other" / "a.png"), str(out))
-    (answer,) = out.iterdir()
+        predict(task, "other/a.png")
+    (answer,) = (tmp_path / "out").iterdir()
     assert answer.read_bytes() == before
 
 
-def test_a_file_of_another_size_is_refused(tmp_path, make_predictor, picture):
+def test_a_file_of_another_size_and_a_blank_one_are_refused_as_predict_refuses_them(tmp_path, predict, picture):
     with pytest.raises(DataError, match="as in training"):
-        make_predictor("segmentation", (1, 8, 8))(str(tmp_path / "a.png"), str(tmp_path / "out"))
-
-
-@pytest.mark.parametrize("task", ["segmentation", "classification"])
-def test_a_blank_file_is_refused_as_predict_refuses_it(tmp_path, make_predictor, task):
+        predict("segmentation", shape=(1, 8, 8))
     Image.fromarray(np.full((8, 12), 200, np.uint8)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match="a.png must show something, not one intensity alone"):
-        make_predictor(task)(str(tmp_path / "a.png"), str(tmp_path / "out"))
+        predict("segmentation")
 
 
-def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a_warning(
-    tmp_path, make_predictor, picture, caplog
-):
-    arguments = str(tmp_path / "a.png"), str(tmp_path / "out")
+def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a_warning(predict, picture, caplog):
     with pytest.raises(DataError, match="a.png must be like the training images, which are volumes, not pictures"):
-        make_predictor("segmentation", domain={"kinds": ["volumes"]})(*arguments)
+        predict("segmentation", domain={"kinds": ["volumes"]})
     domain = {"kinds": ["pictures"], "intensities": [{"measure": "mean", "low": 0.9, "high": 1}]}
-    assert make_predictor("segmentation", domain=domain)(*arguments).is_file()
+    assert predict("segmentation", domain=domain).is_file()
     # 18 of 96 pixels are white.
     assert "a.png: its intensities are unlike the training images': mean 0.188 after the preparation" in caplog.text
 
@@ -145,17 +143,16 @@ def test_a_bundle_says_what_the_studys_rule_forbids_as_its_super_model_does(
     assert f"a.png: {NOT_LEARNT}" in logged
 
 
-def test_a_bundle_refuses_a_single_image_where_the_answer_depends_on_others(tmp_path, make_predictor, picture):
-    predictor = make_predictor("segmentation", model={"normalization": "batch_stateless"})
+def test_a_bundle_refuses_a_single_image_where_the_answer_depends_on_others(predict, picture):
     with pytest.raises(DataError, match="a single image must not be predicted alone by a network with"):
-        predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+        predict("segmentation", model={"normalization": "batch_stateless"})
 
 
-def test_an_answer_that_is_not_finite_is_refused(tmp_path, make_predictor, picture):
+def test_an_answer_that_is_not_finite_is_refused(tmp_path, predict, picture):
     class Broken(Bright):
         def forward(self, images):
             return torch.full((len(images), 3, *images.shape[2:]), torch.nan)
 
     with pytest.raises(DataError, match="the model 'small' must answer with finite probabilities"):
-        make_predictor("segmentation", network=Broken(True))(str(tmp_path / "a.png"), str(tmp_path / "out"))
+        predict("segmentation", network=Broken(True))
     assert not (tmp_path / "out").exists()

@@ -8,13 +8,9 @@ from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 
 
-def test_the_sites_are_the_models_but_the_global_one(make_contents):
-    assert make_contents().sites == ("north", "south")
+def test_the_sites_are_the_models_but_the_global_one_and_the_one_beside(make_contents):
+    assert make_contents().sites == make_contents("mean", beside="local").sites == ("north", "south")
     assert make_contents("only").sites == ()
-
-
-def test_a_model_beside_is_none_of_the_sites(make_contents):
-    assert make_contents(beside="local").sites == make_contents("mean", beside="local").sites == ("north", "south")
 
 
 def test_where_all_answer_together_their_shares_are_the_scores_or_alike(make_contents):
@@ -47,12 +43,9 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
         ({"rule": "only"}, "must hold one model"),
         ({"beside_share": 1.2}, "the share of the model beside must be a number from 0 to 1, not 1.2"),
         ({"beside_share": "half"}, "must be a number from 0 to 1, not 'half'"),
-        ({"beside": "west"}, "beside must name a model that the rule does not choose, of several, not 'west'"),
-        ({"beside": "south"}, "beside must name a model that the rule does not choose, of several, not 'south'"),
-        ({"bias": 11}, "bias must be a number from -10 to 10, not 11"),
-        ({"bias": float("nan")}, "bias must be a number from -10 to 10, not nan"),
-        ({"bias": "more"}, "bias must be a number from -10 to 10, not 'more'"),
+        *(({"beside": name}, f"beside .* that the rule does not choose, .* '{name}'") for name in ("west", "south")),
         ({"beside": "global"}, "beside must name a model that the rule does not choose, of several, not 'global'"),
+        *(({"bias": bias}, f"bias must be a number from -10 to 10, not {bias!r}") for bias in (11, np.nan, "more")),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reason):
@@ -61,24 +54,20 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 
 
 @pytest.mark.parametrize(
-    ("task", "calling", "reason"),
+    ("task", "changes", "reason"),
     [
-        ("segmentation", Calling(2.0), "calling must be left out in a segmentation"),
-        ("classification", Calling(0.0), "temperature must be a number from 0.1 to 10, not 0.0"),
-        ("classification", Calling(float("nan")), "temperature must be a number from 0.1 to 10, not nan"),
-        ("classification", Calling(1.0, {1: 1.5}), "the threshold of tumour must be a number from 0 to 1, not 1.5"),
-        ("classification", Calling(1.0, {0: 0.5}), "calling must have thresholds of.* the second of two classes"),
+        ("segmentation", {"calling": Calling(2.0)}, "calling must be left out in a segmentation"),
+        ("classification", {"calling": Calling(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
+        ("classification", {"calling": Calling(float("nan"))}, "temperature must be a number from 0.1 to 10, not nan"),
+        ("classification", {"calling": Calling(1.0, {1: 1.5})}, "threshold of tumour must be .* from 0 to 1, not 1.5"),
+        ("classification", {"calling": Calling(1.0, {0: 0.5})}, "must have thresholds of.* the second of two classes"),
+        ("classification", {"bias": 0.5}, "bias must be 0 in a classification,.* not 0.5"),
     ],
 )
-def test_a_reading_that_no_validation_gives_is_refused(make_contents, make_study, task, calling, reason):
+def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents, make_study, task, changes, reason):
     contents = make_contents("only", study=make_study(task))
     with pytest.raises(ConfigError, match=reason):
-        replace(contents, calling=calling)
-
-
-def test_a_class_has_no_decision_bias(make_contents, make_study):
-    with pytest.raises(ConfigError, match="bias must be 0 in a classification,.* not 0.5"):
-        make_contents("only", study=make_study("classification"), bias=0.5)
+        replace(contents, **changes)
 
 
 def test_a_threshold_without_the_global_model_is_refused(nearest):
@@ -88,15 +77,16 @@ def test_a_threshold_without_the_global_model_is_refused(nearest):
         replace(contents, threshold=0.5)
 
 
-@pytest.mark.parametrize("name", ["../north", "selector", "a b", ""])
-def test_a_site_whose_name_is_no_file_name_is_refused(make_study, name):
-    with pytest.raises(ConfigError, match="a site of a super model must be named by letters"):
-        Contents(make_study(), (1, 32, 32), {name: {}}, "only")
-
-
-def test_a_mean_without_sites_is_refused(make_study):
-    with pytest.raises(ConfigError, match="rule 'mean' must hold sites' models"):
-        Contents(make_study(), (1, 32, 32), {"global": {}}, "mean")
+@pytest.mark.parametrize(
+    ("name", "rule", "reason"),
+    [
+        *((name, "only", "a site of a super model must be named by letters") for name in ("../north", "selector", "")),
+        ("global", "mean", "rule 'mean' must hold sites' models"),
+    ],
+)
+def test_models_without_a_sites_name_are_refused(make_study, name, rule, reason):
+    with pytest.raises(ConfigError, match=reason):
+        Contents(make_study(), (1, 32, 32), {name: {}}, rule)
 
 
 def test_the_images_of_a_study_with_neighbours_have_their_channels(make_contents, make_study):

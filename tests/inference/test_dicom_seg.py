@@ -28,24 +28,46 @@ LABELS = {1: "organ", 2: "lesion"}
 
 @pytest.fixture
 def series(tmp_path, write_dicom):
-    """Write a series as a scanner does, with a patient, a study and a frame of reference."""
+    """Write an empty series as a scanner does, with a patient, a study and a frame of reference."""
 
-    def write(volume, direction):
-        return whole(write_dicom(tmp_path / "series", volume, direction))
+    def write(direction=AXES["axial"]):
+        return whole(write_dicom(tmp_path / "series", np.zeros((7, 6, 5), np.int16), direction))
 
     return write
+
+
+@pytest.fixture
+def segment(tmp_path, make_study):
+    """Write labels on a series; return the segmentation's path and the series' image."""
+
+    def write(folder, labels, names=LABELS, affine=None, said="global model"):
+        image = read_image(folder) if affine is None else None
+        target, affine = tmp_path / "seg.dcm", image.affine if affine is None else affine
+        write_dicom_seg(target, folder, labels, affine, make_study(labels=names), "abc", said)
+        return target, image
+
+    return write
+
+
+def change_headers(folder, change):
+    """Change the header of each file of a series."""
+    for path in folder.iterdir():
+        header = pydicom.dcmread(path)
+        change(header)
+        header.save_as(path)
 
 
 def whole(folder):
     """Fill in what a segmentation takes over."""
     frame = generate_uid()
-    for path in folder.iterdir():
-        header = pydicom.dcmread(path)
+
+    def fill(header):
         header.FrameOfReferenceUID, header.PatientName, header.PatientID = frame, "Doe^Jane", "p1"
         header.PatientBirthDate = header.PatientSex = header.StudyDate = header.StudyTime = ""
         header.AccessionNumber = header.StudyID = header.ReferringPhysicianName = ""
         header.Manufacturer = header.PositionReferenceIndicator = ""
-        pydicom.dcmwrite(path, header)
+
+    change_headers(folder, fill)
     return folder
 
 
@@ -54,13 +76,10 @@ def random_labels(shape=(7, 6, 5)):
 
 
 @pytest.mark.parametrize("direction", AXES.values(), ids=AXES)
-def test_a_segmentation_lies_on_its_series_voxel_by_voxel(tmp_path, series, make_study, direction):
+def test_a_segmentation_lies_on_its_series_voxel_by_voxel(series, segment, direction):
     labels = random_labels()
-    folder = series(np.zeros(labels.shape, np.int16), direction)
-    image, target = read_image(folder), tmp_path / "seg.dcm"
-    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=LABELS), "f" * 16, "global model")
-    found = highdicom.seg.segread(target)
-    volume = found.get_volume(combine_segments=True)
+    target, image = segment(series(direction), labels)
+    volume = highdicom.seg.segread(target).get_volume(combine_segments=True)
     # Each voxel's label at its place in the patient, whatever order the frames are stored in.
     places = np.argwhere(volume.array >= 0)
     in_patient = places @ volume.affine[:3, :3].T + volume.affine[:3, 3]
@@ -75,28 +94,32 @@ TILT = np.deg2rad(20)
 TILTED = np.array([[1, 0, 0], [0, np.cos(TILT), 0], [0, np.sin(TILT), 1]])
 
 
-# All slices, one alone, or every other one, whose distance is not that of the image.
-@pytest.mark.parametrize("slices", [slice(None), slice(3, 4), slice(0, None, 2)], ids=str)
-@pytest.mark.parametrize("direction", [*AXES.values(), TILTED], ids=[*AXES, "tilted"])
-def test_what_was_written_is_read_back_as_the_mask_of_its_series(tmp_path, series, make_study, direction, slices):
+# All slices, one alone, or every other one, whose distance is not that of the image; or no label at all.
+@pytest.mark.parametrize(
+    ("direction", "slices"),
+    [
+        (OBLIQUE, slice(None)),
+        (TILTED, slice(None)),
+        (AXES["sagittal"], slice(3, 4)),
+        (TILTED, slice(3, 4)),
+        (OBLIQUE, slice(0, None, 2)),
+        (AXES["axial"], slice(0, 0)),
+    ],
+    ids=str,
+)
+def test_what_was_written_is_read_back_as_the_mask_of_its_series(series, segment, direction, slices):
     labels = np.zeros((7, 6, 5), np.uint8)
     labels[..., slices] = random_labels()[..., slices]
-    folder = series(np.zeros(labels.shape, np.int16), direction)
-    image, target = read_image(folder), tmp_path / "seg.dcm"
-    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=LABELS), "f" * 16, "global model")
-    found = read_label(target, labels=LABELS, image=image)
-    np.testing.assert_array_equal(found.array[0], labels)
+    target, image = segment(series(direction), labels)
+    np.testing.assert_array_equal(read_label(target, labels=LABELS, image=image).array[0], labels)
     # At another site the labels may have other numbers.
     turned = read_label(target, labels={1: "lesion", 2: "organ"}, image=image)
     np.testing.assert_array_equal(turned.array[0], np.choose(labels, [0, 2, 1]))
 
 
-def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(tmp_path, series, make_study):
-    labels = random_labels()
-    folder = series(np.zeros(labels.shape, np.int16), TILTED)
-    target = tmp_path / "seg.dcm"
-    write_dicom_seg(target, folder, labels, read_image(folder).affine, make_study(labels=LABELS), "f" * 16, "x")
-    found, slices = pydicom.dcmread(target), {}
+def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(series, segment):
+    labels, folder, slices = random_labels(), series(TILTED), {}
+    found = pydicom.dcmread(segment(folder, labels)[0])
     for path in folder.iterdir():
         header = pydicom.dcmread(path)
         slices[tuple(header.ImagePositionPatient)] = header.InstanceNumber - 1
@@ -108,14 +131,12 @@ def test_each_segment_of_a_tilted_scan_has_the_place_of_its_slice(tmp_path, seri
         np.testing.assert_array_equal(pixels, labels[:, :, z].T == number)
 
 
-@pytest.mark.parametrize("slices", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [0, 2, 4, 1, 3]])
-def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(tmp_path, write_frames, make_study, slices):
+@pytest.mark.parametrize("slices", [[4, 3, 2, 1, 0], [0, 2, 4, 1, 3]])
+def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(write_frames, segment, slices):
     labels = random_labels()
     # The image is its own label map, so that each voxel of both can be compared.
     folder = whole(write_frames(labels.astype(np.int16), slices))
-    image, target = read_image(folder), tmp_path / "seg.dcm"
-    found = image.array[0].astype(np.uint8)
-    write_dicom_seg(target, folder, found, image.affine, make_study(labels=LABELS), "f" * 16, "global model")
+    target, _ = segment(folder, read_image(folder).array[0].astype(np.uint8))
     written, heights = pydicom.dcmread(target), []
     for frame, pixels in zip(written.PerFrameFunctionalGroupsSequence, written.pixel_array, strict=True):
         height = frame.PlanePositionSequence[0].ImagePositionPatient[2]
@@ -128,19 +149,10 @@ def test_a_segmentation_of_frames_in_whatever_order_lies_where_they_lie(tmp_path
     assert len({*heights}) == 5 and len(heights) == 10
 
 
-def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_study):
-    labels = random_labels()
-    folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
-    write_dicom_seg(
-        tmp_path / "seg.dcm",
-        folder,
-        labels,
-        read_image(folder).affine,
-        make_study(labels=LABELS),
-        "abc",
-        "model of north (0.70); axes",
-    )
-    found, source = pydicom.dcmread(tmp_path / "seg.dcm"), pydicom.dcmread(folder / "99.dcm")
+def test_a_segmentation_names_patient_labels_and_program(series, segment):
+    folder = series()
+    target, _ = segment(folder, random_labels(), said="model of north (0.70); axes")
+    found, source = pydicom.dcmread(target), pydicom.dcmread(folder / "99.dcm")
     for key in ("PatientName", "PatientID", "StudyInstanceUID", "FrameOfReferenceUID"):
         assert getattr(found, key) == getattr(source, key)
     assert found.SeriesInstanceUID != source.SeriesInstanceUID and found.Modality == "SEG"
@@ -163,15 +175,14 @@ def test_a_segmentation_names_patient_labels_and_program(tmp_path, series, make_
         (["", "ISO 2022 IR 87"], "Yamada^Tarou=\u5c71\u7530^\u592a\u90ce"),
     ],
 )
-def test_labels_have_their_names_whatever_letters_the_series_can_hold(tmp_path, series, make_study, letters, name):
-    labels, names = random_labels(), {1: "L\u00e4sion", 2: "\u80bf\u7624"}
-    folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
-    for path in folder.iterdir():
-        header = pydicom.dcmread(path)
+def test_labels_have_their_names_whatever_letters_the_series_can_hold(series, segment, letters, name):
+    labels, names, folder = random_labels(), {1: "L\u00e4sion", 2: "\u80bf\u7624"}, series()
+
+    def rename(header):
         header.SpecificCharacterSet, header.PatientName = letters, name
-        pydicom.dcmwrite(path, header)
-    image, target = read_image(folder), tmp_path / "seg.dcm"
-    write_dicom_seg(target, folder, labels, image.affine, make_study(labels=names), "abc", "model of Z\u00fcrich")
+
+    change_headers(folder, rename)
+    target, image = segment(folder, labels, names, said="model of Z\u00fcrich")
     found = pydicom.dcmread(target)
     assert [one.SegmentLabel for one in found.SegmentSequence] == list(names.values())
     assert found.SegmentSequence[0].SegmentDescription == "Research only: model of Z\u00fcrich"
@@ -179,50 +190,29 @@ def test_labels_have_their_names_whatever_letters_the_series_can_hold(tmp_path, 
     np.testing.assert_array_equal(read_label(target, labels=names, image=image).array[0], labels)
 
 
-def test_an_answer_without_any_label_is_a_segmentation_too(tmp_path, series, make_study):
-    labels = np.zeros((7, 6, 5), np.uint8)
-    folder = series(np.zeros(labels.shape, np.int16), np.eye(3))
-    write_dicom_seg(tmp_path / "seg.dcm", folder, labels, read_image(folder).affine, make_study(), "abc", "x")
-    assert not highdicom.seg.segread(tmp_path / "seg.dcm").get_volume(combine_segments=True).array.any()
-
-
-def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, write_dicom, make_study):
+def test_a_series_that_lacks_what_a_segmentation_refers_to_is_refused(tmp_path, write_dicom, segment):
     folder = write_dicom(tmp_path / "bare", np.zeros((7, 6, 5), np.int16))
     with pytest.raises(DataError, match="no DICOM segmentation: .*; Patient\\w+ is missing; take"):
-        write_dicom_seg(
-            tmp_path / "seg.dcm",
-            folder,
-            random_labels(),
-            read_image(folder).affine,
-            make_study(labels=LABELS),
-            "abc",
-            "x",
-        )
+        segment(folder, random_labels())
     assert not (tmp_path / "seg.dcm").exists()
 
 
 @pytest.mark.parametrize("key", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_what_places_the_slices_is_named_where_it_is_missing(tmp_path, series, make_study, key, is_empty):
-    folder, labels = series(np.zeros((7, 6, 5), np.int16), np.eye(3)), random_labels()
+def test_what_places_the_slices_is_named_where_it_is_missing(series, segment, key, is_empty):
+    folder = series()
     affine = read_image(folder).affine
-    for path in folder.iterdir():
-        header = pydicom.dcmread(path)
-        setattr(header, key, None) if is_empty else delattr(header, key)
-        header.save_as(path)
+    change_headers(folder, lambda header: setattr(header, key, None) if is_empty else delattr(header, key))
     with pytest.raises(DataError, match=f"no DICOM segmentation: the series must have all .*; {key} is missing; take"):
-        write_dicom_seg(tmp_path / "seg.dcm", folder, labels, affine, make_study(labels=LABELS), "abc", "x")
+        segment(folder, random_labels(), affine=affine)
 
 
-def test_a_patients_odd_value_is_named_and_not_shown(tmp_path, series, make_study):
-    folder = series(np.zeros((7, 6, 5), np.int16), np.eye(3))
-    affine = read_image(folder).affine
-    for path in folder.iterdir():
-        header = pydicom.dcmread(path)
-        header["PatientBirthDate"] = pydicom.DataElement("PatientBirthDate", "DA", "1970-05-01", validation_mode=0)
-        header.save_as(path)
+def test_a_patients_odd_value_is_named_and_not_shown(series, segment):
+    folder = series()
+    odd = pydicom.DataElement("PatientBirthDate", "DA", "1970-05-01", validation_mode=0)
+    change_headers(folder, lambda header: header.add(odd))
     with pytest.raises(DataError, match="highdicom says: Unable to convert PatientBirthDate to 'DA' object") as caught:
-        write_dicom_seg(tmp_path / "seg.dcm", folder, random_labels(), affine, make_study(labels=LABELS), "abc", "x")
+        segment(folder, random_labels())
     assert "1970-05-01" not in str(caught.value)
 
 

@@ -15,7 +15,14 @@ from silofl.inference.prediction import Prediction
 
 @pytest.mark.parametrize(
     ("name", "stem"),
-    [("a/scan.nii.gz", "scan"), ("scan.v2.NII", "scan.v2"), ("x.png", "x"), ("series", "series"), ("a.b/", "a.b")],
+    [
+        ("a/scan.nii.gz", "scan"),
+        ("scan.v2.NII", "scan.v2"),
+        ("series", "series"),
+        ("a.b/", "a.b"),
+        # A blank of Japanese writing is printed as any letter is.
+        ("山田　太郎.nii.gz", "山田　太郎"),
+    ],
 )
 def test_a_stem_is_the_name_without_the_formats_ending(name, stem):
     assert input_stem(Path(name)) == stem
@@ -26,11 +33,6 @@ def test_a_name_that_leads_elsewhere_or_commands_a_terminal_is_refused(name):
     with pytest.raises(DataError, match="must be named by more than dots, and without line breaks") as error:
         input_stem(Path("folder", name))
     assert str(error.value).isprintable()
-
-
-def test_a_name_of_other_letters_stands():
-    # A blank of Japanese writing is printed as any letter is.
-    assert input_stem(Path("山田　太郎.nii.gz")) == "山田　太郎"
 
 
 def test_a_volumes_label_map_is_a_nifti_on_its_affine(tmp_path):
@@ -108,19 +110,21 @@ def test_a_sentence_says_whose_model_answered_and_how_sure(prediction, wanted):
 
 
 def test_a_record_and_a_sentence_say_what_was_found(make_study):
+    maps = make_study()
     volumes = Prediction("global", {}, False, np.ones((2, 2, 1)), volumes_ml={"organ": 0.5, "lesion": 0.0})
-    assert prediction_record(volumes, make_study(), None)["volumes_ml"] == {"organ": 0.5, "lesion": 0.0}
-    assert prediction_sentence(volumes, make_study(), None) == "global model; organ 0.50 ml, lesion 0.00 ml"
+    assert prediction_record(volumes, maps, None)["volumes_ml"] == {"organ": 0.5, "lesion": 0.0}
+    assert prediction_sentence(volumes, maps, None) == "global model; organ 0.50 ml, lesion 0.00 ml"
     unmeasured = Prediction("global", {}, False, np.ones((2, 2, 1)), warnings=("no grid",))
-    assert prediction_sentence(unmeasured, make_study(), None) == "global model; organ 4 voxels, lesion 0 voxels"
-    record = prediction_record(unmeasured, make_study(), None)
+    assert prediction_sentence(unmeasured, maps, None) == "global model; organ 4 voxels, lesion 0 voxels"
+    record = prediction_record(unmeasured, maps, None)
     assert record["volumes_ml"] is None and record["warnings"] == ["no grid"]
     picture = Prediction("global", {}, False, np.uint8([[1, 1], [0, 2]]))
-    assert prediction_sentence(picture, make_study(), None) == "global model; organ 2 pixels, lesion 1 pixel"
+    assert prediction_sentence(picture, maps, None) == "global model; organ 2 pixels, lesion 1 pixel"
+    classes = make_study("classification")
     found = Prediction("global", {}, False, label=1, class_scores={"normal": 0.1, "tumour": 0.9})
-    record = prediction_record(found, make_study("classification"), None)
+    record = prediction_record(found, classes, None)
     assert (record["label"], record["label_name"]) == (1, "tumour") and "volumes_ml" not in record
-    assert prediction_sentence(found, make_study("classification"), None) == "global model; tumour (0.90)"
+    assert prediction_sentence(found, classes, None) == "global model; tumour (0.90)"
 
 
 def test_each_finding_is_recorded_with_its_probability_and_said_to_be_there_or_not(make_study):

@@ -41,21 +41,29 @@ def assert_equal(super_model, cases):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "settings"),
     [
-        {"rule": "only"},
-        {"rule": "mean"},
-        {"scores": (0.3, 0.7)},
-        {"scores": (0.45, 0.55)},
-        {"scores": None},
-        {"rule": "mean", "beside": "local", "beside_share": 0.7},
-        {"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")},
+        ({"rule": "only"}, {}),
+        ({"rule": "mean"}, {}),
+        ({"scores": (0.3, 0.7)}, {}),
+        ({"scores": (0.45, 0.55)}, {}),
+        ({"scores": None, "threshold": 0.5}, {}),
+        ({"rule": "mean", "beside": "local", "beside_share": 0.7}, {}),
+        ({"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")}, {}),
+        ({"scores": None}, {"super_model": {"answer": "ensemble"}}),
+        ({"scores": None}, {"labels": {1: "organ"}}),
+        ({"scores": None}, {"input": "harmofl", "amplitude": {"band": 0}}),
+        ({"scores": None}, {"input": "harmofl", "amplitude": {"band": "full"}}),
+        ({"scores": None}, {"model": {"normalization": "batch_stateless"}}),
+        ({"scores": None}, {"model": {"normalization": "group"}}),
     ],
-    ids=["only", "mean", "site", "fallback", "untrained", "beside", "extra"],
+    ids=str,
 )
-def test_the_script_says_what_the_super_model_says(make_contents, options):
-    # One slice, and more than the script takes at a time.
-    assert_equal(SuperModel(make_contents(**options), CPU), [images(1), images(11, seed=1)])
+def test_the_script_says_what_the_super_model_says_of_cases_of_any_length(make_contents, make_study, options, settings):
+    # More slices than the script takes at a time, other sizes of numbers, and a blank case.
+    cases = [images(2), images(11, seed=1), 3 * images(2), np.zeros((3, *SHAPE), np.float32)]
+    cases += [] if settings.get("model") == {"normalization": "batch_stateless"} else [images(1)]
+    assert_equal(SuperModel(make_contents(**options, study=make_study(**settings)), CPU), cases)
 
 
 @pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
@@ -75,31 +83,9 @@ def test_the_nearest_sites_model_answers_in_the_script_too(nearest, answer):
     assert_equal(SuperModel(nearest(answer), CPU), [images(2), images(11) + 0.03, images(3) + 0.015])
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"super_model": {"answer": "ensemble"}},
-        {"labels": {1: "organ"}},
-        {"input": "harmofl", "amplitude": {"band": 0}},
-        {"input": "harmofl", "amplitude": {"band": "full"}},
-        {"model": {"normalization": "batch_stateless"}},
-        {"model": {"normalization": "group"}},
-    ],
-    ids=["ensemble", "sigmoid", "band", "full_band", "stateless", "group"],
-)
-def test_every_kind_of_study_has_its_script(make_contents, make_study, settings):
-    blank = np.zeros((3, *SHAPE), np.float32)
-    assert_equal(SuperModel(make_contents(scores=None, study=make_study(**settings)), CPU), [images(10), blank])
-
-
-def test_an_untrained_selector_is_scripted_with_its_own_choice_case_by_case(make_contents):
-    super_model = SuperModel(make_contents(scores=None, threshold=0.5), CPU)
-    assert_equal(super_model, [images(2), 3 * images(2), np.zeros((2, *SHAPE), np.float32)])
-
-
 @pytest.mark.parametrize("algorithm", [{}, {"name": "moon", "preset": "paper"}], ids=["fedsm", "projection_head"])
 def test_classes_have_their_script(make_contents, make_study, algorithm):
-    study = make_study("classification", **algorithm)
+    study = make_study("classification", model={"name": "densenet121"}, **algorithm)
     assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
 
 

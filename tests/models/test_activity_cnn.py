@@ -10,9 +10,8 @@ def windows(count=4, channels=27, length=128):
 
 
 @pytest.mark.parametrize("length", [28, 128, 512])
-@pytest.mark.parametrize("normalization", ["batch", "batch_stateless", "instance", "group"])
-def test_every_window_gets_a_logit_for_each_activity_whatever_its_length(length, normalization):
-    assert ActivityCNN(27, 12, normalization)(windows(length=length)).shape == (4, 12)
+def test_every_window_gets_a_logit_for_each_activity_whatever_its_length(length):
+    assert ActivityCNN(27, 12)(windows(length=length)).shape == (4, 12)
 
 
 def test_the_layers_are_the_papers():
@@ -34,18 +33,3 @@ def test_the_pooling_before_the_classifier_changes_no_window_of_128_points():
     pooling = next(i for i, module in enumerate(network.features) if isinstance(module, nn.AdaptiveAvgPool2d))
     before = network.features[:pooling](windows())
     assert before.shape == (4, 32, 1, 26) and torch.equal(network.features[pooling](before), before)
-
-
-def test_the_last_linear_layer_is_the_head():
-    network = ActivityCNN(27, 12)
-    assert [module for module in network.modules() if isinstance(module, nn.Linear)][-1] is network.head
-
-
-def test_a_step_against_the_gradient_lowers_the_loss():
-    torch.manual_seed(0)
-    network, targets = ActivityCNN(27, 3), torch.tensor([0, 1, 2, 1])
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-    before = nn.functional.cross_entropy(network(windows()), targets)
-    before.backward()
-    optimizer.step()
-    assert nn.functional.cross_entropy(network(windows()), targets) < before

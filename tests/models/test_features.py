@@ -19,14 +19,6 @@ def classification(network, **more):
     return study(network, task="classification", **answers, **more)
 
 
-@pytest.mark.parametrize(
-    ("name", "width"), [("densenet121", 1024), ("lenet5", 84), ("alexnet", 4096), ("activity_cnn", 100)]
-)
-def test_a_classifiers_representation_is_the_input_of_its_last_layer(name, width):
-    layer = feature_layer(build_plain_model(classification(name), 0))
-    assert isinstance(layer, nn.Linear) and (layer.in_features, layer.out_features) == (width, 2)
-
-
 def test_a_unets_representation_is_the_deepest_of_its_encoder():
     model = build_plain_model(study("unet", task="segmentation", labels={1: "blob"}), 0).eval()
     deepest, seen = [], []
@@ -47,17 +39,20 @@ def test_a_unets_representation_is_the_deepest_of_its_encoder():
         ("activity_cnn", 100, "head"),
     ],
 )
-def test_a_projection_head_stands_between_the_encoder_and_a_new_output_layer(name, width, last):
+def test_a_representation_is_the_input_of_the_last_layer_and_a_projection_head_stands_before_a_new_one(
+    name, width, last
+):
     plain = build_plain_model(classification(name), 0)
-    paper = {"name": "moon", "preset": "paper"}
-    model = build_plain_model(classification(name, algorithm=paper), 0)
+    layer = feature_layer(plain)
+    assert isinstance(layer, nn.Linear) and (layer.in_features, layer.out_features) == (width, 2)
+    assert plain.network.get_submodule(last) is layer
+    model = build_plain_model(classification(name, algorithm={"name": "moon", "preset": "paper"}), 0)
     head, state = model.network.get_submodule(last), model.state_dict()
     sizes = [(layer.in_features, layer.out_features) for layer in head if isinstance(layer, nn.Linear)]
     assert sizes == [(width, width), (width, 256), (256, 2)] and isinstance(head[1], nn.ReLU)
     # the representation is the second layer's output, on which no ReLU follows
-    assert feature_layer(model) is head[3] and head_names(model) == {
-        f"network.{last}.3.{n}" for n in ("weight", "bias")
-    }
+    assert feature_layer(model) is head[3]
+    assert head_names(model) == {f"network.{last}.3.{n}" for n in ("weight", "bias")}
     encoder = {n: value for n, value in plain.state_dict().items() if not n.startswith(f"network.{last}.")}
     assert encoder and all(torch.equal(value, state[n]) for n, value in encoder.items())
     assert state.keys() - encoder.keys() == {f"network.{last}.{i}.{n}" for i in (0, 2, 3) for n in ("weight", "bias")}

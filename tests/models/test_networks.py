@@ -39,29 +39,15 @@ def test_a_normalisation_name_gives_that_layer_everywhere(make_study, network, n
     layers = normalization_layers(build_plain_model(make_study(network, name), 0))
     assert len(layers) == NUM_LAYERS[network]
     assert {type(layer) for layer in layers} == {kind}
-    has_parameters = name != "batch_stateless"
-    has_statistics = name == "batch"
+    parameters = set() if name == "batch_stateless" else {"weight", "bias"}
+    statistics = {"running_mean", "running_var", "num_batches_tracked"} if name == "batch" else set()
     for layer in layers:
-        assert {key for key, _ in layer.named_parameters()} == ({"weight", "bias"} if has_parameters else set())
-        wanted = {"running_mean", "running_var", "num_batches_tracked"} if has_statistics else set()
-        assert {key for key, _ in layer.named_buffers()} == wanted
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_groups_are_eight_where_the_channels_allow_it_and_one_elsewhere(make_study, network):
-    layers = normalization_layers(build_plain_model(make_study(network, "group"), 0))
-    assert all(layer.num_groups == (8 if layer.num_channels % 8 == 0 else 1) for layer in layers)
-    # level five of the U-Net has 12 channels, the first of LeNet-5 has 6
-    assert {layer.num_groups for layer in layers} == ({8, 1} if network in ("unet", "lenet5") else {8})
-
-
-def test_a_group_norm_normalises_within_its_eight_groups(make_study):
-    layer = normalization_layers(build_plain_model(make_study("unet", "group"), 0))[0]
-    inputs = images(2, (16, 4, 4))
-    groups = inputs.reshape(2, 8, -1)
-    centred = groups - groups.mean(2, keepdim=True)
-    wanted = centred / (centred.square().mean(2, keepdim=True) + layer.eps).sqrt()
-    torch.testing.assert_close(layer(inputs), wanted.reshape(inputs.shape), rtol=1e-4, atol=1e-5)
+        assert {key for key, _ in layer.named_parameters()} == parameters
+        assert {key for key, _ in layer.named_buffers()} == statistics
+    if name == "group":
+        assert all(layer.num_groups == (8 if layer.num_channels % 8 == 0 else 1) for layer in layers)
+        # level five of the U-Net has 12 channels, the first of LeNet-5 has 6
+        assert {layer.num_groups for layer in layers} == ({8, 1} if network in ("unet", "lenet5") else {8})
 
 
 def test_stateless_batchnorm_predicts_by_its_batch_and_batchnorm_does_not(make_study):
@@ -75,57 +61,59 @@ def test_stateless_batchnorm_predicts_by_its_batch_and_batchnorm_does_not(make_s
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(make_study, network):
-    study = make_study(network)
-    first, again, other = (build_model(study, SHAPE, seed).state_dict() for seed in (3, 3, 4))
+    states = []
+    # Whatever torch's own random numbers are.
+    for outer, seed in ((1, 3), (2, 3), (2, 4)):
+        torch.manual_seed(outer)
+        states.append(build_model(make_study(network), SHAPE, seed).state_dict())
+    first, again, other = states
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not any(torch.equal(first[name], other[name]) for name in first if first[name].ndim == 4)
 
 
-@pytest.mark.parametrize("build", [lambda s, seed: build_model(s, SHAPE, seed), build_plain_model])
-def test_building_leaves_torchs_random_numbers_alone(make_study, build):
-    study = make_study(algorithm={"name": "harmofl"})
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda study: build_model(study, SHAPE, 3),
+        lambda study: build_plain_model(study, 3),
+        lambda study: check_network(study, SHAPE),
+    ],
+    ids=["model", "plain", "check"],
+)
+def test_building_and_trying_a_network_leave_torchs_random_numbers_alone(make_study, use):
     torch.manual_seed(11)
     wanted = torch.rand(4)
     torch.manual_seed(11)
-    build(study, 3)
+    use(make_study(algorithm={"name": "harmofl"}, dropout=0.5))
     assert torch.equal(torch.rand(4), wanted)
-
-
-def test_the_weights_do_not_depend_on_torchs_random_numbers(make_study):
-    states = []
-    for outer in (1, 2):
-        torch.manual_seed(outer)
-        states.append(build_plain_model(make_study(), 5).state_dict())
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_servers_model_is_the_sites_without_its_input_normalisation(make_study, network):
     study = make_study(network, algorithm={"name": "harmofl", "preset": "paper"})
-    at_site, at_server = build_model(study, SHAPE, 7).state_dict(), build_plain_model(study, 7).state_dict()
-    amplitude = {"input_norm.running_amplitude", "input_norm.is_fixed"}
-    assert at_site.keys() - at_server.keys() == amplitude
-    assert all(torch.equal(at_server[name], at_site[name]) for name in at_server)
+    at_site, at_server = build_model(study, SHAPE, 7), build_plain_model(study, 7)
+    here, there = at_site.state_dict(), at_server.state_dict()
+    assert here.keys() - there.keys() == {"input_norm.running_amplitude", "input_norm.is_fixed"}
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    assert traveling_names(at_server, study.recipe) == traveling_names(at_site, study.recipe)
 
 
-@pytest.mark.parametrize("name", ["batch", "batch_stateless", "instance", "group"])
 @pytest.mark.parametrize(
-    ("channels", "labels", "outputs"), [(1, {1: "a"}, 1), (3, {1: "a"}, 1), (1, {1: "a", 2: "b"}, 3)]
+    ("name", "channels", "labels", "outputs"),
+    [
+        ("batch", 3, {1: "a"}, 1),
+        ("batch_stateless", 1, {1: "a", 2: "b"}, 3),
+        ("instance", 1, {1: "a"}, 1),
+        ("group", 1, {1: "a", 2: "b"}, 3),
+    ],
 )
-def test_a_unet_gives_a_logit_for_each_pixel_and_output(make_study, name, channels, labels, outputs):
+def test_a_unet_gives_a_logit_for_each_pixel_and_output_whatever_its_steps(make_study, name, channels, labels, outputs):
     model = build_plain_model(make_study("unet", name, labels=labels, channels=channels), 0)
-    logits = model(images(2, (channels, 32, 48)))
-    assert logits.shape == (2, outputs, 32, 48) and logits.dtype == torch.float32
+    logits = model(images(2, (channels, 37, 51)))
+    assert logits.shape == (2, outputs, 37, 51) and logits.dtype == torch.float32
 
 
-def test_a_unet_takes_sizes_that_are_no_multiples_of_its_steps(make_study):
-    assert build_plain_model(make_study(), 0)(images(2, (1, 37, 51))).shape == (2, 3, 37, 51)
-
-
-@pytest.mark.parametrize(
-    ("name", "channels", "num_classes"),
-    [("batch", 1, 2), ("batch_stateless", 3, 5), ("instance", 3, 2), ("group", 1, 5)],
-)
+@pytest.mark.parametrize(("name", "channels", "num_classes"), [("batch_stateless", 3, 5), ("group", 1, 2)])
 def test_a_densenet_gives_a_logit_for_each_class(make_study, name, channels, num_classes):
     labels = {number: f"class {number}" for number in range(num_classes)}
     model = build_plain_model(make_study("densenet121", name, labels=labels, channels=channels), 0)
@@ -179,43 +167,33 @@ def test_the_network_sees_the_normalised_images(make_study):
         assert not torch.allclose(model.network(images()), wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize(("network", "shape"), [("lenet5", (1, 28, 28)), ("activity_cnn", (3, 1, 128))])
-def test_channels_last_change_no_number_of_small_images_and_windows(make_study, network, shape):
+@pytest.mark.parametrize(
+    ("network", "shape"), [("unet", SHAPE), ("lenet5", (1, 28, 28)), ("activity_cnn", (3, 1, 128))]
+)
+def test_channels_last_in_memory_give_the_same_numbers(make_study, network, shape):
     model = build_plain_model(make_study(network, channels=shape[0]), 0).eval()
+    if network == "unet":
+        assert model.network.conv_0.conv_1.conv.weight.is_contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         here = model(images(4, shape))
         there = model.network.to(memory_format=torch.contiguous_format)(images(4, shape))
-    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-6)
-
-
-def test_channels_last_in_memory_give_the_same_numbers(make_study):
-    model = build_plain_model(make_study(), 0).eval()
-    assert model.network.conv_0.conv_1.conv.weight.is_contiguous(memory_format=torch.channels_last)
-    with torch.no_grad():
-        here = model(images())
-        there = model.network.to(memory_format=torch.contiguous_format)(images())
-    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5 if network == "unet" else 1e-6)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_parameter_learns(make_study, network):
-    model = build_plain_model(make_study(network), 0)
-    model(images(2, (1, 64, 64))).square().sum().backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None] == []
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_precision_is_the_studys_and_a_cpu_has_float32_by_default(make_study, network):
+def test_every_parameter_learns_in_the_precision_of_the_study_which_on_a_cpu_is_float32(make_study, network):
     logits = {}
     for precision in ("auto", "float32", "bfloat16"):
-        model = build_plain_model(make_study(network, precision=precision), 0).eval()
+        model = build_plain_model(make_study(network, precision=precision), 0)
         with torch.no_grad():
-            logits[precision] = model(images(2, (1, 64, 64)))
+            logits[precision] = model.eval()(images(2, (1, 64, 64)))
     assert torch.equal(logits["auto"], logits["float32"])
     assert logits["bfloat16"].dtype == torch.float32 and not torch.equal(logits["bfloat16"], logits["float32"])
     # bfloat16 has 8 bits: two to three digits
     scale = 0.05 * float(logits["float32"].abs().max())
     torch.testing.assert_close(logits["bfloat16"], logits["float32"], rtol=0.05, atol=scale)
+    model.train()(images(2, (1, 64, 64))).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -230,18 +208,14 @@ def test_a_gpu_gives_the_cpus_logits_within_bfloat16(make_study, network):
     torch.testing.assert_close(there.cpu(), here, rtol=0.05, atol=0.05 * float(here.abs().max()))
 
 
-def test_models_that_train_side_by_side_begin_alike_and_share_no_memory(make_study):
-    models = build_models(make_study(normalization="instance", algorithm={"name": "fedsm"}), (1, 32, 32))
-    assert list(models) == ["global", "personal"]
-    first, own = (model.state_dict() for model in models.values())
-    for name, value in first.items():
-        assert torch.equal(value, own[name]) and value.data_ptr() != own[name].data_ptr()
-
-
-def test_the_server_knows_no_image_and_has_the_same_names_to_send(make_study):
-    study = make_study(algorithm={"name": "harmofl"})
-    at_server, at_site = build_models(study, None)["model"], build_models(study, (1, 32, 32))["model"]
-    assert traveling_names(at_server, study.recipe) == traveling_names(at_site, study.recipe)
+def test_models_that_train_side_by_side_begin_alike_and_share_no_memory_also_where_no_image_is_known(make_study):
+    study = make_study(normalization="instance", algorithm={"name": "fedsm"})
+    for shape in (SHAPE, None):
+        models = build_models(study, shape)
+        assert list(models) == ["global", "personal"]
+        first, own = (model.state_dict() for model in models.values())
+        for name, value in first.items():
+            assert torch.equal(value, own[name]) and value.data_ptr() != own[name].data_ptr()
 
 
 # --- images that a network does not take
@@ -254,7 +228,6 @@ def test_the_server_knows_no_image_and_has_the_same_names_to_send(make_study):
         ("unet", "batch_stateless", 16),
         ("unet", "instance", 16),
         ("densenet121", "batch_stateless", 32),
-        ("densenet121", "instance", 32),
         ("alexnet", "batch_stateless", 96),
     ],
 )
@@ -269,8 +242,6 @@ def test_a_network_that_would_normalise_one_value_alone_is_refused(make_study, n
     [
         ("unet", "batch_stateless", 32),
         ("unet", "group", 16),
-        ("densenet121", "batch_stateless", 64),
-        ("densenet121", "batch", 32),
         ("alexnet", "batch", 64),
         ("lenet5", "batch_stateless", 28),
     ],
@@ -292,15 +263,7 @@ def test_images_that_are_too_small_for_a_network_are_refused(make_study):
         check_network(make_study("alexnet"), (1, 28, 28))
 
 
-def test_trying_a_network_leaves_torchs_random_numbers_alone(make_study):
-    torch.manual_seed(11)
-    wanted = torch.rand(4)
-    torch.manual_seed(11)
-    check_network(make_study(dropout=0.5), (1, 32, 32))
-    assert torch.equal(torch.rand(4), wanted)
-
-
-@pytest.mark.parametrize("network", ["unet", "densenet121", "lenet5"])
+@pytest.mark.parametrize("network", ["unet", "lenet5"])
 def test_a_network_sees_the_channels_of_a_slice_and_of_its_neighbours(make_study, network):
     # 2 channels of each of 5 slices
     study = make_study(network, channels=2, neighbours=2, algorithm={"name": "harmofl", "preset": "paper"})

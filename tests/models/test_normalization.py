@@ -2,25 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.models.normalization import INSTANCE_NORMS, InstanceNorm2d, map_norm, vector_norm
-
-
-def vectors(rows, features, seed=0):
-    return torch.rand(rows, features, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("batch", nn.BatchNorm2d),
-        ("batch_stateless", nn.BatchNorm2d),
-        ("instance", InstanceNorm2d),
-        ("group", nn.GroupNorm),
-    ],
-)
-def test_a_feature_map_keeps_its_shape_under_the_layer_of_that_name(name, kind):
-    layer = map_norm(name, 16)
-    assert type(layer) is kind and layer(torch.rand(2, 16, 4, 4)).shape == (2, 16, 4, 4)
+from silofl.models.normalization import INSTANCE_NORMS, map_norm, vector_norm
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(nn.InstanceNorm2d, (2, 6, 4, 5)), (nn.InstanceNorm3d, (2, 6, 3, 4, 5))])
@@ -36,22 +18,16 @@ def test_instance_norm_is_torchs_own_function_of_its_own_weights(kind, shape):
         torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
 
 
-def test_instance_norm_refuses_maps_of_one_value():
-    with pytest.raises(ValueError, match="more than 1 spatial element"):
-        InstanceNorm2d(6, affine=True)(torch.rand(2, 6, 1, 1))
-
-
-def test_batchnorm_after_a_fully_connected_layer_normalises_each_feature_over_the_batch():
-    inputs = vectors(5, 3)
-    for name in ("batch", "batch_stateless"):
-        layer = vector_norm(name, 3)
-        wanted = (inputs - inputs.mean(0)) / (inputs.var(0, unbiased=False) + layer.eps).sqrt()
-        torch.testing.assert_close(layer(inputs), wanted)
+@pytest.mark.parametrize("name", ["batch", "batch_stateless"])
+def test_batchnorm_after_a_fully_connected_layer_normalises_each_feature_over_the_batch(name):
+    inputs, layer = torch.rand(5, 3), vector_norm(name, 3)
+    wanted = (inputs - inputs.mean(0)) / (inputs.var(0, unbiased=False) + layer.eps).sqrt()
+    torch.testing.assert_close(layer(inputs), wanted)
 
 
 @pytest.mark.parametrize("name", ["instance", "group"])
 def test_instance_and_group_after_a_fully_connected_layer_normalise_each_vector_alone(name):
-    inputs, layer = vectors(2, 6), vector_norm(name, 6)
+    inputs, layer = torch.rand(2, 6), vector_norm(name, 6)
     wanted = nn.functional.layer_norm(inputs, (6,))
     torch.testing.assert_close(layer(inputs), wanted)
     torch.testing.assert_close(layer(inputs[:1]), wanted[:1])

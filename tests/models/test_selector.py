@@ -48,13 +48,8 @@ def test_the_same_seed_draws_the_same_selector_and_leaves_torchs_random_state_al
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_the_head_is_what_follows_the_features(study_with):
-    selector = build_selector(study_with("light"), 3, seed=0).network.eval()
-    images = torch.rand(2, 1, 32, 32)
-    torch.testing.assert_close(selector(images), selector.head(selector.features(images)))
-
-
-def test_the_selector_sees_the_neighbours_of_a_slice_too(study_with):
+def test_the_selector_sees_the_neighbours_of_a_slice_too_and_its_head_follows_the_features(study_with):
     selector = build_selector(study_with("light", neighbours=1), 3, seed=0).eval()
-    assert selector.network.convolutions[0].in_channels == 3
-    assert selector(torch.rand(2, 3, 32, 32)).shape == (2, 3)
+    network, images = selector.network, torch.rand(2, 3, 32, 32)
+    assert network.convolutions[0].in_channels == 3 and selector(images).shape == (2, 3)
+    torch.testing.assert_close(network(images), network.head(network.features(images)))

@@ -67,14 +67,14 @@ def test_a_classifier_answers_a_volume():
     assert build_plain_model(classifier(), 0).eval()(torch.zeros(2, 1, 32, 32, 32)).shape == (2, 2)
 
 
-def test_a_patch_of_which_a_network_leaves_one_voxel_is_refused_where_it_could_not_learn():
-    with pytest.raises(ConfigError, match="unet must answer an image of 16 x 16 x 16 .*Expected more than 1 spatial"):
-        check_network(study_in_3d(UNET | {"normalization": "instance"}), (1, 16, 16, 16))
-
-
-def test_a_patch_that_a_network_cannot_halve_is_refused():
-    with pytest.raises(ConfigError, match="unet must answer an image of 16 x 16 x 4 .*change .*data.patches"):
-        check_network(study_in_3d(data={"patches": {"size": [16, 16, 4]}}), (1, 16, 16, 4))
+@pytest.mark.parametrize(
+    ("normalization", "depth", "reason"),
+    [("instance", 16, "Expected more than 1 spatial"), ("batch", 4, "change .*data.patches")],
+)
+def test_a_patch_of_which_a_network_leaves_one_voxel_or_that_it_cannot_halve_is_refused(normalization, depth, reason):
+    study = study_in_3d(UNET | {"normalization": normalization}, {"patches": {"size": [16, 16, depth]}})
+    with pytest.raises(ConfigError, match=f"unet must answer an image of 16 x 16 x {depth} .*{reason}"):
+        check_network(study, (1, 16, 16, depth))
 
 
 def small_field():
@@ -109,14 +109,6 @@ def test_windows_give_the_answer_of_the_whole_volume_away_from_their_borders(siz
     torch.testing.assert_close(found[..., ~is_near], whole[..., ~is_near], rtol=0, atol=1e-5)
 
 
-def test_a_point_wise_network_is_the_same_through_windows():
-    network = nn.Conv3d(1, 2, 1)
-    model = HarmonizedModel(nn.Identity(), network, "float32", PatchSettings(size=(8, 8, 8))).eval()
-    image = torch.rand(1, 1, 21, 8, 13)
-    with torch.inference_mode():
-        torch.testing.assert_close(model(image), network(image), rtol=0, atol=1e-5)
-
-
 def test_a_volume_smaller_than_a_patch_is_answered_in_its_own_size():
     model = build_plain_model(study_in_3d(), 0).eval()
     assert model(torch.rand(1, 1, 9, 20, 5)).shape == (1, 3, 9, 20, 5)
@@ -129,27 +121,19 @@ def test_in_training_a_network_sees_patches_only():
 
 def test_deep_supervision_weighs_the_coarser_answer_half():
     study = study_in_3d(DYNUNET, training={"loss": "cross_entropy"})
-    loss = make_loss(study)
-    targets = torch.zeros(1, 2, 2, 2, dtype=torch.int64)
+    loss, targets = make_loss(study), torch.zeros(1, 2, 2, 2, dtype=torch.int64)
     # Cross entropy of equal logits of three is log 3; of a sure and right answer 0.
     equal, sure = torch.zeros(1, 3, 2, 2, 2), torch.tensor([50.0, 0, 0]).view(1, 3, 1, 1, 1).expand(1, 3, 2, 2, 2)
-    both = torch.stack([sure, equal], dim=1)
     # weights 1 and 1/2, together 1: a third of log 3
-    assert float(loss(both, targets)) == pytest.approx(np.log(3) / 3, abs=1e-6)
+    assert float(loss(torch.stack([sure, equal], dim=1), targets)) == pytest.approx(np.log(3) / 3, abs=1e-6)
     assert float(loss(equal, targets)) == pytest.approx(np.log(3), abs=1e-6)
+    # Where nobody drew label 2, background is either of two of three equal outputs.
+    both = torch.stack([equal, equal], dim=1)
+    assert float(make_loss(study, annotated=(1,))(both, targets)) == pytest.approx(np.log(1.5), abs=1e-6)
 
 
-def test_deep_supervision_and_missing_labels_go_together():
-    loss = make_loss(study_in_3d(DYNUNET, training={"loss": "cross_entropy"}), annotated=(1,))
-    levels = torch.zeros(1, 2, 3, 2, 2, 2)
-    # Nobody drew label 2: background is either of two of three equal outputs, log(3/2).
-    assert float(loss(levels, torch.zeros(1, 2, 2, 2, dtype=torch.int64))) == pytest.approx(np.log(1.5), abs=1e-6)
-
-
-@pytest.mark.parametrize("normalization", ["batch", "instance", "group"])
-def test_an_amplitude_belongs_to_a_patch(normalization):
-    study = study_in_3d(UNET | {"normalization": normalization}, algorithm={"name": "harmofl"})
-    model = build_model(study, (1, 32, 16, 16), 0)
+def test_an_amplitude_belongs_to_a_patch():
+    model = build_model(study_in_3d(algorithm={"name": "harmofl"}), (1, 32, 16, 16), 0)
     model.train()(torch.rand(2, 1, 32, 16, 16))
     assert model.input_norm.running_amplitude.shape == (1, 32, 16, 9)
     assert model.eval()(torch.rand(1, 1, 20, 18, 16)).shape == (1, 3, 20, 18, 16)

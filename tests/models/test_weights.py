@@ -60,20 +60,21 @@ def test_a_network_whose_own_names_begin_with_a_prefix_keeps_them():
     assert match_weights(wanted, bare) == dict(zip(wanted, bare, strict=True))
 
 
-def test_a_prefix_that_one_name_lacks_belongs_to_the_others_names():
-    found = {"module.a.weight": (2, 3), "a.bias": (2,)}
-    assert match_weights(NAMES, found) == {"network.a.bias": "a.bias"}
-
-
-def test_what_stands_beside_the_network_in_a_file_disturbs_no_match():
-    # A site's model as it is deployed: its input normalisation has no prefix in common with its network.
-    found = NAMES | {"input_norm.running_amplitude": (1, 8, 5)}
-    assert match_weights(NAMES, found) == {name: name for name in NAMES}
-
-
-def test_a_name_of_another_shape_does_not_match():
-    assert match_weights(NAMES, {"a.weight": (3, 2), "a.bias": (2,)}) == {"network.a.bias": "a.bias"}
-    assert match_weights(NAMES, {"a.weight": (3, 2)}) == match_weights(NAMES, {}) == {}
+@pytest.mark.parametrize(
+    ("found", "matches"),
+    [
+        # A prefix that one name lacks belongs to the others' names.
+        ({"module.a.weight": (2, 3), "a.bias": (2,)}, {"network.a.bias": "a.bias"}),
+        # A site's model as it is deployed: its input normalisation has no prefix in common with its network.
+        (NAMES | {"input_norm.running_amplitude": (1, 8, 5)}, {name: name for name in NAMES}),
+        # Another shape is another array.
+        ({"a.weight": (3, 2), "a.bias": (2,)}, {"network.a.bias": "a.bias"}),
+        ({"a.weight": (3, 2)}, {}),
+        ({}, {}),
+    ],
+)
+def test_what_has_another_prefix_or_shape_does_not_match_and_disturbs_no_match(found, matches):
+    assert match_weights(NAMES, found) == matches
 
 
 # --- reading
@@ -115,11 +116,14 @@ def test_of_many_names_the_first_twelve_are_listed(start, state):
     assert found.sentence.endswith("x10, x11 and 3 more")
 
 
-def test_half_precision_becomes_float32(start, state):
-    arrays = start({name: value.half() for name, value in state.items()}).arrays
+def test_half_precision_coarse_floats_and_parameters_become_float32(start, state):
+    name, other, *_ = state
+    changed = {key: value.half() for key, value in state.items()}
+    changed |= {name: torch.nn.Parameter(state[name]), other: state[other].to(torch.float8_e4m3fn)}
+    arrays = start(changed).arrays
     assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
-    wanted = state["network.head.bias"].half().float().numpy()
-    np.testing.assert_array_equal(arrays["network.head.bias"], wanted)
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(array, changed[key].detach().float().numpy())
 
 
 def test_a_study_without_a_file_starts_from_its_seed(tmp_path):
@@ -175,29 +179,22 @@ def test_broken_bytes_other_contents_and_code_are_refused(tmp_path, capsys, cont
 # --- a pretrained model
 
 
-def test_of_a_pretrained_model_all_numbers_are_read_and_its_counters_are_not(state, tmp_path):
-    save_tensors(tmp_path / "f.pt", state)
-    arrays = read_pretrained(tmp_path / "f.pt", small_study())
+def test_of_a_pretrained_model_all_numbers_are_read_and_its_digest_is_the_one_that_the_study_settles(state, tmp_path):
+    path = tmp_path / "f.pt"
+    save_tensors(path, state)
+    settled = small_study(pretrained_sha256=digest_of(path))
+    arrays = read_pretrained(path, settled)
     assert arrays.keys() == {name for name in state if not name.endswith("num_batches_tracked")}
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, state[name].numpy())
-
-
-def test_a_pretrained_model_is_the_one_whose_digest_the_study_settles(state, tmp_path):
-    path = tmp_path / "f.pt"
-    save_tensors(path, state)
-    read_pretrained(path, small_study(pretrained_sha256=digest_of(path)))
+    assert settled.digest != small_study().digest
     with pytest.raises(ConfigError, match=f"SHA-256 of model.pretrained_sha256, not {digest_of(path)}"):
         read_pretrained(path, small_study(pretrained_sha256="0" * 64))
-    assert small_study(pretrained_sha256=digest_of(path)).digest != small_study().digest
 
 
-def test_a_pretrained_model_that_is_not_there_is_refused_with_the_command_that_writes_one(tmp_path):
+def test_a_pretrained_model_that_is_not_there_or_is_broken_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be a file beside study.yaml, not 'f.pt'; write one .* silofl pretrain"):
         read_pretrained(tmp_path / "f.pt", small_study())
-
-
-def test_broken_bytes_and_other_contents_are_no_pretrained_model(tmp_path):
     (tmp_path / "f.pt").write_bytes(b"nothing")
     torch.save([1, 2], tmp_path / "g.pt")
     for name in ("f.pt", "g.pt"):
@@ -244,13 +241,6 @@ def test_tensors_of_a_kind_that_no_network_begins_from_are_refused_in_one_senten
     study = parse(Study, small_study().model_dump() | {"algorithm": {"name": "adafed"}, "rounds": 9}, "study.yaml")
     with pytest.raises(ConfigError, match="must hold the tensors of a model's state"):
         read_pretrained(tmp_path / "weights.pt", study)
-
-
-def test_parameters_and_coarse_floats_are_read_as_any_numbers(start, state):
-    name, *others = state
-    changed = state | {name: torch.nn.Parameter(state[name]), others[0]: state[others[0]].to(torch.float8_e4m3fn)}
-    arrays = start(changed).arrays
-    np.testing.assert_array_equal(arrays[name], state[name].numpy())
 
 
 def test_names_of_a_files_tensors_stay_on_the_line_of_the_log_that_lists_them(start, state):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from rich.console import Console
 
 from silofl.core.presets import find_recipe
@@ -456,6 +457,12 @@ class PageText(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] != "style":
             self.words.append(data)
+
+
+def shown_colours(png, colours):
+    """Whether a picture holds each of some colours, given as #rrggbb."""
+    found = {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
+    return [tuple(bytes.fromhex(colour[1:])) in found for colour in colours]
 
 
 def report(folder):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.report.canvas import make_image
+from silofl.report.canvas import PAGE, make_image
 from silofl.report.result_pictures import (
     LABEL_COLOURS,
     PICTURE_DPI,
@@ -24,25 +24,23 @@ from silofl.report.run_records import read_run
 from tests.report.conftest import LABELS, joined
 
 
-def test_the_figure_says_its_numbers_to_who_does_not_see_it(chosen_run):
-    image = hospitals_image({"fedavg": [chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75))]})
-    assert image.png.startswith(b"\x89PNG")
-    assert image.alt == (
-        "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 gains)."
-    )
-
-
-def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval(chosen_run):
+def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_its_means(chosen_run):
     one, other = (joined(local=0.5, federated=0.625, kept=kept) for kept in (0.75, 0.625))
     runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
-    plot = hospitals_image({"fedavg": runs}).plot
-    assert plot.data().columns[3:7] == ("alone", "federated", "at 0.5", "kept")
+    alone, image = hospitals_image({"fedavg": runs[:1]}), hospitals_image({"fedavg": runs})
+    assert alone.alt == "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 gains)."
+    assert image.png.startswith(b"\x89PNG") and image.plot.data().columns[3:7] == (
+        "alone",
+        "federated",
+        "at 0.5",
+        "kept",
+    )
     # gain is kept minus alone, its interval joined()'s
-    assert plot.data().rows == (
+    assert image.plot.data().rows == (
         ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.25, 0.01, 0.2, "gains"),
         ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, "gains"),
     )
-    (axes,) = plot.draw(5).axes
+    (axes,) = image.plot.draw(5).axes
     intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
     # from alone + 0.01 to alone + 0.2
     assert intervals == [[0.51, 0.7], [0.51, 0.7]]
@@ -86,16 +84,15 @@ def test_outlines_have_the_colours_of_their_labels(pictures):
     assert num_pixels_of(one, LABEL_COLOURS[0]) > 500
     # the legend names both labels; outlines add much more
     assert num_pixels_of(two, LABEL_COLOURS[1]) > num_pixels_of(one, LABEL_COLOURS[1]) + 500
+    assert label_colours({2: "b", 1: "a"}) == {1: LABEL_COLOURS[0], 2: LABEL_COLOURS[1]}
 
 
-def test_an_empty_mask_has_no_outline(pictures):
-    assert num_pixels_of(draw(CaseGrid("east", pictures(labels=()), {1: "organ"}, "dice")), LABEL_COLOURS[0]) < 500
-
-
-def test_a_mask_that_fills_the_image_is_outlined_at_its_edge(pictures):
-    shown = pictures(labels=())
-    shown.truths[:] = 1
-    assert num_pixels_of(draw(CaseGrid("east", shown, {1: "organ"}, "dice")), LABEL_COLOURS[0]) > 500
+def test_a_mask_that_fills_the_image_is_outlined_at_its_edge_and_an_empty_one_not(pictures):
+    for truth, is_outlined in ((0, False), (1, True)):
+        shown = pictures(("a",), labels=())
+        shown.truths[:] = truth
+        png = draw(CaseGrid("east", shown, {1: "organ"}, "dice"))
+        assert (num_pixels_of(png, LABEL_COLOURS[0]) > 500) == is_outlined
 
 
 def test_colour_images_keep_their_colours(pictures):
@@ -113,7 +110,7 @@ def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(picture
 
 def test_a_case_that_stands_twice_is_drawn_once(pictures):
     widths = [
-        pixels(draw(CaseGrid("east", pictures(cases), LABELS, "dice"))).shape[1]
+        CaseGrid("east", pictures(cases), LABELS, "dice").draw(PAGE).get_size_inches()[0]
         for cases in (("a", "a", "a"), ("a", "b", "c"))
     ]
     assert widths[0] < widths[1] / 2
@@ -129,11 +126,9 @@ def test_a_case_that_stands_twice_is_drawn_once(pictures):
 )
 def test_ranks_follow_the_number_of_different_cases(pictures, cases, ranks):
     assert case_ranks(pictures(cases)) == ranks
-
-
-def test_the_case_that_all_models_show_has_no_rank(pictures):
-    shown = replace(pictures(("a", "b", "c", "d")), is_ranked=np.array([True, True, True, False]))
-    assert case_ranks(shown) == {0: "worst", 1: "median", 2: "best"}
+    # One that all models show has no rank.
+    shared = replace(pictures((*cases, "d")), is_ranked=np.array([True, True, True, False]))
+    assert case_ranks(shared) == ranks
 
 
 def test_before_and_after_share_one_grey_scale(pictures):
@@ -151,18 +146,8 @@ def test_the_window_of_colour_is_fixed_and_of_grey_follows_the_values(pictures):
     assert grey_window([pictures(channels=3).images]) == (0.0, 1.0)
     assert grey_window([np.repeat(grey, 3, axis=1)]) == pytest.approx((0.0005, 0.0995))
     assert grey_window([pictures(channels=3).images - 5])[0] < -4
-
-
-def test_the_window_of_a_flat_image_is_not_empty():
+    # That of a flat image is not empty.
     assert grey_window([np.full((1, 1, 4, 4), 3.0)]) == (3.0, 4.0)
-
-
-def test_colours_follow_the_labels_numbers():
-    assert label_colours({2: "b", 1: "a"}) == {1: LABEL_COLOURS[0], 2: LABEL_COLOURS[1]}
-
-
-def test_titles_name_the_metric_in_one_word():
-    assert [short_metric(name) for name in ("dice", "dice_with_background")] == ["dice", "dice"]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -170,27 +155,26 @@ def test_each_site_has_a_picture_with_its_values_in_words(finished):
     east, west = case_images(read_run(finished()))
     assert (east.caption, west.caption) == ("east", "west")
     assert "dice of the cases: worst 0.200, best 0.800" in east.alt
+    assert short_metric("dice_with_background") == "dice"
 
 
-def test_what_a_site_keeps_is_a_row_of_its_picture(finished, pictures):
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_site_keeps_is_a_row_of_its_picture_and_a_column_of_its_table(finished, pictures):
     shown = pictures(("a", "b"))
     kept = replace(shown, kept=shown.truths, kept_values=np.array([1.0, np.nan]))
     east, _ = case_images(read_run(finished("kept", kept)))
     assert east.alt.endswith("Of what the site keeps: worst 1.000, best -.")
     # A row more makes the picture higher.
-    heights = [len(pixels(draw(CaseGrid("east", one, LABELS, "dice")))) for one in (shown, kept)]
-    assert heights[1] > heights[0] * 1.2
+    grids = [CaseGrid("east", one, LABELS, "dice") for one in (shown, kept)]
+    without, height = (grid.draw(PAGE).get_size_inches()[1] for grid in grids)
+    assert height > without * 1.2
+    data = grids[1].data()
+    assert (data.name, data.columns) == ("cases_east", ("case", "rank", "dice", "kept_dice"))
+    assert data.rows == (("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_normalisation_is_shown_only_where_it_changed_an_image(finished, pictures):
     assert normalization_images(read_run(finished("none"))) == []
     (image,) = normalization_images(read_run(finished("some", pictures(shift=0.1))))
     assert "Before and after amplitude normalisation" in image.caption
-
-
-def test_the_table_of_a_sites_cases_has_the_kept_models_values(pictures):
-    shown = pictures(("a", "b"))
-    kept = replace(shown, kept=shown.truths, kept_values=np.array([1.0, np.nan]))
-    data = CaseGrid("east", kept, LABELS, "dice").data()
-    assert (data.name, data.columns) == ("cases_east", ("case", "rank", "dice", "kept_dice"))
-    assert data.rows == (("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None))

@@ -11,7 +11,7 @@ from silofl.federation.outcome import stopped_results
 from silofl.files import write_json
 from silofl.report.run_page import weights_table, write_report
 from silofl.schema import dump_record
-from tests.report.conftest import counts, joined, report, rows_of
+from tests.report.conftest import RECIPE, counts, joined, report, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -58,25 +58,20 @@ def test_a_report_is_one_file_that_loads_nothing_and_describes_its_images(finish
         ({}, ["The pictures stay at the sites"]),
         ({"ended_early": "the run ended"}, ["every site tested the model. The run ended."]),
         ({"sites": {"east": 0.5, "west": None}, "mean": 0.5}, ["dice, mean over 1 of 2 sites 0.500"]),
+        (
+            {"sites": {"east": 0.5, "west": None}, "left": {"west": 1}},
+            ["and every site that has not left tested the model.", "site west has left the study, after round 1"],
+        ),
         ({"status": "INCOMPLETE", "reasons": ["site west was late"]}, ["site west was late", 'class="banner warning"']),
         ({"metric": "accuracy"}, ["a class has no outline"]),
         ({"split_unit": "slices"}, ["CAUTION same person in training and test"]),
-        ({"normalization": "batch_stateless"}, ["CAUTION a prediction depends on the batch it stands in"]),
-        ({"recipe": {"stays_home": "everything"}}, ["No model is mixed: each site trains alone."]),
+        ({"recipe": RECIPE | {"stays_home": "everything"}}, ["No model is mixed: each site trains alone."]),
     ],
 )
-def test_what_is_special_of_a_run_stands_on_its_page(tested, results, changes, words):
-    if "recipe" in changes:
-        changes = {"recipe": dict(results().recipe) | changes["recipe"]}
+def test_what_is_special_of_a_run_stands_on_its_page(tested, changes, words):
     page = report(tested(**changes))
     assert [word for word in words if word not in page.text and word not in page.source] == []
     assert "image_shape" not in page.text
-
-
-def test_a_report_names_the_sites_that_left_and_does_not_say_that_they_tested_the_model(tested):
-    page = report(tested(sites={"east": 0.5, "west": None}, left={"west": 1}))
-    assert "and every site that has not left tested the model." in page.text
-    assert "site west has left the study, after round 1" in page.text
 
 
 def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
@@ -134,16 +129,10 @@ def test_names_and_reasons_are_escaped(run, results, record, pictures):
     assert f"site {name} did not test" in page.text
 
 
-def test_a_metric_of_a_package_is_a_column_and_a_note(tested):
-    failed = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
-    page = report(tested(extra_metrics={"east": {"a==1/overlap": {"value": 0.375, "num_cases": 1}}, "west": failed}))
-    assert "overlap" in page.text and "0.375" in page.text
-    assert "overlap is a metric of the package a==1" in page.text and "It failed at west;" in page.text
-
-
-def test_a_note_of_the_ledger_is_nothing_that_went_wrong(run, results, record):
-    files = run().json("results.json", results()).study().ledger(record(1, notes=["site 'west' keeps its own model"]))
-    page = report(files.path)
+def test_a_note_of_the_ledger_is_nothing_that_went_wrong(finished, record):
+    folder = finished()
+    (folder / "ledger.json").write_text(json.dumps(dump_record([record(1, notes=["site 'west' keeps its own model"])])))
+    page = report(folder)
     assert "What else happened, and why" in page.text and "went wrong" not in page.text
 
 
@@ -172,33 +161,24 @@ def test_a_simulation_that_ended_before_its_first_round_shows_its_data_and_what_
     assert "east: dark images" in page.text and re.search(r"west 7 \w+ 70", page.text)
 
 
-def test_a_site_without_a_counted_case_is_named_beside_the_pictures_of_the_others(run, results, pictures):
-    values = results(sites={"east": 0.5, "west": None}, cases={"east": 1, "west": 0})
-    page = report(run().json("results.json", values).json("run.json", {}).pictures("east", pictures()).path)
-    assert "No picture is here of west: no test case of theirs counted." in page.text
-    assert "mean over 1 of 2 sites" in page.text
-
-
-def test_pictures_that_are_missing_say_why(run, results):
-    def absence(name, files=("run.json",), **changes):
+def test_pictures_that_are_missing_say_why(run, results, pictures):
+    def absence(name, files=("run.json",), shown=(), **changes):
         made = run(name).json("results.json", results(**changes))
         for file in files:
             made.json(file, {})
+        for site in shown:
+            made.pictures(site, pictures())
         return report(made.path).text
 
     nothing = {"sites": {"east": None, "west": None}}
     text = absence("no case", **nothing, cases={"east": 0, "west": 0})
     assert "No picture is here of east, west: no test case of theirs counted." in text and "pictures.npz" not in text
+    text = absence("one", shown=["east"], sites={"east": 0.5, "west": None}, cases={"east": 1, "west": 0})
+    assert "No picture is here of west: no test case of theirs counted." in text
     text = absence("no test", **nothing, cases={"east": 0}, excluded_cases={"east": 4})
     assert "No picture is here of west: they have not tested the model." in text
     assert "No picture is here of east, west: their folders hold no pictures.npz." in absence("removed")
     assert "Each site keeps its own as pictures.npz." in absence("of a server", files=())
-
-
-def test_colour_images_of_several_labels_have_a_report(run, results, record, pictures):
-    files = run().json("results.json", results()).study(labels={1: "organ", 2: "lesion"}).ledger(record(1))
-    page = report(files.pictures("east", pictures(channels=3, labels=(1, 2))).path)
-    assert any("Site east" in image["alt"] for image in page.images)
 
 
 def test_a_run_with_a_selector_shows_its_models_counts_map_and_threshold(finished_super):
@@ -241,14 +221,13 @@ def _check_contrast(style):
 
 def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, unseen_plain):
     folder = finished_super()
-    assert "left out" not in report(folder).text
     (folder / "unseen.json").write_text(json.dumps(dump_record(unseen_plain(models={"global": 0.25}))))
     text = report(folder).text
     assert "A site that was left out Site coast took no part" in text and "0.250" in text
 
 
-def test_a_report_is_written_anew_and_leaves_no_other_file(run, results, record, tmp_path):
-    folder = run().json("results.json", results()).ledger(record(1)).path
+def test_a_report_is_written_anew_and_leaves_no_other_file(finished, tmp_path):
+    folder = finished()
     before = write_report(folder).read_bytes()
     assert write_report(folder).read_bytes() == before
     assert [path.name for path in folder.glob("*report*")] == ["report.html"]
@@ -258,13 +237,12 @@ def test_a_report_is_written_anew_and_leaves_no_other_file(run, results, record,
 
 def test_a_report_has_all_settings_and_the_size_of_each_sites_data(finished):
     folder = finished(algorithm="fedavg")
-    part = {"cases": 8, "patients": 5, "examples": 80}
-    counts = {"sites": {"east": {"training": part, "validation": part, "test": part, "digest": None}}}
-    (folder / "data.json").write_text(json.dumps(counts))
+    data = {"sites": {"east": dump_record(counts(8, 2, 3, patients=5))}}
+    (folder / "data.json").write_text(json.dumps(data))
     page = report(folder)
     for words in ("training.learning_ rate 0.001", "training.batch_ size 8", "data.augment []", "rounds 2", "seed 0"):
         assert words in page.text
-    assert "east 8 5 80 8 5 80 8 5 80 west unknown unknown 30 1 unknown unknown 6" in page.text
+    assert "east 8 5 80 2 5 20 3 5 30 west unknown unknown 30 1 unknown unknown 6" in page.text
 
 
 def test_the_weights_of_adafed_are_a_picture_in_place_of_the_table(finished):
@@ -277,12 +255,17 @@ def test_the_weights_of_adafed_are_a_picture_in_place_of_the_table(finished):
     assert "The weights were computed once, after round 3." in page.text and "listener" not in page.text
 
 
-def test_a_classification_shows_its_other_scores_all_sites_and_its_classes(tested):
+def test_a_classification_shows_its_other_scores_all_sites_its_classes_and_the_metrics_of_packages(tested):
     also = {site: {"balanced_accuracy": 0.375} for site in ("east", "west")}
     by_label = {"east": {f"class {i}": 0.5 for i in range(5)}, "west": {}}
     everyone = {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}
-    text = report(tested(metric="accuracy", also=also, by_label=by_label, everyone=everyone)).text
+    failed = {"a==1/overlap": {"value": None, "num_cases": 0, "has_failed": True}}
+    extra = {"east": {"a==1/overlap": {"value": 0.125, "num_cases": 1}}, "west": failed}
+    changes = {"also": also, "by_label": by_label, "everyone": everyone, "extra_metrics": extra}
+    text = report(tested(metric="accuracy", **changes)).text
     for words in ("balanced accuracy", "0.375", "on all sites' test data (40 cases): accuracy 0.500", "class 4"):
+        assert words in text
+    for words in ("0.125", "overlap is a metric of the package a==1", "It failed at west;"):
         assert words in text
 
 
@@ -295,21 +278,22 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
 
 
-def test_equal_weights_are_one_row_for_every_site(record):
-    weights = weights_table([record(1), record(2)])
-    assert weights.columns == ["east", "west"]
-    ((name, cells),) = ((row.name, [(cell.text, cell.share) for cell in row.cells]) for row in weights.rows)
-    assert name == "every site" and cells == [("0.250", 0.25), ("0.750", 0.75)]
-    assert weights_table([]) is None
-
-
-def test_different_weights_keep_a_row_for_each_listener(record):
-    rows = {"east": {"east": 0.7, "west": 0.3}, "west": {"east": 0.3, "west": 0.7}}
-    shown = weights_table([record(1, weights=rows)]).rows
-    assert {row.name: [cell.share for cell in row.cells] for row in shown} == {"east": [0.7, 0.3], "west": [0.3, 0.7]}
-
-
-def test_a_site_that_a_listener_did_not_hear_is_an_empty_cell(record):
-    heard = {"east": {"east": 0.5, "west": 0.5}, "west": {"west": 1.0}}
-    _, west = weights_table([record(1, weights=heard)]).rows
-    assert [(cell.text, cell.share) for cell in west.cells] == [("-", None), ("1.000", 1.0)]
+@pytest.mark.parametrize(
+    ("weights", "rows"),
+    [
+        # Equal weights are one row for every site.
+        ({site: {"east": 0.25, "west": 0.75} for site in ("east", "west")}, {"every site": [0.25, 0.75]}),
+        (
+            {"east": {"east": 0.7, "west": 0.3}, "west": {"east": 0.3, "west": 0.7}},
+            {"east": [0.7, 0.3], "west": [0.3, 0.7]},
+        ),
+        # A site that a listener did not hear is an empty cell.
+        ({"east": {"east": 0.5, "west": 0.5}, "west": {"west": 1.0}}, {"east": [0.5, 0.5], "west": [None, 1.0]}),
+    ],
+)
+def test_weights_are_a_row_for_each_listener(record, weights, rows):
+    table = weights_table([record(1), record(2, weights=weights)])
+    assert table.columns == ["east", "west"] and weights_table([]) is None
+    assert {row.name: [cell.share for cell in row.cells] for row in table.rows} == rows
+    texts = [cell.text for row in table.rows for cell in row.cells]
+    assert texts == ["-" if share is None else f"{share:.3f}" for shares in rows.values() for share in shares]

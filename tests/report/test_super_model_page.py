@@ -1,8 +1,5 @@
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.page import Group, Heading, Picture, Table, Text
@@ -31,7 +28,7 @@ from silofl.report.super_model_page import (
     unseen_sentence,
 )
 from silofl.studies.comparison import run_models_table
-from tests.report.conftest import report
+from tests.report.conftest import shown_colours
 
 ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
 WITHOUT_GLOBAL = {
@@ -43,11 +40,6 @@ WITHOUT_GLOBAL = {
         "west": {"east": 0.1, "west": 0.75, "ensemble": 0.5, "super": 0.75},
     },
 }
-
-
-def has_colour(png, colour):
-    wanted = tuple(bytes.fromhex(colour[1:]))
-    return wanted in {pixel for _, pixel in Image.open(io.BytesIO(png)).convert("RGB").getcolors(2**20)}
 
 
 def test_principal_components_keep_the_distances_of_points_in_a_plane():
@@ -77,21 +69,15 @@ def test_the_same_features_give_the_same_map_and_equal_ones_have_no_neighbours_t
     assert project_to_plane(np.ones((20, 4), np.float32))[1] == "PCA"
 
 
-def test_sites_far_apart_are_far_apart_on_the_map(features):
-    shown = FeatureMap.of({"east": features("east"), "west": features("west")})
+def test_sites_far_apart_are_far_apart_on_the_map_and_images_taken_for_another_sites_are_known(features):
+    shown = FeatureMap.of({"east": features("east", num_wrong=2), "west": features("west")})
     east, west = (shown.points[shown.owners == site] for site in ("east", "west"))
     gap = np.linalg.norm(east.mean(axis=0) - west.mean(axis=0))
     assert gap > 2 * max(east.std(), west.std())
-
-
-def test_images_that_are_taken_for_another_sites_are_known(features):
-    shown = FeatureMap.of({"east": features("east", num_wrong=2), "west": features("west")})
     assert shown.is_wrong.sum() == 2 and set(shown.owners[shown.is_wrong]) == {"east"}
-
-
-def test_a_selector_of_best_models_takes_no_image_for_another_sites(features):
-    found = FeatureMap.of({"east": features("east", num_wrong=2, outputs=("global", "east"))})
-    assert not found.is_wrong.any()
+    # A selector of best models takes no image for another site's.
+    of_best = FeatureMap.of({"east": features("east", num_wrong=2, outputs=("global", "east"))})
+    assert not of_best.is_wrong.any()
 
 
 def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
@@ -104,7 +90,7 @@ def test_each_site_has_the_colour_of_its_curves(features):
     shown = FeatureMap.of({"east": features("east"), "west": features("west", num_wrong=1)})
     png = encode_png(FeaturePlot(shown, ["east", "north", "west"]).draw(PAGE))
     # north has no features, and stands in the legend as it does beside the curves
-    assert all(has_colour(png, colour) for colour in LINE_COLOURS[:3]) and not has_colour(png, LINE_COLOURS[3])
+    assert shown_colours(png, LINE_COLOURS[:4]) == [True, True, True, False]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -144,24 +130,30 @@ def test_a_run_with_a_selector_has_tables_and_its_map(finished_super):
     assert "PCA" in image.caption
 
 
-def test_a_real_federations_run_has_no_map(run, super_results):
-    _, selector = super_model_sections(read_run(run().json("results.json", super_results()).path))
-    assert headings_of(selector) == ["What it takes the test images for", "Which model it chooses"]
+@pytest.fixture
+def selector_section(run, super_results):
+    """Return the section of the selector of a run that holds a result alone."""
+
+    def make(**changes):
+        return super_model_sections(read_run(run().json("results.json", super_results(**changes)).path))[1]
+
+    return make
 
 
-def test_a_result_with_nothing_but_its_models_is_shown(run, super_results):
+def test_a_real_federations_run_has_no_map(selector_section):
+    assert headings_of(selector_section()) == ["What it takes the test images for", "Which model it chooses"]
+
+
+def test_a_result_with_nothing_but_its_models_is_shown(selector_section):
     nothing = {"outputs": ["east"], "cases": {"east": {}}, "slices": {}}
-    results = super_results(selector=nothing, choices={}, by_threshold=[], threshold=None)
-    _, selector = super_model_sections(read_run(run().json("results.json", results).path))
-    (only,) = selector.blocks
+    (only,) = selector_section(selector=nothing, choices={}, by_threshold=[], threshold=None).blocks
     assert only.text.startswith("No threshold is used")
 
 
-def test_values_by_threshold_are_accuracies_where_the_metric_is_balanced_accuracy(run, super_results):
+def test_values_by_threshold_are_accuracies_where_the_metric_is_balanced_accuracy(selector_section):
     # Sites send sums over single cases, which have no balanced accuracy.
-    results = super_results(metric="balanced_accuracy")
-    _, selector = super_model_sections(read_run(run().json("results.json", results).path))
-    assert tables_of(selector)[-1].rows[0][0] == "accuracy of the test cases"
+    section = selector_section(metric="balanced_accuracy")
+    assert tables_of(section)[-1].rows[0][0] == "accuracy of the test cases"
 
 
 def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_results):
@@ -174,14 +166,8 @@ def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_r
         ("mean over sites", "0.550", "0.675", "0.625", "0.600"),
     )
     assert not table.best_cells
-
-
-def test_a_site_that_did_not_test_is_a_row_of_dashes(super_results):
-    values = super_results(sites={"east": 0.5, "west": 0.75, "south": None})
-    assert model_table(values).rows[-2:] == (
-        ("south", "-", "-", "-", "-"),
-        ("mean over 2 of 3 sites", "0.550", "0.675", "0.625", "0.600"),
-    )
+    untested = super_results(sites={"east": 0.5, "west": 0.75, "south": None})
+    assert [row[:2] for row in model_table(untested).rows[-2:]] == [("south", "-"), ("mean over 2 of 3 sites", "0.550")]
 
 
 def test_the_selectors_right_answers_are_counts_on_the_diagonal(super_results):
@@ -203,6 +189,7 @@ def test_choices_are_counted_by_site_and_model(super_results):
     assert table.columns == ("test cases of", "global", "east", "west", "cases")
     assert table.rows == (("east", "0", "1", "0", "1"), ("west", "2", "0", "4", "6"), ("all sites", "2", "1", "4", "7"))
     assert choice_table({}) is None
+    assert describe_choices({"west": 1, "global": 3, "east": 0}) == "global 3, west 1" and describe_choices({}) == ""
 
 
 def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
@@ -212,27 +199,21 @@ def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
     assert threshold_table({}, 0.5, "dice") is None
 
 
-def test_chosen_models_are_told_by_their_cases():
-    assert describe_choices({"west": 1, "global": 3, "east": 0}) == "global 3, west 1"
-    assert describe_choices({}) == ""
-
-
-def test_every_model_is_told_in_words(super_results):
-    assert [name for name, _ in model_meanings(super_results())] == ["global", "personal", "super", "ensemble"]
-
-
-def test_an_ensemble_says_that_the_super_model_is_one(super_results):
-    averaged = super_results(recipe={"constants": {"super_model": {"answer": "ensemble"}}})
+def test_an_ensemble_says_that_the_super_model_is_one_and_has_no_threshold(super_results, finished_super):
+    recipe = {"constants": {"super_model": {"answer": "ensemble"}}}
+    averaged = super_results(recipe=recipe)
     assert is_ensemble(averaged) and not is_ensemble(super_results())
+    assert [name for name, _ in model_meanings(averaged)] == ["global", "personal", "super", "ensemble"]
     assert "both columns are equal" in dict(model_meanings(averaged))["super"]
-    assert "here the ensemble answers" in choices_sentence(averaged, averaged.super_model)
+    assert "here the ensemble answers" in told(choices_sentence, averaged)
     assert told(threshold_sentence, averaged) == "No threshold is used: the ensemble answers."
-
-
-def test_the_page_of_an_ensemble_has_no_table_of_thresholds(finished_super):
-    assert "threshold gamma" in report(finished_super()).text
-    averaged = report(finished_super("ensemble", recipe={"constants": {"super_model": {"answer": "ensemble"}}}))
-    assert "gamma" not in averaged.text[averaged.text.index("Which model it chooses") :]
+    for name, changes, has_threshold in (("choice", {}, True), ("ensemble", {"recipe": recipe}, False)):
+        section = super_model_sections(read_run(finished_super(name, **changes)))[1]
+        words = [str(block.text) for block in section.blocks if isinstance(block, Text)]
+        words += [column for table in tables_of(section) for column in table.columns]
+        assert any("gamma" in one for one in words) == has_threshold
+    once = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
+    assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": once}))
 
 
 def test_where_the_super_model_loses_is_said_with_both_values():
@@ -290,11 +271,6 @@ def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_m
     assert once.startswith("Every site trains a model alone") and "not in this run" not in once
 
 
-def test_an_ensemble_of_one_exchange_says_that_it_is_one(super_results):
-    recipe = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
-    assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": recipe}))
-
-
 def test_a_left_out_site_shows_each_model_alone(unseen_plain):
     table = alone_table(unseen_plain(value=0.5, models={"global": 0.4, "east": 0.6}))
     assert table.columns == ("model", "super", "global", "east")
@@ -314,7 +290,8 @@ def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unse
     section = unseen_section(unseen())
     assert section.blocks[1].text == "Cases by the model that answered: global 3, north 1."
     assert tables_of(section)[1].columns[2] == "0.9 (used)"
-    plain = unseen_section(unseen_plain())
-    averaged = unseen_section(unseen(answer="ensemble"))
-    assert len(tables_of(averaged)) == 1 and not any("gamma" in b.text for b in averaged.blocks if isinstance(b, Text))
-    assert len(tables_of(plain)) == 1 and not any("answered" in block.text for block in plain.blocks[:1])
+    for found in (unseen_plain(), unseen(answer="ensemble")):
+        other = unseen_section(found)
+        words = " ".join(str(block.text) for block in other.blocks if isinstance(block, Text))
+        assert len(tables_of(other)) == 1 and "gamma" not in words
+        assert found.rule == "selector" or "answered" not in words

@@ -42,24 +42,14 @@ def test_each_site_has_a_row_and_three_rows_sum_up(results):
     assert table.num_summary == 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "column"),
-    [({"patients": {"east": 1, "west": None}}, ["1", "-", "", "", "-"]), ({}, ["-", "-", "", "", "-"])],
-)
-def test_patients_that_one_site_does_not_know_or_an_older_result_did_not_count_are_a_dash(results, changes, column):
-    assert [row[3] for row in site_table(results(**changes)).rows] == column
-
-
-def test_a_site_without_value_is_a_dash_and_the_mean_says_how_many_it_is_over(results):
-    rows = site_table(results(sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})).rows
-    assert rows[1][:4] == ("west", "-", "-", "-")
+def test_what_is_not_known_is_a_dash_and_the_mean_says_how_many_it_is_over(results):
+    unknown = {"sites": {"east": 0.5, "west": None}, "cases": {"east": 1}, "excluded_cases": {"east": 0}}
+    rows = site_table(results(**unknown, patients={"east": 1, "west": None})).rows
+    assert rows[1][:5] == ("west", "-", "-", "-", "-")
     assert rows[2][0] == "mean over 1 of 2 sites"
+    # An older result counted no patients.
+    assert [row[3] for row in site_table(results()).rows] == ["-", "-", "", "", "-"]
     assert [row[5] for row in site_table(results(validation={})).rows[:3]] == ["-", "-", "-"]
-
-
-@pytest.mark.parametrize(("value", "text"), [(None, "-"), (0, "0.000"), (0.12345, "0.123"), (1, "1.000")])
-def test_values_have_three_decimals(value, text):
-    assert format_number(value) == text
 
 
 def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(results, printed):
@@ -76,7 +66,6 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
         ({"ended_early": "the run ended"}, ["The run ended.\n"], []),
         ({"status": "INCOMPLETE", "reasons": ["no\nCOMPLETE\x1b[2J"]}, ["INCOMPLETE", "  - no COMPLETE [2J\n"], []),
         ({"status": "FAILED", "reasons": ["no site joined"]}, ["FAILED", "no site joined"], ["mean"]),
-        ({"split_unit": "slices"}, ["same person in training and test"], []),
         ({"split_unit": "recordings"}, ["split by recordings, same person in training and test; recordings are"], []),
         ({"normalization": "batch_stateless"}, ["batch_stateless (a prediction depends on the batch"], []),
         (
@@ -84,6 +73,7 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
             ["on all sites' test data (40 cases)"],
             [],
         ),
+        ({"reasons": ["[bold]site[/bold]"], "sites": {"[red]east": 0.5}}, ["[bold]site[/bold]", "[red]east"], []),
     ],
 )
 def test_what_is_special_of_a_result_is_printed(results, printed, changes, words, absent):
@@ -109,12 +99,6 @@ def test_sites_that_count_different_labels_are_named(results, printed):
     assert missing_labels_sentence(results(by_label=labels, metric="accuracy")) == ""
 
 
-def test_names_are_printed_as_they_are_and_not_as_markup(results, printed):
-    named = results(reasons=["[bold]site[/bold]"], sites={"[red]east": 0.5})
-    text = printed(print_results, named)
-    assert "[bold]site[/bold]" in text and "[red]east" in text
-
-
 def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
     table = site_table(results(by_label={"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}}))
     assert table.columns[-2:] == ("dice of organ", "dice of lesion")
@@ -122,12 +106,12 @@ def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
     assert site_table(results(by_label={"east": {"organ": 0.5}})).columns[-1] == "validation"
 
 
-def test_a_classification_has_its_other_scores_beside_its_value(results):
-    also = {"east": {"accuracy": 0.5, "balanced_accuracy": 0.25}, "west": {"balanced_accuracy": 0.75, "auroc": 0.875}}
-    table = site_table(results(metric="accuracy", also=also))
+def test_a_classification_has_its_other_scores_beside_its_value(classes):
+    table = site_table(classes())
     assert table.columns[-2:] == ("balanced accuracy", "AUROC")
     # (0.25 + 0.75) / 2, and the one AUROC there is
     assert [row[-2:] for row in table.rows[:3]] == [("0.250", "-"), ("0.750", "0.875"), ("0.500", "0.875")]
+    assert list(metric_columns(classes(metric="balanced_accuracy"))) == ["accuracy", "auroc"]
 
 
 def test_many_labels_have_a_table_of_their_own(results):
@@ -180,9 +164,6 @@ def test_metrics_of_packages_stand_behind_the_surface_distances_with_their_cases
     text = printed(print_results, run)
     assert "overlap is a metric of the package a==1, mean over the cases in which it is defined; it chose not" in text
     assert "Cases: east 1. It failed at west; the site's own log says how." in text
-
-
-def test_a_site_without_a_metric_of_a_package_has_a_dash_and_a_run_without_any_says_nothing(results):
     assert site_table(results(extra_metrics={"east": EXTRA})).rows[1][-1] == "-"
     assert site_table(results()).columns[-1] == "validation" and extra_metrics_sentence(results()) == ""
 
@@ -194,12 +175,7 @@ def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
 
 
-def test_the_scores_beside_the_metric_are_those_of_each_site(classes):
-    assert metric_columns(classes()) == {"balanced_accuracy": [0.25, 0.75], "auroc": [None, 0.875]}
-    assert list(metric_columns(classes(metric="balanced_accuracy"))) == ["accuracy", "auroc"]
-
-
-def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(findings):
+def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(findings, classes):
     table = label_table(findings())
     assert table.columns == ("finding", "site", "AUROC", "sensitivity", "specificity")
     assert table.rows == (
@@ -211,6 +187,9 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     assert label_table(findings(metric="auprc")).columns[2] == "AUPRC"
     assert not any("recall" in column for column in site_table(findings()).columns)
     assert "Sensitivity is the share" in label_sentence(findings())
+    # No area under a curve is one of all sites' cases.
+    last = [site_table(one).rows[-1][0] for one in (findings(), classes())]
+    assert last == ["mean by test cases", "pooled over all cases"]
 
 
 def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
@@ -222,28 +201,20 @@ def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
     assert missing_labels_sentence(findings(metric="balanced_accuracy")) == ""
 
 
-def test_no_area_under_a_curve_is_called_one_of_all_sites_cases(findings, classes):
-    assert [row[0] for row in site_table(findings()).rows][-1] == "mean by test cases"
-    assert [row[0] for row in site_table(classes()).rows][-1] == "pooled over all cases"
-
-
-def test_the_test_data_of_all_sites_are_told_by_the_metric_too(findings):
-    by_site = {"east": {"auroc": 0.5}, "west": {"auroc": 0.75}}
-    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40, "by_site": by_site}
-    # (0.5 + 0.75) / 2
-    assert "(40 cases): AUROC 0.625, accuracy 0.500" in everyone_sentence(findings(everyone=everyone))
-
-
-def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes):
-    run = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40})
-    assert compute_further_averages(run, ["east", "west"])["everyone_balanced_accuracy"] == 0.125
+def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes, findings):
+    everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40}
+    run, lacking = classes(everyone=everyone), classes(everyone=everyone | {"by_site": {"east": {}}})
+    averages = [compute_further_averages(one, ["east", "west"]) for one in (run, lacking)]
+    assert [one.get("everyone_balanced_accuracy") for one in averages] == [0.125, None]
     assert everyone_sentence(run) == (
         "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
     )
-    assert everyone_sentence(classes()) == ""
-    lacking = classes(everyone={"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 40, "by_site": {"east": {}}})
     assert everyone_sentence(lacking).endswith("mean over the sites' models (none of west)")
-    assert "everyone_balanced_accuracy" not in compute_further_averages(lacking, ["east", "west"])
+    assert everyone_sentence(classes()) == ""
+    # of the metric (0.5 + 0.75) / 2
+    by_site = {"east": {"auroc": 0.5}, "west": {"auroc": 0.75}}
+    text = everyone_sentence(findings(everyone=everyone | {"by_site": by_site}))
+    assert "(40 cases): AUROC 0.625, accuracy 0.500" in text
 
 
 def test_markdown_has_the_best_in_bold_the_level_ones_underlined_and_the_notes_below():
@@ -269,37 +240,29 @@ def test_names_in_a_markdown_table_and_its_notes_are_no_links_images_tags_or_cod
     assert text == f"- {shown}\n\n| method | {cell} |\n| --- | --- |\n| {cell} | 1 |\n\n- {shown}\n"
 
 
-def test_markdown_says_first_what_a_reader_must_know_before_the_numbers():
-    lines = markdown_table(TextTable(("method",), (("a",),)), ["Below."], ["Above."]).splitlines()
-    assert lines == ["- Above.", "", "| method |", "| --- |", "| a |", "", "- Below."]
-
-
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (3e9, "3.0 GB"), (4e12, "4.0 TB")]
+    ("told", "text"),
+    [
+        *((format_number(value), text) for value, text in ((None, "-"), (0, "0.000"), (0.12345, "0.123"))),
+        *((format_bytes(size), text) for size, text in ((0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e6, "2.0 MB"))),
+        *((format_bytes(size), text) for size, text in ((3e9, "3.0 GB"), (4e12, "4.0 TB"))),
+        *((format_duration(s), text) for s, text in ((2.04, "2.0 s"), (120, "2.0 min"), (7200, "2.0 h"))),
+        # mean 0.6, deviation of a sample sqrt((0.1 ** 2 + 0.1 ** 2) / 1), beside several seeds alone
+        *((mean_and_deviation(v), text) for v, text in (((0.5, 0.7), "0.600 ± 0.141"), ((0.5,), "0.500"), ((), "-"))),
+    ],
 )
-def test_bytes_are_told_in_decimal_units(size, text):
-    assert format_bytes(size) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(2.04, "2.0 s"), (120, "2.0 min"), (7200, "2.0 h")])
-def test_times_are_told_in_the_unit_that_suits_them(seconds, text):
-    assert format_duration(seconds) == text
-
-
-def test_deviation_is_that_of_a_sample_and_stands_only_beside_several_seeds():
-    # mean 0.6, deviation sqrt((0.1 ** 2 + 0.1 ** 2) / 1)
-    assert mean_and_deviation((0.5, 0.7)) == "0.600 ± 0.141"
-    assert mean_and_deviation((0.5,)) == "0.500"
-    assert mean_and_deviation(()) == "-"
+def test_values_bytes_times_and_deviations_are_told_in_the_unit_that_suits_them(told, text):
+    assert told == text
 
 
 READ = {"temperature": 1.5, "thresholds": {"tumour": 0.4}, "num_units": 9, "error": 0.2, "error_after": 0.1}
 READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}}
 
 
-def test_each_site_has_its_temperature_and_where_it_does_not_help_is_said(results):
+def test_each_site_has_its_temperature_and_where_it_does_not_help_or_was_not_chosen_is_said(results):
     callings = {"east": READ, "west": READ | {"error_after": 0.25, "thresholds": {}}}
-    found = results(metric="accuracy", also={}, label_cases={}, callings=callings)
+    classes = {"metric": "accuracy", "also": {}, "label_cases": {}}
+    found = results(**classes, callings=callings)
     table = calling_table(found)
     assert table.columns[4:] == ("threshold of tumour", "sensitivity tumour", "specificity tumour")
     assert table.rows[0] == ("east", "1.50", "0.200", "0.100", "0.400", "0.800", "0.900")
@@ -307,11 +270,7 @@ def test_each_site_has_its_temperature_and_where_it_does_not_help_is_said(result
     sentence = calling_sentence(found)
     assert "It does not help in the test of west." in sentence and "threshold" in sentence
     assert calling_table(results()) is None and calling_sentence(results()) == ""
-
-
-def test_a_site_that_no_temperature_was_chosen_at_is_named(results):
     idle = READ | {"temperature": 1.0, "error_after": 0.2, "thresholds": {}}
-    found = results(metric="accuracy", also={}, label_cases={}, callings={"east": idle})
-    sentence = calling_sentence(found)
+    sentence = calling_sentence(results(**classes, callings={"east": idle}))
     assert "Too few validation cases, or none answered wrongly, at east." in sentence
     assert "does not help" not in sentence and "threshold" not in sentence.lower()
