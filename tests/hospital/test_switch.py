@@ -1,8 +1,9 @@
 import pytest
-import yaml
 
 from silofl.hospital.check_site import CHECKS, check_site
 from silofl.hospital.switch import check_pause
+
+from .conftest import change_site
 
 
 @pytest.fixture
@@ -10,8 +11,7 @@ def found(candidate, kit):
     """Return what site check says of the pause with some names under ``check_pause``."""
 
     def check(*names):
-        path = kit / "local" / "site.yaml"
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"paused": list(names)}))
+        change_site(kit, paused=list(names))
         return check_pause(candidate())
 
     return check
