@@ -132,21 +132,17 @@ def kept(tmp_path, settle):
     return write(tmp_path / "state" / "organs" / "run" / "scores.csv")
 
 
-def test_forget_deletes_what_the_site_keeps_and_says_what(silofl, tmp_path, kept):
-    code, out, error = silofl("site", "forget", "organs", "--yes")
-    assert (code, error) == (0, "") and not kept.exists()
-    assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
-    assert (tmp_path / "data" / "organs" / "dataset.json").exists()
-
-
-def test_a_name_with_a_slip_does_not_look_like_a_deletion(silofl, tmp_path, kept):
+def test_forget_deletes_what_the_site_keeps_and_a_name_with_a_slip_is_named(silofl, tmp_path, kept):
     code, out, error = silofl("site", "forget", "organ", "--yes")
     assert (code, out) == (2, "") and kept.exists()
     assert "STUDY must name a study of which this site keeps something, not 'organ' (did you mean 'organs'?)" in error
     assert f"nothing is in {tmp_path / 'state' / 'organ'}, and there are organs" in error
     # A study of which the site has data alone is not named as kept.
     write(tmp_path / "data" / "bones" / "dataset.json")
-    silofl("site", "forget", "organs", "--yes")
+    code, out, error = silofl("site", "forget", "organs", "--yes")
+    assert (code, error) == (0, "") and not kept.exists()
+    assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
+    assert (tmp_path / "data" / "organs" / "dataset.json").exists()
     code, out, error = silofl("site", "forget", "organs", "--yes")
     assert (code, out) == (2, "") and "nothing was deleted" in error and "did you mean" not in error
     assert f"nothing is in {tmp_path / 'state' / 'organs'}, and there is none of any study" in error
@@ -168,13 +164,12 @@ def test_forget_asks_first(silofl, monkeypatch, kept, answer, is_deleted):
     assert ("nothing was deleted" in out) != is_deleted
 
 
-def test_forget_is_refused_where_nobody_can_answer(silofl, monkeypatch, kept):
+def test_forget_is_refused_where_nobody_can_answer_without_a_sites_settings_and_while_a_run_uses_them(
+    silofl, refused, monkeypatch, tmp_path, kept
+):
     monkeypatch.setattr("builtins.input", Mock(side_effect=EOFError))
     code, _, error = silofl("site", "forget", "organs")
     assert code == 2 and "--yes must be given where nobody can answer" in error and kept.exists()
-
-
-def test_forget_is_refused_without_a_sites_settings_and_while_a_run_uses_them(silofl, refused, tmp_path, kept):
     nowhere = ("--site-config", tmp_path / "nowhere.yaml")
     assert "--site-config must be a site.yaml, not" in refused("site", "forget", "organs", *nowhere)
     with hold_lock(kept.with_name("lock")):

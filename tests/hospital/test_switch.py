@@ -24,12 +24,8 @@ def test_a_paused_study_is_a_warning_so_that_the_site_may_join_and_nobody_overlo
     assert check_site(candidate(), set(CHECKS) - {"paused"}).may_join
 
 
-def test_a_slip_of_the_pen_pauses_nothing_and_is_told(found):
+def test_a_study_that_nobody_has_paused_is_well_and_a_slip_of_the_pen_is_told(found):
+    assert found().status == found("other").status == "ok"
     answer = found("smal")
     assert (answer.status, answer.facts) == ("warning", {"paused": False})
     assert "'small', not 'smal'" in answer.sentence
-
-
-@pytest.mark.parametrize("names", [(), ("other",)])
-def test_a_study_that_nobody_has_paused_is_well(found, names):
-    assert found(*names).status == "ok"

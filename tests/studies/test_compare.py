@@ -107,23 +107,23 @@ def test_a_run_on_data_that_were_changed_since_is_refused_and_not_shown_as_of_to
     assert compare("--data", data, seeds="0")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("ending", "code", "told"),
-    [
-        ("FAILED", 1, "no numbers: because"),
-        ("KILLED", 1, "no numbers: it ended early"),
-        (AggregationError("sites must agree, not differ"), 1, "no numbers: sites must agree, not differ"),
-        ("INCOMPLETE", 3, "INCOMPLETE: because"),
-    ],
-)
-def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training, ending, code, told):
-    training.status["fedavg_phantoms-seed0"] = ending
-    # A failed run outweighs an incomplete one.
+def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
+    fault = AggregationError("sites must agree, not differ")
+    training.status |= {"fedavg_phantoms-seed0": "FAILED", "fedavg_phantoms-seed1": "KILLED", "local-seed0": fault}
     training.status["local-seed1"] = "INCOMPLETE"
-    answered, out, table = compare("--methods", "local")
-    assert (answered, len(training.carried_out)) == (code, 4)
-    assert f"fedavg_phantoms, seed 0: {told}" in out
-    assert table["rows"][1]["client_average"]["values"] == [0.5, 0.625]
+    # A failed run outweighs an incomplete one.
+    code, out, table = compare("--methods", "local,fedbn")
+    assert (code, len(training.carried_out)) == (1, 6)
+    assert "fedavg_phantoms, seed 0: no numbers: because" in out
+    assert "fedavg_phantoms, seed 1: no numbers: it ended early" in out
+    assert "local, seed 0: no numbers: sites must agree, not differ" in out
+    assert "local, seed 1: INCOMPLETE: because" in out
+    assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
+
+
+def test_an_incomplete_run_makes_the_comparison_incomplete(compare, training):
+    training.status["fedavg_phantoms-seed0"] = "INCOMPLETE"
+    assert compare(seeds="0")[0] == 3
 
 
 def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, tmp_path):

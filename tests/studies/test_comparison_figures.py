@@ -95,8 +95,8 @@ def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it
     one, other = (
         [read(name, scores(0.5, 0.6), scores(*last))] for name, last in (("a", (0.7, 0.8)), ("b", (0.1, 0.8)))
     )
-    assert curves_image(ROUND_TEST, one).png != curves_image(ROUND_TEST, other).png
-    assert curves_image(VALIDATION, one).png == curves_image(VALIDATION, other).png
+    assert run_curves(ROUND_TEST, one).panels != run_curves(ROUND_TEST, other).panels
+    assert run_curves(VALIDATION, one).panels == run_curves(VALIDATION, other).panels
     # Before the first round there is nothing to draw.
     records = read_run(run("c").json("run.json", {}).path)
     assert curves_image(VALIDATION, [records]) is None and curves_image(ROUND_TEST, [records]) is None

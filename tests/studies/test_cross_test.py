@@ -24,9 +24,7 @@ def test_each_sites_model_is_tested_on_each_sites_data_and_on_all_together():
         "north": {"north": 1.0, "south": 1.0, "all sites": 1.0},
         "south": {"north": 0.0, "south": 0.0, "all sites": 0.0},
     }
-
-
-def test_a_site_without_test_cases_has_no_value():
+    # A site without test cases has no value.
     found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data()})
     assert found["north"] == {"north": 1.0, "south": None, "all sites": 1.0}
 
@@ -42,9 +40,6 @@ def test_the_table_has_the_mean_over_sites_before_all_cases_together():
     )
     image = cross_image(values, "dice")
     assert image.png.startswith(b"\x89PNG") and "No model" not in image.caption
-
-
-def test_sites_that_kept_no_model_are_named():
     image = cross_image({"north": {"north": 1.0, "south": 0.5, "west": 0.25, "all sites": 0.6}}, "dice")
     assert image.caption.endswith("The diagonal is each site's model at home. No model of south, west was kept.")
 

@@ -168,9 +168,11 @@ def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, 
     assert note in notes(described(name, seeds, **changes), seeds=seeds)
 
 
-def test_an_ensemble_has_no_threshold(described):
+def test_an_ensemble_has_no_threshold_and_one_seed_is_called_one_seed(described):
     recipe = FEDERATED | {"constants": {"super_model": {"answer": "ensemble"}}}
     assert "gamma" not in notes(described("fedsm", threshold=0.9, recipe=recipe))
+    assert "One seed: 3." in notes(described(seeds=(3,)), seeds=(3,))
+    assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))
 
 
 def test_what_differs_is_said_of_each_method(described):
@@ -189,11 +191,6 @@ def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):
     assert "None of these rows needs data to be pooled." in notes(described())
     text = notes(described(), described("adafed", recipe=find_recipe("adafed", "paper", {}).as_dict()))
     assert "adafed: these rows use a pretrained model" in text and "None of these rows needs data" not in text
-
-
-def test_one_seed_is_called_one_seed(described):
-    assert "One seed: 3." in notes(described(seeds=(3,)), seeds=(3,))
-    assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))
 
 
 def test_a_run_without_numbers_and_an_incomplete_one_are_told_with_their_reasons(described):

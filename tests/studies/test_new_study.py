@@ -227,16 +227,13 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )
-def test_a_job_of_another_kind_is_refused(refused, pictures, tmp_path, job, message):
+def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, job, message):
+    error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
+    assert "--from must be a job for windows" in error and "take adafed_activity" in error
     error = refused("new-study", tmp_path / "own", "--from", JOBS / job, "--data", pictures)
     for part in message.split(".*"):
         assert part in error
     assert not (tmp_path / "own").exists()
-
-
-def test_a_job_for_pictures_is_refused_for_windows(refused, windows, tmp_path):
-    error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
-    assert "--from must be a job for windows" in error and "take adafed_activity" in error
 
 
 @pytest.mark.parametrize(("name", "message"), [("data", "must be a new folder"), ("my study", "name must be letters")])

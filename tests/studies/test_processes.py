@@ -126,12 +126,9 @@ def typed():
     os.close(reader)
 
 
-def test_a_command_has_nothing_to_read(start, typed, log):
+def test_a_command_has_nothing_to_read_and_a_session_of_its_own(start, typed, log):
     assert exit_code(start("cat")) == 0
     assert log.read_text() == ""
-
-
-def test_a_command_has_a_session_of_its_own(start, log):
     assert exit_code(start("cut -d ' ' -f 6 /proc/$$/stat")) == 0
     assert int(log.read_text()) != os.getsid(0)
 

@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -22,9 +23,10 @@ PYTHON = [sys.executable, "-S", "-c"]
 START = "import pathlib, sys, time; run = pathlib.Path(sys.argv[1]); run.mkdir(parents=True); "
 
 
-@pytest.fixture
-def runs(tmp_path, phantoms):
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, phantoms):
     """Plan three runs, with changes of every kind."""
+    tmp_path = tmp_path_factory.mktemp("plan")
     asked = ComparisonPlan(
         (JOB,),
         ("harmofl:paper",),
@@ -37,6 +39,11 @@ def runs(tmp_path, phantoms):
         sweep=Sweep({"training.local_epochs": (1, 2)}),
     )
     return plan_runs(asked, tmp_path / "out")[::2]
+
+
+@pytest.fixture
+def runs(planned, tmp_path):
+    return [replace(run, path=tmp_path / "out" / "runs" / run.path.name) for run in planned]
 
 
 @pytest.fixture

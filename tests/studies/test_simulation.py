@@ -149,14 +149,13 @@ def test_a_run_folder_that_is_a_file_or_holds_something_is_refused_and_kept(refu
     assert kept.read_text() == "kept"
 
 
-def test_labels_that_are_not_the_studys_are_refused(refused_run, north_phantoms, job):
+def test_a_study_of_other_labels_or_that_waits_for_more_sites_than_take_part_is_refused(
+    refused_run, north_phantoms, job
+):
+    for key in ("min_sites", "sites"):
+        assert f"federation.{key} must be at most 2" in refused_run(job=job(federation={key: 9}))
     folder = job(labels={1: "nucleus"}, federation={"min_sites": 1})
     assert "labels" in refused_run(job=folder, data=north_phantoms)
-
-
-@pytest.mark.parametrize("key", ["min_sites", "sites"])
-def test_a_study_that_waits_for_more_sites_than_take_part_is_refused(refused_run, job, key):
-    assert f"federation.{key} must be at most 2" in refused_run(job=job(federation={key: 9}))
 
 
 def test_a_site_without_a_dataset_json_is_refused_not_dropped_and_one_must_train(refused_run, two_sites):
@@ -213,16 +212,13 @@ def test_a_copied_job_is_that_job_byte_by_byte_where_nothing_is_changed(tmp_path
 
 
 def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_path):
+    with pytest.raises(ConfigError, match="round.*did you mean 'rounds'"):
+        copy_job(JOB, tmp_path / "copy", {"round": 2})
+    assert not (tmp_path / "copy").exists()
     study = copy_job(JOB, tmp_path / "copy", {"rounds": 2, "algorithm.name": "harmofl", "model.normalization": "batch"})
     assert (study.rounds, study.algorithm.name) == (2, "harmofl")
     assert load_study(study_file(tmp_path / "copy")) == study
     assert "silofl.flare.harmofl." in study_file(tmp_path / "copy").with_name("config_fed_client.json").read_text()
-
-
-def test_no_job_is_copied_with_a_change_that_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="round.*did you mean 'rounds'"):
-        copy_job(JOB, tmp_path / "copy", {"round": 2})
-    assert not (tmp_path / "copy").exists()
 
 
 def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another(job):

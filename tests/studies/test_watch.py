@@ -93,9 +93,7 @@ def test_each_round_is_one_line_above_a_table_of_the_sites(server, watch, tmp_pa
     fetch = f"python -m silofl watch {JOB} --kit {tmp_path} --download DIR"
     end = f"job {JOB} has ended, {ENDED}; fetch its result: {fetch}"
     assert said.endswith(f"\n{end}\n")
-
-
-def test_a_job_that_did_not_complete_is_code_1(server, watch):
+    # One that did not complete is code 1.
     server.words, server.rounds = ["RUNNING", "FINISHED:ABORTED"], [1]
     code, said, _ = watch()
     assert code == 1 and "has ended, FINISHED:ABORTED" in said
